@@ -1,1 +1,27 @@
-//! Placeholder.
+//! What a model needs of a device, and nothing else.
+//!
+//! [`Backend`] is the contract: storage owned by the device, a stream that executes operations in the order
+//! they were enqueued, and some twenty fused operations. Models are written once against it. The crate also
+//! holds [`Recorder`], a backend that owns no memory and writes down what it was asked to do: it shows that a
+//! step's program depends on its shape alone, and it lets a model be measured from its configuration.
+
+mod args;
+mod backend;
+mod error;
+mod host_map;
+mod recorder;
+mod step;
+mod weights;
+mod workspace;
+
+pub use args::{
+    Activation, AddNorm, Attention, CausalConv, DeltaRule, Epilogue, Experts, GateOrder, GatedNorm, HeadMap,
+    HeadNorms, KeyValueStore, MoeRouting, RouteScores, Router, Sample, StateSpace,
+};
+pub use backend::{Backend, Element, Pending};
+pub use error::DeviceError;
+pub use host_map::HostMap;
+pub use recorder::{Recorder, RecorderBuffer, RecorderCache, RecorderTensor, RecorderWeight};
+pub use step::{KvShape, MAX_LOGPROBS, Rows, SAMPLE_FLOATS, SamplingRow, StateShape, StepLimits, StepTables};
+pub use weights::{RowOrder, WeightPart};
+pub use workspace::{Scratch, Workspace};

@@ -1,0 +1,164 @@
+//! The [`Backend`] trait: storage, the stream, and the operations of a step.
+
+use crate::args::{
+    Activation, AddNorm, Attention, CausalConv, DeltaRule, Epilogue, Experts, GatedNorm, KeyValueStore,
+    Router, Sample, StateSpace,
+};
+use crate::{DeviceError, KvShape, Rows, StateShape, WeightPart};
+use paceline_types::DType;
+
+/// A type that device buffers can hold.
+pub trait Element: Copy + Default + Send + Sync + std::fmt::Debug + 'static {
+    /// Name used in recordings and messages.
+    const NAME: &'static str;
+}
+
+impl Element for f32 {
+    const NAME: &'static str = "f32";
+}
+
+impl Element for i32 {
+    const NAME: &'static str = "i32";
+}
+
+/// A value on its way from the device. Waiting for it is the one place where a host blocks.
+pub trait Pending<T> {
+    /// Blocks until everything enqueued before the read has run, and returns the value.
+    fn wait(self) -> Result<T, DeviceError>;
+}
+
+/// A device: its storage, its stream and its operations.
+///
+/// **Stream.** Every operation is enqueued and returns at once; the stream runs them one after another. A
+/// failed operation (a panic, a fault) is remembered, later ones are skipped, and the next
+/// [`Pending::wait`] reports it.
+///
+/// **Capture.** Between [`begin_capture`](Self::begin_capture) and [`end_capture`](Self::end_capture)
+/// operations are collected into a program instead of run; [`launch`](Self::launch) enqueues the whole program.
+/// Therefore an operation may depend at enqueue time only on shapes. Everything that changes from step to step
+/// is read from buffers when it runs, and the number of rows that carry data is the [`Rows::live`] count of the
+/// tensors' row space: rows past it may be skipped or computed, but never matter.
+///
+/// **Bitwise law.** A row of a result depends only on that row's inputs (and, for attention and recurrent
+/// layers, on its request's cache). It does not depend on the other rows, on the bucket, on the number of
+/// threads or on how a sequence was cut into steps.
+///
+/// **Handles.** Buffers, tensors, weights and caches are cheap handles to device storage. Cloning one does not
+/// copy data. Operations that write take `&mut`; a tensor that is written must not overlap one that is read by
+/// the same operation unless the operation says so.
+pub trait Backend: Clone + Send + Sync + 'static {
+    /// A one-dimensional array.
+    type Buffer<T: Element>: Clone + Send + Sync;
+    /// An activation matrix `[rows, columns]` over a row space.
+    type Tensor: Clone + Send + Sync;
+    /// A weight matrix `[out, in]`, packed as the device likes it.
+    type Weight: Clone + Send + Sync;
+    /// The feed-forward experts of one layer.
+    type Experts: Clone + Send + Sync;
+    /// The paged keys and values of one attention layer.
+    type KvCache: Clone + Send + Sync;
+    /// The per-request states of one recurrent layer.
+    type StateCache: Clone + Send + Sync;
+    /// A captured program.
+    type Program: Clone + Send + Sync;
+    /// A read in flight.
+    type Read<T: Element>: Pending<Vec<T>>;
+
+    // Storage. These may block; none is called between steps.
+
+    /// A zeroed buffer.
+    fn buffer<T: Element>(&self, len: usize) -> Result<Self::Buffer<T>, DeviceError>;
+    /// A buffer with these contents.
+    fn buffer_from<T: Element>(&self, data: &[T]) -> Result<Self::Buffer<T>, DeviceError> {
+        let buffer = self.buffer(data.len())?;
+        self.write(&buffer, data);
+        Ok(buffer)
+    }
+    /// A matrix with as many rows as the space has room for.
+    fn tensor(&self, rows: &Rows<Self>, columns: usize) -> Result<Self::Tensor, DeviceError>;
+    /// The same storage seen as a matrix over a space with fewer rows, or with fewer columns.
+    fn reshape(&self, tensor: &Self::Tensor, rows: &Rows<Self>, columns: usize) -> Self::Tensor;
+    /// A range of a tensor's columns.
+    fn columns(&self, tensor: &Self::Tensor, range: std::ops::Range<usize>) -> Self::Tensor;
+    /// Packs parts, stacked along the output dimension, optionally converting them to another type.
+    /// A value that is not finite is an error that names the part.
+    fn weight(&self, parts: &[WeightPart<'_>], store_as: Option<DType>) -> Result<Self::Weight, DeviceError>;
+    /// Groups expert matrices: `gate_up[e]` is `[2·width, hidden]` (or `[width, hidden]` for ungated
+    /// activations), `down[e]` is `[hidden, width]`.
+    fn experts(
+        &self,
+        gate_up: Vec<Self::Weight>,
+        down: Vec<Self::Weight>,
+    ) -> Result<Self::Experts, DeviceError>;
+    /// Zeroed pages for one attention layer.
+    fn kv_cache(&self, shape: KvShape) -> Result<Self::KvCache, DeviceError>;
+    /// Zeroed states for one recurrent layer.
+    fn state_cache(&self, shape: StateShape) -> Result<Self::StateCache, DeviceError>;
+
+    // The stream.
+
+    /// Enqueues a copy of `data` to the start of `buffer`. Never part of a captured program.
+    fn write<T: Element>(&self, buffer: &Self::Buffer<T>, data: &[T]);
+    /// Enqueues a read of the first `len` elements. Never part of a captured program.
+    fn read<T: Element>(&self, buffer: &Self::Buffer<T>, len: usize) -> Self::Read<T>;
+    /// Enqueues a read of the live rows of a tensor, row by row. Never part of a captured program.
+    fn read_tensor(&self, tensor: &Self::Tensor) -> Self::Read<f32>;
+    /// Starts collecting operations.
+    fn begin_capture(&self);
+    /// Ends collecting and returns what was collected.
+    fn end_capture(&self) -> Self::Program;
+    /// Enqueues a whole captured program.
+    fn launch(&self, program: &Self::Program);
+
+    // Operations. T is the number of rows of the space of the tensors.
+
+    /// `out[t] = table[ids[t]] · scale`. Ids outside the table are an error of the step.
+    fn embed(&self, ids: &Self::Buffer<i32>, table: &Self::Weight, scale: f32, out: &mut Self::Tensor);
+    /// `out = (x · wᵀ + bias) · scale`, bias and scale per output and optional.
+    fn linear(
+        &self,
+        x: &Self::Tensor,
+        w: &Self::Weight,
+        epilogue: Epilogue<'_, Self>,
+        out: &mut Self::Tensor,
+    );
+    /// `out = x / rms(x) · weight` over all columns.
+    fn rms_norm(&self, x: &Self::Tensor, weight: &Self::Buffer<f32>, eps: f32, out: &mut Self::Tensor);
+    /// `residual += delta · scale`, then `out = rms_norm(residual)`.
+    fn add_rms_norm(&self, args: AddNorm<'_, Self>);
+    /// `acc += x · scale`, times `sigmoid(gate)` per row when a one-column gate is given.
+    fn add(&self, acc: &mut Self::Tensor, x: &Self::Tensor, scale: f32, gate: Option<&Self::Tensor>);
+    /// Feed-forward activation. Gated: `x` is `[T, 2n]`, gate columns first, `out[T, n] = f(gate) · up`.
+    fn activate(&self, x: &Self::Tensor, activation: Activation, out: &mut Self::Tensor);
+    /// `out[t] = cos(p·f) | sin(p·f)`, times `factor`, for position `p` of token `t` and every frequency `f`.
+    fn rope_angles(
+        &self,
+        positions: &Self::Buffer<i32>,
+        frequencies: &Self::Buffer<f32>,
+        factor: f32,
+        out: &mut Self::Tensor,
+    );
+    /// Normalises and rotates queries (in place) and keys, and stores keys and values in the cache pages.
+    fn store_kv(&self, args: KeyValueStore<'_, Self>);
+    /// Causal attention of each token over its request's pages.
+    fn attention(&self, args: Attention<'_, Self>);
+    /// Depthwise causal convolution over time with SiLU; the window before the step comes from the cache, and
+    /// the window after it is left there.
+    fn causal_conv(&self, args: CausalConv<'_, Self>);
+    /// The gated delta rule, token by token.
+    fn delta_rule(&self, args: DeltaRule<'_, Self>);
+    /// The Mamba2 state space recurrence, token by token.
+    fn state_space(&self, args: StateSpace<'_, Self>);
+    /// RMS norm by groups of columns, combined with a SiLU gate.
+    fn gated_norm(&self, args: GatedNorm<'_, Self>);
+    /// Chooses experts for each row.
+    fn route(&self, args: Router<'_, Self>);
+    /// Runs the chosen experts of each row and adds them up, weighted, best first.
+    fn run_experts(&self, args: Experts<'_, Self>);
+    /// `out[s] = x[index[s]]`.
+    fn gather(&self, x: &Self::Tensor, index: &Self::Buffer<i32>, out: &mut Self::Tensor);
+    /// Copies a tensor.
+    fn copy(&self, x: &Self::Tensor, out: &mut Self::Tensor);
+    /// Chooses a token per row of logits.
+    fn sample(&self, args: Sample<'_, Self>);
+}

@@ -1,0 +1,40 @@
+//! Read-only memory-mapped files: how weights reach the host without being copied.
+
+use std::fs::File;
+use std::io;
+use std::ops::Deref;
+use std::path::Path;
+
+use memmap2::Mmap;
+
+/// A whole file mapped read-only into memory.
+///
+/// The file must not be truncated or rewritten in place while the map is alive: touching a page that no longer
+/// has a file behind it ends the process (`SIGBUS`), and bytes that were checked once could change afterwards.
+/// Replacing the file by renaming another one over it is fine, since the map keeps the old contents.
+#[derive(Debug)]
+pub struct HostMap {
+    map: Mmap,
+}
+
+impl HostMap {
+    /// Maps the file at `path`. An empty file gives an empty map; a folder is an error.
+    pub fn open(path: &Path) -> io::Result<Self> {
+        let file = File::open(path)?;
+        if file.metadata()?.is_dir() {
+            return Err(io::Error::from(io::ErrorKind::IsADirectory));
+        }
+        // SAFETY: the map is private and read-only, so this process cannot change it; that nobody else truncates
+        // or rewrites the file meanwhile is the condition documented on the type.
+        let map = unsafe { Mmap::map(&file)? };
+        Ok(Self { map })
+    }
+}
+
+impl Deref for HostMap {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.map
+    }
+}

@@ -1,0 +1,339 @@
+//! A backend that owns no memory and writes down what it was asked to do.
+
+use crate::args::{
+    Activation, AddNorm, Attention, CausalConv, DeltaRule, Epilogue, Experts, GatedNorm, KeyValueStore,
+    RouteScores, Router, Sample, StateSpace,
+};
+use crate::{Backend, DeviceError, Element, KvShape, Pending, Rows, StateShape, WeightPart};
+use paceline_types::DType;
+use std::fmt;
+use std::ops::Range;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// Records operations with the identities and shapes of their operands.
+///
+/// Two steps whose recordings are equal are the same program: a device that captured the first can replay it
+/// for the second.
+#[derive(Clone, Default)]
+pub struct Recorder {
+    log: Arc<Mutex<Vec<String>>>,
+    next_id: Arc<AtomicUsize>,
+}
+
+/// A buffer without contents.
+#[derive(Clone, Debug)]
+pub struct RecorderBuffer {
+    id: usize,
+    len: usize,
+}
+
+/// A tensor without contents.
+#[derive(Clone, Debug)]
+pub struct RecorderTensor {
+    id: usize,
+    rows: usize,
+    columns: Range<usize>,
+}
+
+/// A weight without contents.
+#[derive(Clone, Debug)]
+pub struct RecorderWeight {
+    id: usize,
+    outputs: usize,
+    inputs: usize,
+}
+
+/// A cache without contents.
+#[derive(Clone, Debug)]
+pub struct RecorderCache {
+    id: usize,
+}
+
+/// A read that has nothing to give.
+pub struct RecorderRead(usize);
+
+impl<T: Element> Pending<Vec<T>> for RecorderRead {
+    fn wait(self) -> Result<Vec<T>, DeviceError> {
+        Ok(vec![T::default(); self.0])
+    }
+}
+
+impl fmt::Display for RecorderBuffer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "b{}[{}]", self.id, self.len)
+    }
+}
+
+impl fmt::Display for RecorderTensor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "t{}[{}, {}..{}]",
+            self.id, self.rows, self.columns.start, self.columns.end
+        )
+    }
+}
+
+impl fmt::Display for RecorderWeight {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "w{}[{}, {}]", self.id, self.outputs, self.inputs)
+    }
+}
+
+impl fmt::Display for RecorderCache {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "c{}", self.id)
+    }
+}
+
+/// `-` for an operand that is absent.
+fn optional(operand: Option<&impl fmt::Display>) -> String {
+    operand.map_or_else(|| "-".to_owned(), ToString::to_string)
+}
+
+impl Recorder {
+    /// A recorder with an empty log.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// The operations so far; the log is emptied.
+    pub fn take_log(&self) -> Vec<String> {
+        std::mem::take(&mut *self.log.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn id(&self) -> usize {
+        self.next_id.fetch_add(1, Ordering::Relaxed)
+    }
+
+    fn record(&self, line: String) {
+        self.log.lock().unwrap_or_else(PoisonError::into_inner).push(line);
+    }
+}
+
+impl Backend for Recorder {
+    type Buffer<T: Element> = RecorderBuffer;
+    type Tensor = RecorderTensor;
+    type Weight = RecorderWeight;
+    type Experts = RecorderWeight;
+    type KvCache = RecorderCache;
+    type StateCache = RecorderCache;
+    type Program = Vec<String>;
+    type Read<T: Element> = RecorderRead;
+
+    fn buffer<T: Element>(&self, len: usize) -> Result<RecorderBuffer, DeviceError> {
+        Ok(RecorderBuffer { id: self.id(), len })
+    }
+
+    fn tensor(&self, rows: &Rows<Self>, columns: usize) -> Result<RecorderTensor, DeviceError> {
+        Ok(RecorderTensor {
+            id: self.id(),
+            rows: rows.bucket,
+            columns: 0..columns,
+        })
+    }
+
+    fn reshape(&self, tensor: &RecorderTensor, rows: &Rows<Self>, columns: usize) -> RecorderTensor {
+        RecorderTensor {
+            id: tensor.id,
+            rows: rows.bucket,
+            columns: 0..columns,
+        }
+    }
+
+    fn columns(&self, tensor: &RecorderTensor, range: Range<usize>) -> RecorderTensor {
+        let start = tensor.columns.start;
+        RecorderTensor {
+            columns: start + range.start..start + range.end,
+            ..tensor.clone()
+        }
+    }
+
+    fn weight(
+        &self,
+        parts: &[WeightPart<'_>],
+        _store_as: Option<DType>,
+    ) -> Result<RecorderWeight, DeviceError> {
+        let outputs = parts.iter().map(WeightPart::rows).sum();
+        let inputs = parts.first().map_or(0, |part| part.columns);
+        Ok(RecorderWeight {
+            id: self.id(),
+            outputs,
+            inputs,
+        })
+    }
+
+    fn experts(
+        &self,
+        gate_up: Vec<RecorderWeight>,
+        down: Vec<RecorderWeight>,
+    ) -> Result<RecorderWeight, DeviceError> {
+        Ok(RecorderWeight {
+            id: self.id(),
+            outputs: gate_up.len(),
+            inputs: down.len(),
+        })
+    }
+
+    fn kv_cache(&self, _shape: KvShape) -> Result<RecorderCache, DeviceError> {
+        Ok(RecorderCache { id: self.id() })
+    }
+
+    fn state_cache(&self, _shape: StateShape) -> Result<RecorderCache, DeviceError> {
+        Ok(RecorderCache { id: self.id() })
+    }
+
+    fn write<T: Element>(&self, _buffer: &RecorderBuffer, _data: &[T]) {}
+
+    fn read<T: Element>(&self, _buffer: &RecorderBuffer, len: usize) -> RecorderRead {
+        RecorderRead(len)
+    }
+
+    fn read_tensor(&self, tensor: &RecorderTensor) -> RecorderRead {
+        RecorderRead(tensor.rows * tensor.columns.len())
+    }
+
+    fn begin_capture(&self) {
+        self.take_log();
+    }
+
+    fn end_capture(&self) -> Vec<String> {
+        self.take_log()
+    }
+
+    fn launch(&self, program: &Vec<String>) {
+        for line in program {
+            self.record(line.clone());
+        }
+    }
+
+    fn embed(&self, ids: &RecorderBuffer, table: &RecorderWeight, scale: f32, out: &mut RecorderTensor) {
+        self.record(format!("embed {ids} {table} {scale} -> {out}"));
+    }
+
+    fn linear(
+        &self,
+        x: &RecorderTensor,
+        w: &RecorderWeight,
+        e: Epilogue<'_, Self>,
+        out: &mut RecorderTensor,
+    ) {
+        let (bias, scale) = (optional(e.bias), optional(e.scale));
+        self.record(format!("linear {x} {w} {bias} {scale} -> {out}"));
+    }
+
+    fn rms_norm(&self, x: &RecorderTensor, weight: &RecorderBuffer, eps: f32, out: &mut RecorderTensor) {
+        self.record(format!("rms_norm {x} {weight} {eps} -> {out}"));
+    }
+
+    fn add_rms_norm(&self, a: AddNorm<'_, Self>) {
+        let (residual, delta, scale, weight, eps, out) =
+            (a.residual, a.delta, a.scale, a.weight, a.eps, a.out);
+        self.record(format!(
+            "add_rms_norm {residual} {delta} {scale} {weight} {eps} -> {out}"
+        ));
+    }
+
+    fn add(&self, acc: &mut RecorderTensor, x: &RecorderTensor, scale: f32, gate: Option<&RecorderTensor>) {
+        self.record(format!("add {x} {scale} {} -> {acc}", optional(gate)));
+    }
+
+    fn activate(&self, x: &RecorderTensor, activation: Activation, out: &mut RecorderTensor) {
+        self.record(format!("activate {x} {activation:?} -> {out}"));
+    }
+
+    fn rope_angles(
+        &self,
+        positions: &RecorderBuffer,
+        frequencies: &RecorderBuffer,
+        factor: f32,
+        out: &mut RecorderTensor,
+    ) {
+        self.record(format!("rope_angles {positions} {frequencies} {factor} -> {out}"));
+    }
+
+    fn store_kv(&self, a: KeyValueStore<'_, Self>) {
+        let norms = a
+            .norms
+            .map_or_else(|| "-".to_owned(), |n| format!("{} {} {}", n.q, n.k, n.eps));
+        let (q, k, v, angles, cache) = (a.q, a.k, a.v, optional(a.angles), a.cache);
+        self.record(format!("store_kv {q} {k} {v} {norms} {angles} -> {q} {cache}"));
+    }
+
+    fn attention(&self, a: Attention<'_, Self>) {
+        let (q, gate, cache, scale, out) = (a.q, optional(a.gate), a.cache, a.scale, a.out);
+        self.record(format!("attention {q} {gate} {cache} {scale} -> {out}"));
+    }
+
+    fn causal_conv(&self, a: CausalConv<'_, Self>) {
+        let (x, weight, bias, cache, out) = (a.x, a.weight, optional(a.bias), a.cache, a.out);
+        self.record(format!("causal_conv {x} {weight} {bias} {cache} -> {out}"));
+    }
+
+    fn delta_rule(&self, a: DeltaRule<'_, Self>) {
+        let (q, k, v, b, cache, out) = (a.q, a.k, a.v, a.b, a.cache, a.out);
+        let (a, decay, dt_bias, map) = (a.a, a.decay, a.dt_bias, a.head_map);
+        self.record(format!(
+            "delta_rule {q} {k} {v} {a} {b} {decay} {dt_bias} {map:?} {cache} -> {out}"
+        ));
+    }
+
+    fn state_space(&self, a: StateSpace<'_, Self>) {
+        let (x, b, c, dt, cache, out) = (a.x, a.b, a.c, a.dt, a.cache, a.out);
+        let (decay, skip, dt_bias, limits) = (a.decay, a.skip, a.dt_bias, a.dt_limits);
+        self.record(format!(
+            "state_space {x} {b} {c} {dt} {decay} {skip} {dt_bias} {limits:?} {cache} -> {out}"
+        ));
+    }
+
+    fn gated_norm(&self, a: GatedNorm<'_, Self>) {
+        let (x, gate, weight, out) = (a.x, a.gate, optional(a.weight), a.out);
+        self.record(format!(
+            "gated_norm {x} {gate} {weight} {} {:?} {} -> {out}",
+            a.group, a.order, a.eps
+        ));
+    }
+
+    fn route(&self, a: Router<'_, Self>) {
+        let scores = match a.scores {
+            RouteScores::Softmax { renormalise } => format!("softmax {renormalise}"),
+            RouteScores::Sigmoid {
+                bias,
+                groups,
+                kept_groups,
+                renormalise,
+                scale,
+            } => {
+                format!("sigmoid {bias} {groups} {kept_groups} {renormalise} {scale}")
+            }
+        };
+        self.record(format!(
+            "route {} {scores} {} -> {} {}",
+            a.logits, a.out.chosen, a.out.ids, a.out.weights
+        ));
+    }
+
+    fn run_experts(&self, a: Experts<'_, Self>) {
+        let (ids, weights) = (&a.routing.ids, &a.routing.weights);
+        self.record(format!(
+            "experts {} {ids} {weights} {} {:?} -> {}",
+            a.x, a.experts, a.activation, a.out
+        ));
+    }
+
+    fn gather(&self, x: &RecorderTensor, index: &RecorderBuffer, out: &mut RecorderTensor) {
+        self.record(format!("gather {x} {index} -> {out}"));
+    }
+
+    fn copy(&self, x: &RecorderTensor, out: &mut RecorderTensor) {
+        self.record(format!("copy {x} -> {out}"));
+    }
+
+    fn sample(&self, a: Sample<'_, Self>) {
+        self.record(format!(
+            "sample {} {} -> {} {}",
+            a.logits, a.step.sampling, a.tokens, a.logprobs
+        ));
+    }
+}
