@@ -1,0 +1,95 @@
+//! The element types of GGUF tensors by their numbers.
+
+use paceline_types::DType;
+
+/// The element type with number `ggml_type`, if the engine computes with it.
+pub const fn dtype_of(ggml_type: u32) -> Option<DType> {
+    Some(match ggml_type {
+        0 => DType::F32,
+        1 => DType::F16,
+        2 => DType::Q4_0,
+        3 => DType::Q4_1,
+        6 => DType::Q5_0,
+        7 => DType::Q5_1,
+        8 => DType::Q8_0,
+        12 => DType::Q4K,
+        13 => DType::Q5K,
+        14 => DType::Q6K,
+        30 => DType::BF16,
+        _ => return None,
+    })
+}
+
+/// The number of an element type in GGUF files.
+pub const fn ggml_type_of(dtype: DType) -> u32 {
+    match dtype {
+        DType::F32 => 0,
+        DType::F16 => 1,
+        DType::Q4_0 => 2,
+        DType::Q4_1 => 3,
+        DType::Q5_0 => 6,
+        DType::Q5_1 => 7,
+        DType::Q8_0 => 8,
+        DType::Q4K => 12,
+        DType::Q5K => 13,
+        DType::Q6K => 14,
+        DType::BF16 => 30,
+    }
+}
+
+/// The name of the type with number `ggml_type`, supported or not, if it is known.
+pub const fn ggml_type_name(ggml_type: u32) -> Option<&'static str> {
+    Some(match ggml_type {
+        9 => "Q8_1",
+        10 => "Q2_K",
+        11 => "Q3_K",
+        15 => "Q8_K",
+        16 => "IQ2_XXS",
+        17 => "IQ2_XS",
+        18 => "IQ3_XXS",
+        19 => "IQ1_S",
+        20 => "IQ4_NL",
+        21 => "IQ3_S",
+        22 => "IQ2_S",
+        23 => "IQ4_XS",
+        24 => "I8",
+        25 => "I16",
+        26 => "I32",
+        27 => "I64",
+        28 => "F64",
+        29 => "IQ1_M",
+        34 => "TQ1_0",
+        35 => "TQ2_0",
+        39 => "MXFP4",
+        40 => "NVFP4",
+        _ => match dtype_of(ggml_type) {
+            Some(dtype) => dtype.name(),
+            None => return None,
+        },
+    })
+}
+
+/// The type for a message: its name and number, or the number alone.
+pub(crate) fn describe(ggml_type: u32) -> String {
+    match ggml_type_name(ggml_type) {
+        Some(name) => format!("{name} ({ggml_type})"),
+        None => format!("number {ggml_type}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_and_types_are_inverse() {
+        for dtype in DType::ALL {
+            assert_eq!(dtype_of(ggml_type_of(dtype)), Some(dtype));
+            assert_eq!(ggml_type_name(ggml_type_of(dtype)), Some(dtype.name()));
+        }
+        assert_eq!(
+            (0..64).filter(|&n| dtype_of(n).is_some()).count(),
+            DType::ALL.len()
+        );
+    }
+}
