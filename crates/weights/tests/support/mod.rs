@@ -1,6 +1,8 @@
 //! Makes the files the tests read, good and bad.
 #![allow(dead_code, reason = "each test binary uses its own part")]
 
+pub(crate) mod hub;
+
 use std::path::Path;
 
 use paceline_types::DType;
@@ -34,7 +36,7 @@ pub(crate) fn safetensors(tensors: &[(&str, &[usize])]) -> Vec<u8> {
 
 /// A folder with `config.json` and the given files.
 pub(crate) fn folder(files: &[(&str, Vec<u8>)]) -> tempfile::TempDir {
-    let folder = tempfile::tempdir().unwrap();
+    let folder = tempfile::tempdir().expect("a temporary folder");
     write(folder.path(), "config.json", br#"{"model_type": "llama"}"#);
     for (name, data) in files {
         write(folder.path(), name, data);
@@ -44,7 +46,7 @@ pub(crate) fn folder(files: &[(&str, Vec<u8>)]) -> tempfile::TempDir {
 
 /// Writes one file into `folder`.
 pub(crate) fn write(folder: &Path, name: &str, data: &[u8]) {
-    std::fs::write(folder.join(name), data).unwrap();
+    std::fs::write(folder.join(name), data).expect("a writable temporary folder");
 }
 
 /// A GGUF writer with every kind of metadata value and three tensors.

@@ -1,0 +1,234 @@
+//! A small HTTP server that plays the hub.
+
+use std::collections::HashMap;
+use std::io::{BufRead, BufReader, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::path::Path;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+
+use paceline_weights::hub::HubConfig;
+use serde_json::json;
+use sha2::{Digest, Sha256};
+
+/// The commit that the server's one repository is at.
+pub(crate) const COMMIT: &str = "0123456789abcdef0123456789abcdef01234567";
+
+/// One request the server saw.
+#[derive(Clone, Debug)]
+pub(crate) struct Seen {
+    pub(crate) method: String,
+    pub(crate) path: String,
+    pub(crate) range: Option<String>,
+    pub(crate) authorization: Option<String>,
+    /// The address the client used, to tell the hub from its storage.
+    pub(crate) host: String,
+}
+
+/// How the server behaves; tests change it while it runs.
+#[derive(Default)]
+pub(crate) struct Behaviour {
+    /// The files of the repository `org/name`.
+    pub(crate) files: HashMap<String, Vec<u8>>,
+    /// Break the connection once, after this many bytes of this file's body.
+    pub(crate) cut: Option<(String, usize)>,
+    /// Answer requests for a range with the whole file.
+    pub(crate) ignore_ranges: bool,
+    /// Damage the contents of this file.
+    pub(crate) damage: Option<String>,
+    /// The token without which the answer is 401.
+    pub(crate) token: Option<String>,
+    /// Answer this often with 503 to requests for files.
+    pub(crate) busy: usize,
+    /// The entity tag to give for every file.
+    pub(crate) etag: Option<String>,
+    /// Every request so far.
+    pub(crate) seen: Vec<Seen>,
+}
+
+/// The running server.
+pub(crate) struct FakeHub {
+    address: SocketAddr,
+    behaviour: Arc<Mutex<Behaviour>>,
+}
+
+impl FakeHub {
+    pub(crate) fn start(files: &[(&str, Vec<u8>)]) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+        let address = listener.local_addr().expect("a bound address");
+        let files = files
+            .iter()
+            .map(|(name, data)| ((*name).to_owned(), data.clone()))
+            .collect();
+        let behaviour = Arc::new(Mutex::new(Behaviour {
+            files,
+            ..Behaviour::default()
+        }));
+        let shared = Arc::clone(&behaviour);
+        std::thread::spawn(move || {
+            for stream in listener.incoming().flatten() {
+                let behaviour = Arc::clone(&shared);
+                std::thread::spawn(move || serve(&stream, &behaviour));
+            }
+        });
+        Self { address, behaviour }
+    }
+
+    /// A client configuration for this server with its cache in `cache`.
+    pub(crate) fn config(&self, cache: &Path) -> HubConfig {
+        HubConfig {
+            endpoint: format!("http://{}", self.address),
+            cache_dir: cache.to_owned(),
+            token: None,
+            offline: false,
+            retries: 3,
+            retry_delay: Duration::from_millis(1),
+        }
+    }
+
+    pub(crate) fn behaviour(&self) -> MutexGuard<'_, Behaviour> {
+        self.behaviour.lock().expect("the server does not panic")
+    }
+
+    /// The requests since the last call.
+    pub(crate) fn seen(&self) -> Vec<Seen> {
+        std::mem::take(&mut self.behaviour().seen)
+    }
+
+    /// The requests since the last call that fetched the contents of `file`.
+    pub(crate) fn fetches(&self, file: &str) -> Vec<Seen> {
+        let path = format!("/storage/{file}");
+        self.seen()
+            .into_iter()
+            .filter(|seen| seen.method == "GET" && seen.path == path)
+            .collect()
+    }
+}
+
+fn serve(stream: &TcpStream, behaviour: &Mutex<Behaviour>) {
+    let mut reader = BufReader::new(stream);
+    let mut line = String::new();
+    if reader.read_line(&mut line).is_err() {
+        return;
+    }
+    let mut words = line.split_whitespace().map(str::to_owned);
+    let (Some(method), Some(path)) = (words.next(), words.next()) else {
+        return;
+    };
+    let mut headers = HashMap::new();
+    loop {
+        let mut line = String::new();
+        if reader.read_line(&mut line).is_err() || line.trim().is_empty() {
+            break;
+        }
+        if let Some((name, value)) = line.split_once(':') {
+            headers.insert(name.to_lowercase(), value.trim().to_owned());
+        }
+    }
+    let host = headers.remove("host").unwrap_or_default();
+    let (range, authorization) = (headers.remove("range"), headers.remove("authorization"));
+    let seen = Seen {
+        method,
+        path,
+        range,
+        authorization,
+        host,
+    };
+    let mut behaviour = behaviour.lock().expect("the server does not panic");
+    behaviour.seen.push(seen.clone());
+    let answer = answer(&seen, &mut behaviour);
+    drop(behaviour);
+    let mut stream = stream;
+    // The client may be gone already, which is its business.
+    let _ = stream.write_all(&answer);
+}
+
+/// The bytes to send; fewer than announced when the connection is to break.
+fn answer(seen: &Seen, behaviour: &mut Behaviour) -> Vec<u8> {
+    if let Some(file) = seen.path.strip_prefix("/storage/") {
+        return storage(seen, file, behaviour);
+    }
+    let expected = behaviour.token.as_ref().map(|token| format!("Bearer {token}"));
+    if expected.is_some() && seen.authorization != expected {
+        return reply("401 Unauthorized", &[], b"");
+    }
+    if matches!(
+        seen.path.strip_prefix("/api/models/org/name/revision/"),
+        Some("main" | COMMIT)
+    ) {
+        let files: Vec<_> = behaviour
+            .files
+            .keys()
+            .map(|name| json!({"rfilename": name}))
+            .collect();
+        return reply(
+            "200 OK",
+            &[],
+            json!({"sha": COMMIT, "siblings": files}).to_string().as_bytes(),
+        );
+    }
+    let file = seen.path.strip_prefix(&format!("/org/name/resolve/{COMMIT}/"));
+    let Some((file, data)) = file.and_then(|file| Some((file, behaviour.files.get(file)?))) else {
+        return reply("404 Not Found", &[], b"");
+    };
+    // Everything lives in storage, which the client reaches under another host name.
+    let port = seen.host.rsplit(':').next().unwrap_or_default();
+    let etag = behaviour.etag.clone().unwrap_or_else(|| sha256(data));
+    let headers = [
+        format!("Location: http://localhost:{port}/storage/{file}"),
+        format!("X-Linked-Etag: \"{etag}\""),
+        format!("X-Linked-Size: {}", data.len()),
+    ];
+    reply("302 Found", &headers, b"")
+}
+
+fn storage(seen: &Seen, file: &str, behaviour: &mut Behaviour) -> Vec<u8> {
+    if behaviour.busy > 0 {
+        behaviour.busy -= 1;
+        return reply("503 Busy", &[], b"");
+    }
+    let mut data = behaviour.files[file].clone();
+    if behaviour.damage.as_deref() == Some(file) {
+        data[0] ^= 1;
+    }
+    let range = seen.range.as_ref().filter(|_| !behaviour.ignore_ranges);
+    let start = range.and_then(|range| {
+        range
+            .strip_prefix("bytes=")?
+            .strip_suffix('-')?
+            .parse::<usize>()
+            .ok()
+    });
+    let mut bytes = match start {
+        Some(start) => {
+            let range = format!("Content-Range: bytes {start}-{}/{}", data.len() - 1, data.len());
+            reply("206 Partial Content", &[range], &data[start..])
+        }
+        None => reply("200 OK", &[], &data),
+    };
+    let body = data.len() - start.unwrap_or(0);
+    if let Some((_, keep)) = behaviour.cut.take_if(|(cut, _)| cut == file) {
+        bytes.truncate(bytes.len() - body + keep.min(body));
+    }
+    bytes
+}
+
+fn reply(status: &str, headers: &[String], body: &[u8]) -> Vec<u8> {
+    let mut out = format!(
+        "HTTP/1.1 {status}\r\nConnection: close\r\nContent-Length: {}\r\n",
+        body.len()
+    );
+    for header in headers {
+        out.push_str(header);
+        out.push_str("\r\n");
+    }
+    out.push_str("\r\n");
+    [out.as_bytes(), body].concat()
+}
+
+/// The SHA-256 of `data` in hexadecimal.
+pub(crate) fn sha256(data: &[u8]) -> String {
+    Sha256::digest(data)
+        .iter()
+        .fold(String::new(), |hex, byte| hex + &format!("{byte:02x}"))
+}
