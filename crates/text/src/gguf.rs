@@ -242,9 +242,9 @@ struct Pipeline {
     pre_tokenizer: Value,
 }
 
-/// Llama 3 takes a word that is a token as it is, and begins every text.
+/// The names of the Llama 3 kind, which takes a word that is a token as it is and begins every text.
 fn is_llama3(pre: &str) -> bool {
-    matches!(pre, "llama-bpe" | "llama3" | "llama-v3" | "falcon3")
+    matches!(pre, "llama-bpe" | "llama3" | "llama-v3" | "falcon3" | "falcon-h1")
 }
 
 fn pipeline(pre: &str) -> Result<Pipeline> {
