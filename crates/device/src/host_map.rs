@@ -38,3 +38,26 @@ impl Deref for HostMap {
         &self.map
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_map_has_the_bytes_of_the_file() {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("Cargo.toml");
+        let map = HostMap::open(&path).unwrap();
+        assert_eq!(&*map, std::fs::read(&path).unwrap());
+    }
+
+    #[test]
+    fn folders_and_missing_files_are_errors() {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR"));
+        assert_eq!(
+            HostMap::open(folder).unwrap_err().kind(),
+            io::ErrorKind::IsADirectory
+        );
+        let missing = HostMap::open(&folder.join("no such file")).unwrap_err();
+        assert_eq!(missing.kind(), io::ErrorKind::NotFound);
+    }
+}

@@ -1,6 +1,6 @@
 //! The header of one safetensors file.
 //!
-//! The `safetensors` crate defines the entries ([`TensorInfo`](::safetensors::tensor::TensorInfo)) and element
+//! The `safetensors` crate defines the entries ([`TensorInfo`]) and element
 //! types. Its own reader checks that the entries tile the file, but its errors mostly do not say which tensor is at
 //! fault, and it keeps the last of two entries of one name. So the header is decoded here into the crate's types
 //! and checked with the names at hand: what is accepted here is a subset of what the crate accepts, which a fuzz
@@ -41,6 +41,9 @@ pub enum SafetensorsError {
         /// Bytes in the file after the length.
         left: usize,
     },
+    /// A header that is not UTF-8.
+    #[error("malformed header: not valid UTF-8 from byte {0}")]
+    NotUtf8(usize),
     /// A header that does not decode.
     #[error("malformed header: {0}")]
     Header(serde_json::Error),
@@ -145,7 +148,9 @@ pub fn parse(file: &[u8]) -> Result<Vec<Entry>, SafetensorsError> {
         return Err(SafetensorsError::HeaderTooLarge { length });
     }
     let (header, data) = rest.split_at(length as usize);
-    let Header(mut infos) = serde_json::from_slice(header).map_err(SafetensorsError::Header)?;
+    // Checked as a whole, because the JSON parser looks at neither names nor strings that it skips.
+    let header = str::from_utf8(header).map_err(|cause| SafetensorsError::NotUtf8(cause.valid_up_to()))?;
+    let Header(mut infos) = serde_json::from_str(header).map_err(SafetensorsError::Header)?;
     infos.sort_by_key(|(_, info)| info.data_offsets);
     check_layout(&infos, data.len())?;
     let data_start = LENGTH_BYTES + header.len();

@@ -1,27 +1,63 @@
 //! Fuzzing of both header parsers: whatever the bytes, an answer and never a panic.
 //!
-//! In the normal test run each target gets a few seconds of random inputs. To go on for longer, raise the limits
-//! below through bolero's variables, or run a target under a coverage-guided engine:
+//! In the normal test run each target gets a short time of random inputs. To go on for longer, set the time, or
+//! run a target under a coverage-guided engine; a failure prints the seed that repeats it.
 //!
 //! ```text
-//! BOLERO_RANDOM_TEST_TIME_MS=600000 BOLERO_RANDOM_ITERATIONS=1000000000 cargo nextest run -p paceline-weights fuzz
-//! cargo install cargo-bolero && cargo bolero test -p paceline-weights --test fuzz_headers fuzz_mutated_gguf
+//! BOLERO_RANDOM_TEST_TIME_MS=600000 cargo nextest run -p paceline-weights fuzz
+//! cargo install cargo-bolero && cargo bolero test -p paceline-weights fuzz_mutated_gguf
 //! ```
+//!
+//! Random bytes alone never get past the first checks. So there are also targets that change a valid file in a few
+//! places or write one from random parts, and these check that a fair share of their inputs is accepted and a fair
+//! share refused: a target that always ends in the same branch tests nothing.
 
 mod support;
 
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use bolero::check;
-use paceline_weights::gguf::{self, Value};
+use paceline_types::DType;
+use paceline_weights::gguf::{self, Value, ValueType, ggml_type_of};
+use paceline_weights::gguf_writer::{GgufWriter, Meta, WrittenTensor};
 use paceline_weights::{Bytes, safetensors};
 use support::{entry, gguf as small_gguf, safetensors_raw};
 
-const ITERATIONS: usize = 200_000;
-const TIME: Duration = Duration::from_secs(3);
+const TIME: Duration = Duration::from_secs(2);
 
 /// One change to a file: where, what kind, and with what.
 type Mutation = (u16, u8, u64);
+
+/// How many of a few changes to make, and which.
+type Mutations = (u8, [Mutation; 3]);
+
+/// How often parsing ended which way.
+#[derive(Default)]
+struct Tally {
+    accepted: AtomicUsize,
+    all: AtomicUsize,
+}
+
+impl Tally {
+    fn count(&self, accepted: bool) {
+        self.all.fetch_add(1, Ordering::Relaxed);
+        self.accepted.fetch_add(usize::from(accepted), Ordering::Relaxed);
+    }
+
+    /// Asserts that both ends were reached in at least one of a hundred cases.
+    fn assert_mixed(&self) {
+        let (accepted, all) = (
+            self.accepted.load(Ordering::Relaxed),
+            self.all.load(Ordering::Relaxed),
+        );
+        println!("{accepted} of {all} inputs were accepted");
+        assert!(
+            accepted * 100 > all && (all - accepted) * 100 > all,
+            "{accepted} of {all} were accepted"
+        );
+    }
+}
 
 /// Numbers that parsers get wrong.
 const NASTY: [u64; 12] = [
@@ -40,8 +76,8 @@ const NASTY: [u64; 12] = [
 ];
 
 /// Changes a valid file in a few places, so that most of it still parses and the rest is reached.
-fn mutate(file: &mut Vec<u8>, mutations: &[Mutation]) {
-    for &(at, kind, with) in mutations.iter().take(6) {
+fn mutate(file: &mut Vec<u8>, (count, mutations): &Mutations) {
+    for &(at, kind, with) in &mutations[..=usize::from(count % 3)] {
         if file.is_empty() {
             return;
         }
@@ -51,14 +87,14 @@ fn mutate(file: &mut Vec<u8>, mutations: &[Mutation]) {
             let end = file.len().min(at + bytes.len());
             file[at..end].copy_from_slice(&bytes[..end - at]);
         };
-        match kind % 8 {
-            0 => put(&[with as u8]),
-            1 => put(&nasty.to_le_bytes()),
-            2 => put(&(nasty as u32).to_le_bytes()),
-            3 => put(&with.to_le_bytes()),
-            4 => file[at] ^= 1 << (with % 8),
-            5 => file.truncate(at),
-            6 => drop(file.drain(at..file.len().min(at + with as usize % 16))),
+        match kind % 16 {
+            0..6 => put(&[with as u8]),
+            6..10 => file[at] ^= 1 << (with % 8),
+            10 => put(&nasty.to_le_bytes()),
+            11 => put(&(nasty as u32).to_le_bytes()),
+            12 => put(&with.to_le_bytes()),
+            13 => file.truncate(at),
+            14 => drop(file.drain(at..file.len().min(at + with as usize % 16))),
             _ => {
                 let piece: Vec<u8> = file[at..file.len().min(at + with as usize % 64)].to_vec();
                 file.splice(at..at, piece);
@@ -67,11 +103,67 @@ fn mutate(file: &mut Vec<u8>, mutations: &[Mutation]) {
     }
 }
 
+/// A metadata value made of `seed`, sometimes an array and sometimes one in another.
+fn meta(seed: u64) -> Meta {
+    let number = seed >> 8;
+    let items = || (0..number % 5).map(|n| seed.rotate_right(8).wrapping_add(n));
+    match seed % 16 {
+        0 => Meta::U8(number as u8),
+        1 => Meta::I8(number as i8),
+        2 => Meta::U16(number as u16),
+        3 => Meta::I16(number as i16),
+        4 => Meta::U32(number as u32),
+        5 => Meta::I32(number as i32),
+        6 => Meta::F32(f32::from_bits(number as u32)),
+        7 => Meta::Bool(number.is_multiple_of(2)),
+        8 => Meta::String(number.to_le_bytes().to_vec()),
+        9 => Meta::U64(number),
+        10 => Meta::I64(number as i64),
+        11 => Meta::F64(f64::from_bits(number)),
+        12 => Meta::strings(items().map(|n| n.to_string())),
+        13 => Meta::i32s(items().map(|n| n as i32)),
+        14 => Meta::Array(ValueType::U64, items().map(Meta::U64).collect()),
+        _ => (0..number % 7).fold(Meta::bools([true]), |inner, _| {
+            Meta::Array(ValueType::Array, vec![inner])
+        }),
+    }
+}
+
+/// A tensor made of random parts that mostly fit each other.
+fn written_tensor(name: String, dims: [u8; 3], dtype: u8, oddity: u64) -> WrittenTensor {
+    let dtype = DType::ALL[usize::from(dtype) % DType::ALL.len()];
+    let row = u64::from(dims[0] % 3) * dtype.block_len() as u64;
+    let mut dims = vec![row, u64::from(dims[1] % 4), u64::from(dims[2] % 3)];
+    let data = vec![
+        0;
+        dtype
+            .bytes_for(dims.iter().product::<u64>() as usize)
+            .unwrap_or_default()
+    ];
+    let (mut ggml_type, mut offset) = (ggml_type_of(dtype), None);
+    let nasty = NASTY[(oddity >> 8) as usize % NASTY.len()];
+    match oddity % 32 {
+        0 => dims[(oddity >> 16) as usize % 3] = nasty,
+        1 => ggml_type = nasty as u32,
+        2 => offset = Some(nasty),
+        3 => offset = Some(oddity >> 8 & 0xe0),
+        4 => dims.push(nasty),
+        _ => {}
+    }
+    WrittenTensor {
+        name,
+        dims,
+        ggml_type,
+        data,
+        offset,
+    }
+}
+
 /// Parses, and on success touches everything that parsing promised.
-fn exercise_gguf(file: Vec<u8>) {
+fn exercise_gguf(file: Vec<u8>) -> bool {
     let bytes = Bytes::from(file);
     let Ok(parsed) = gguf::parse(&bytes, "fuzz.gguf") else {
-        return;
+        return false;
     };
     for key in parsed.metadata.keys() {
         let value = parsed
@@ -97,6 +189,7 @@ fn exercise_gguf(file: Vec<u8>) {
         ranges.windows(2).all(|pair| pair[0].end <= pair[1].start),
         "tensors do not overlap"
     );
+    true
 }
 
 fn exercise_value(value: Value<'_>) {
@@ -107,9 +200,9 @@ fn exercise_value(value: Value<'_>) {
 }
 
 /// Parses, and checks that what is accepted is what the reference implementation accepts, with the same contents.
-fn exercise_safetensors(file: &[u8]) {
+fn exercise_safetensors(file: &[u8]) -> bool {
     let Ok(entries) = safetensors::parse(file) else {
-        return;
+        return false;
     };
     let reference =
         ::safetensors::SafeTensors::deserialize(file).expect("a subset of what the reference accepts");
@@ -122,6 +215,7 @@ fn exercise_safetensors(file: &[u8]) {
         );
         assert_eq!(view.data(), &file[entry.range]);
     }
+    true
 }
 
 fn small_safetensors() -> Vec<u8> {
@@ -137,70 +231,76 @@ fn small_safetensors() -> Vec<u8> {
 
 #[test]
 fn fuzz_the_seeds_themselves_are_accepted() {
-    assert!(gguf::parse(&small_gguf().to_bytes().into(), "seed").is_ok());
-    assert_eq!(
-        safetensors::parse(&small_safetensors())
-            .expect("a valid seed")
-            .len(),
-        4
-    );
-    exercise_gguf(small_gguf().to_bytes());
-    exercise_safetensors(&small_safetensors());
+    assert!(exercise_gguf(small_gguf().to_bytes()));
+    assert!(exercise_safetensors(&small_safetensors()));
 }
 
 #[test]
 fn fuzz_raw_gguf() {
-    check!()
-        .with_iterations(ITERATIONS)
-        .with_test_time(TIME)
-        .for_each(|bytes: &[u8]| {
-            exercise_gguf(bytes.to_vec());
-            // A good beginning gets the bytes past the first checks.
-            exercise_gguf([b"GGUF\x03\0\0\0\x02\0\0\0\0\0\0\0\x02\0\0\0\0\0\0\0", bytes].concat());
-        });
+    check!().with_test_time(TIME).for_each(|bytes: &[u8]| {
+        exercise_gguf(bytes.to_vec());
+        // A good beginning gets the bytes past the first checks.
+        exercise_gguf([b"GGUF\x03\0\0\0\x02\0\0\0\0\0\0\0\x02\0\0\0\0\0\0\0", bytes].concat());
+    });
 }
 
 #[test]
 fn fuzz_mutated_gguf() {
-    let seed = small_gguf().to_bytes();
+    let (seed, tally) = (small_gguf().to_bytes(), Tally::default());
     check!()
-        .with_iterations(ITERATIONS)
         .with_test_time(TIME)
-        .with_type::<Vec<Mutation>>()
+        .with_type::<Mutations>()
         .for_each(|mutations| {
             let mut file = seed.clone();
             mutate(&mut file, mutations);
-            exercise_gguf(file);
+            tally.count(exercise_gguf(file));
         });
+    tally.assert_mixed();
+}
+
+#[test]
+fn fuzz_written_gguf() {
+    let tally = Tally::default();
+    let parts = check!()
+        .with_test_time(TIME)
+        .with_type::<([u64; 3], [([u8; 3], u8, u64); 3])>();
+    parts.for_each(|(keys, tensors)| {
+        let mut writer = GgufWriter::new();
+        for (at, &seed) in keys.iter().enumerate() {
+            writer.key(&format!("key{at}"), meta(seed));
+        }
+        for (at, &(dims, dtype, oddity)) in tensors.iter().enumerate() {
+            writer.raw_tensor(written_tensor(format!("tensor{at}"), dims, dtype, oddity));
+        }
+        tally.count(exercise_gguf(writer.to_bytes()));
+    });
+    tally.assert_mixed();
 }
 
 #[test]
 fn fuzz_raw_safetensors() {
-    check!()
-        .with_iterations(ITERATIONS)
-        .with_test_time(TIME)
-        .for_each(|bytes: &[u8]| {
-            exercise_safetensors(bytes);
-            exercise_safetensors(&[&(bytes.len() as u64).to_le_bytes(), bytes].concat());
-        });
+    check!().with_test_time(TIME).for_each(|bytes: &[u8]| {
+        exercise_safetensors(bytes);
+        exercise_safetensors(&[&(bytes.len() as u64).to_le_bytes(), bytes].concat());
+    });
 }
 
 #[test]
 fn fuzz_mutated_safetensors() {
-    let seed = small_safetensors();
+    let (seed, tally) = (small_safetensors(), Tally::default());
     check!()
-        .with_iterations(ITERATIONS)
         .with_test_time(TIME)
-        .with_type::<Vec<Mutation>>()
+        .with_type::<Mutations>()
         .for_each(|mutations| {
             let mut file = seed.clone();
             mutate(&mut file, mutations);
-            exercise_safetensors(&file);
             // With the length put right again, the header itself is reached even when its size changed.
-            if let Some(data) = file.windows(2).rposition(|pair| pair == b"}}") {
-                let length = (data + 2 - 8) as u64;
-                file[..8].copy_from_slice(&length.to_le_bytes());
+            let header_end = file.windows(2).rposition(|pair| pair == b"}}").map(|at| at + 2);
+            if let Some(length) = header_end.and_then(|end| end.checked_sub(8)) {
                 exercise_safetensors(&file);
+                file[..8].copy_from_slice(&(length as u64).to_le_bytes());
             }
+            tally.count(exercise_safetensors(&file));
         });
+    tally.assert_mixed();
 }

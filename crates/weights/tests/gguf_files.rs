@@ -78,6 +78,17 @@ fn a_file_opens_from_disk_by_extension_or_by_magic() {
 }
 
 #[test]
+fn an_empty_file_is_refused_by_name() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("empty.gguf");
+    std::fs::write(&path, b"").unwrap();
+    assert_names(
+        &Checkpoint::open(&path).unwrap_err().to_string(),
+        &["empty.gguf", "not a GGUF file"],
+    );
+}
+
+#[test]
 fn a_stated_alignment_is_followed() {
     let file = gguf().alignment(128).to_bytes();
     assert_eq!(

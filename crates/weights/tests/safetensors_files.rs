@@ -113,6 +113,14 @@ fn embedded_parts_open_like_a_folder() {
 }
 
 #[test]
+fn the_default_model_of_the_repository_opens() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../assets/storyteller");
+    let model = Checkpoint::open(&path).unwrap();
+    assert!(model.config().is_some() && model.tokenizer_json().is_some());
+    assert_eq!(model.tensors().count(), model.raw_tensors().count());
+}
+
+#[test]
 fn config_only_needs_no_weights() {
     let folder = folder(&[("generation_config.json", b"{}".to_vec())]);
     let model = Checkpoint::config_only(folder.path()).unwrap();
@@ -283,6 +291,13 @@ fn malformed_headers_name_the_entry() {
     let header = json!({"a": {"dtype": "F32", "shape": [-1], "data_offsets": [0, 4]}});
     assert_names(&header_refusal(&header, 4), &["entry a", "-1"]);
     assert_names(&header_refusal(&json!([1, 2]), 0), &["malformed header"]);
+    let mut file = safetensors_raw(&json!({"a": {"note": "?"}}).to_string(), 0);
+    file[22] = 0xff;
+    let folder = folder(&[("model.safetensors", file)]);
+    assert_names(
+        &refusal(folder.path()),
+        &["model.safetensors", "UTF-8 from byte 14"],
+    );
 }
 
 #[test]

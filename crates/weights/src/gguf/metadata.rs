@@ -171,7 +171,9 @@ impl GgufMetadata {
 
 impl std::fmt::Debug for GgufMetadata {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let described = self.keys().map(|key| (key, self.value(key).map(Value::describe)));
+        let described = self
+            .keys()
+            .map(|key| (key, self.value(key).map(Value::describe).unwrap_or_default()));
         f.debug_map().entries(described).finish()
     }
 }

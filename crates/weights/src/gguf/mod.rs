@@ -1,7 +1,7 @@
 //! GGUF files, versions 2 and 3.
 //!
 //! The parser is written here because no well-kept crate reads GGUF from a mapped file without either trusting the
-//! lengths in it or copying every string. This one walks the header once with a bounds-checked [`Reader`], keeps
+//! lengths in it or copying every string. This one walks the header once with a bounds-checked reader, keeps
 //! for each metadata value only where it lies, and decodes values when they are asked for: a vocabulary of 150,000
 //! strings costs one pass over their lengths at open. What it allocates is proportional to the bytes it has
 //! actually seen: a count in the file never sizes a buffer before the bytes for that many items are known to exist.
