@@ -12,6 +12,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 pub struct Workspace<B: Backend> {
     backend: B,
     shelves: Shelves<B>,
+    ints: Mutex<Vec<(usize, B::Buffer<i32>)>>,
 }
 
 struct Shelves<B: Backend>(Arc<Mutex<Vec<Shelf<B>>>>);
@@ -60,6 +61,7 @@ impl<B: Backend> Workspace<B> {
         Self {
             backend,
             shelves: Shelves::default(),
+            ints: Mutex::default(),
         }
     }
 
@@ -82,6 +84,18 @@ impl<B: Backend> Workspace<B> {
             key,
             shelves: self.shelves.clone(),
         })
+    }
+
+    /// The integer buffer of this length. There is one, shared by all who ask: what is written to it is good
+    /// until the next operation that writes it.
+    pub fn ints(&self, len: usize) -> Result<B::Buffer<i32>, DeviceError> {
+        let mut ints = self.ints.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((_, buffer)) = ints.iter().find(|(size, _)| *size == len) {
+            return Ok(buffer.clone());
+        }
+        let buffer = self.backend.buffer(len)?;
+        ints.push((len, buffer.clone()));
+        Ok(buffer)
     }
 
     fn pop(&self, key: ShelfKey) -> Option<B::Tensor> {

@@ -1,1 +1,25 @@
-//! Placeholder.
+//! Model architectures over the device contract.
+//!
+//! Every supported model is a flat list of residual blocks: `x += scale · block(norm(x))`. An architecture file
+//! reads its configuration and says which blocks there are; the layers under [`layers`] know how to load and
+//! run them; [`Decoder`] strings them together. Nothing here knows which device it runs on.
+
+pub mod layers;
+
+mod arch;
+mod config;
+mod decoder;
+mod error;
+mod gguf;
+mod loader;
+mod mtp;
+mod registry;
+mod summary;
+
+pub use config::Config;
+pub use decoder::{Caches, Decoder, Forward, Head, ModelDims};
+pub use error::ModelError;
+pub use loader::{LoadStats, Loader};
+pub use mtp::Mtp;
+pub use registry::{ArchitectureRow, architecture_names, load, load_config_only};
+pub use summary::{LayerCounts, MemoryFigures, Summary};

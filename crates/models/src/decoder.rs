@@ -1,0 +1,205 @@
+//! The decoder: embedding, residual blocks, final norm, output matrix.
+
+use crate::layers::{Block, BlockOp, Linear, Norm, Rope};
+use crate::mtp::Mtp;
+use crate::{LoadStats, ModelError};
+use paceline_device::{Backend, DeviceError, KvShape, Scratch, StateShape, StepTables, Workspace};
+use paceline_types::TokenId;
+
+/// Sizes and constants that hold for a whole model.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ModelDims {
+    /// Family name, such as `llama`.
+    pub architecture: &'static str,
+    /// Width of the residual stream.
+    pub hidden: usize,
+    /// Tokens known to the model.
+    pub vocabulary: usize,
+    /// Decoder layers as the model counts them.
+    pub layers: usize,
+    /// Longest sequence.
+    pub max_positions: usize,
+    /// Tokens that end a text.
+    pub eos: Vec<TokenId>,
+    /// The output matrix is the embedding.
+    pub tied: bool,
+}
+
+/// The output matrix and what is done to its results.
+pub type Head<B> = Linear<B>;
+
+/// A whole model on a device.
+pub struct Decoder<B: Backend> {
+    /// Sizes.
+    pub dims: ModelDims,
+    /// Token embeddings.
+    pub embedding: B::Weight,
+    /// Multiplies them.
+    pub embedding_scale: f32,
+    /// Rotary positions, if the model has them.
+    pub rope: Option<Rope<B>>,
+    /// The residual blocks in order.
+    pub blocks: Vec<Block<B>>,
+    /// Multiplies each block's contribution.
+    pub residual_scale: f32,
+    /// After the last block.
+    pub norm: Norm<B>,
+    /// Hidden states to logits.
+    pub head: Head<B>,
+    /// The draft head of the checkpoint.
+    pub mtp: Option<Mtp<B>>,
+    /// What was loaded.
+    pub stats: LoadStats,
+}
+
+/// Pages and states of all layers, in layer order.
+pub struct Caches<B: Backend> {
+    /// Of the attention layers; the draft head's come last.
+    pub kv: Vec<B::KvCache>,
+    /// Of the recurrent layers.
+    pub states: Vec<B::StateCache>,
+}
+
+/// What a forward pass works with.
+pub struct Forward<'a, B: Backend> {
+    /// The device.
+    pub backend: &'a B,
+    /// The step.
+    pub step: &'a StepTables<B>,
+    /// Scratch tensors.
+    pub workspace: &'a Workspace<B>,
+    /// Caches of all layers.
+    pub caches: &'a Caches<B>,
+    /// Cosines and sines of the step's positions.
+    pub angles: Option<Scratch<B>>,
+}
+
+impl<'a, B: Backend> Forward<'a, B> {
+    /// A pass over `step`.
+    pub fn new(
+        backend: &'a B,
+        step: &'a StepTables<B>,
+        workspace: &'a Workspace<B>,
+        caches: &'a Caches<B>,
+    ) -> Self {
+        Self {
+            backend,
+            step,
+            workspace,
+            caches,
+            angles: None,
+        }
+    }
+
+    /// Scratch with one row per token.
+    pub fn tokens(&self, columns: usize) -> Result<Scratch<B>, DeviceError> {
+        self.workspace
+            .take(&self.step.tokens, self.step.limits.tokens, columns)
+    }
+
+    /// Scratch with one row per position to be sampled.
+    pub fn samples(&self, columns: usize) -> Result<Scratch<B>, DeviceError> {
+        self.workspace
+            .take(&self.step.samples, self.step.limits.samples, columns)
+    }
+
+    /// Room for the experts of each token.
+    pub fn expert_ids(&self, chosen: usize) -> Result<B::Buffer<i32>, DeviceError> {
+        self.workspace.ints(self.step.limits.tokens * chosen)
+    }
+}
+
+impl<B: Backend> Decoder<B> {
+    /// Hidden states of the step's tokens after the final norm. Caches take in the step's tokens.
+    pub fn forward(&self, cx: &mut Forward<'_, B>) -> Result<Scratch<B>, DeviceError> {
+        let mut residual = cx.tokens(self.dims.hidden)?;
+        cx.backend
+            .embed(&cx.step.ids, &self.embedding, self.embedding_scale, &mut residual);
+        self.run_blocks(cx, &self.blocks, (&mut residual, self.residual_scale), &self.norm)
+    }
+
+    /// Runs residual blocks over `residual` and returns it normed by `last`.
+    pub(crate) fn run_blocks(
+        &self,
+        cx: &mut Forward<'_, B>,
+        blocks: &[Block<B>],
+        (residual, scale): (&mut B::Tensor, f32),
+        last: &Norm<B>,
+    ) -> Result<Scratch<B>, DeviceError> {
+        cx.angles = self.rope.as_ref().map(|rope| rope.angles(cx)).transpose()?;
+        let mut normed = cx.tokens(self.dims.hidden)?;
+        let first = blocks.first().map_or(last, |block| &block.norm);
+        first.run(cx, residual, &mut normed);
+        for (index, block) in blocks.iter().enumerate() {
+            let delta = block.op.run(cx, &normed)?;
+            let next = blocks.get(index + 1).map_or(last, |block| &block.norm);
+            next.run_after_add(cx, residual, (&delta, scale), &mut normed);
+        }
+        cx.angles = None;
+        Ok(normed)
+    }
+
+    /// Logits of the step's sampled positions from the hidden states of its tokens.
+    pub fn logits(&self, cx: &Forward<'_, B>, hidden: &B::Tensor) -> Result<Scratch<B>, DeviceError> {
+        let mut rows = cx.samples(self.dims.hidden)?;
+        cx.backend.gather(hidden, &cx.step.sample_token, &mut rows);
+        let mut logits = cx.samples(self.dims.vocabulary)?;
+        self.head.run_into(cx, &rows, &mut logits);
+        Ok(logits)
+    }
+
+    /// Page shapes of the attention layers (the draft head's last), for this many blocks.
+    pub fn kv_shapes(&self, blocks: usize, block_size: usize) -> Vec<KvShape> {
+        let draft = self.mtp.iter().flat_map(|mtp| &mtp.blocks);
+        let attention = |block: &Block<B>| match &block.op {
+            BlockOp::Attention(layer) | BlockOp::AttentionAndMamba2(layer, _) => Some(*layer.config()),
+            _ => None,
+        };
+        let shape = |config: crate::layers::AttentionConfig| KvShape {
+            blocks,
+            block_size,
+            heads: config.kv_heads,
+            head_dim: config.head_dim,
+        };
+        self.blocks
+            .iter()
+            .chain(draft)
+            .filter_map(attention)
+            .map(shape)
+            .collect()
+    }
+
+    /// State shapes of the recurrent layers, for this many requests.
+    pub fn state_shapes(&self, slots: usize) -> Vec<StateShape> {
+        let shape = |block: &Block<B>| match &block.op {
+            BlockOp::DeltaNet(layer) => Some(layer.config().state_shape(slots)),
+            BlockOp::Mamba2(layer) | BlockOp::AttentionAndMamba2(_, layer) => {
+                Some(layer.config().state_shape(slots))
+            }
+            _ => None,
+        };
+        self.blocks.iter().filter_map(shape).collect()
+    }
+
+    /// Empty caches for every layer.
+    pub fn caches(
+        &self,
+        backend: &B,
+        blocks: usize,
+        block_size: usize,
+        slots: usize,
+    ) -> Result<Caches<B>, ModelError> {
+        let kv = self
+            .kv_shapes(blocks, block_size)
+            .into_iter()
+            .map(|shape| backend.kv_cache(shape));
+        let states = self
+            .state_shapes(slots)
+            .into_iter()
+            .map(|shape| backend.state_cache(shape));
+        Ok(Caches {
+            kv: kv.collect::<Result<_, _>>()?,
+            states: states.collect::<Result<_, _>>()?,
+        })
+    }
+}

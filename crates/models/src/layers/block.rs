@@ -1,0 +1,48 @@
+//! Residual blocks: `x += scale · op(norm(x))`.
+
+use super::{Attention, DeltaNet, Mamba2, Mlp, Moe, Norm};
+use crate::Forward;
+use paceline_device::{Backend, DeviceError, Scratch};
+
+/// What a block computes.
+pub enum BlockOp<B: Backend> {
+    /// Softmax attention.
+    Attention(Attention<B>),
+    /// Gated DeltaNet.
+    DeltaNet(DeltaNet<B>),
+    /// Mamba2.
+    Mamba2(Mamba2<B>),
+    /// Attention and Mamba2 on the same input, added.
+    AttentionAndMamba2(Attention<B>, Mamba2<B>),
+    /// Dense feed-forward.
+    Mlp(Mlp<B>),
+    /// Mixture of experts.
+    Moe(Moe<B>),
+}
+
+impl<B: Backend> BlockOp<B> {
+    /// The block's contribution to the residual stream.
+    pub fn run(&self, cx: &Forward<'_, B>, x: &B::Tensor) -> Result<Scratch<B>, DeviceError> {
+        match self {
+            Self::Attention(layer) => layer.run(cx, x),
+            Self::DeltaNet(layer) => layer.run(cx, x),
+            Self::Mamba2(layer) => layer.run(cx, x),
+            Self::AttentionAndMamba2(attention, mamba) => {
+                let mut out = mamba.run(cx, x)?;
+                let mixed = attention.run(cx, x)?;
+                cx.backend.add(&mut out, &mixed, 1.0, None);
+                Ok(out)
+            }
+            Self::Mlp(layer) => layer.run(cx, x),
+            Self::Moe(layer) => layer.run(cx, x),
+        }
+    }
+}
+
+/// A norm and what it feeds.
+pub struct Block<B: Backend> {
+    /// Before the operation.
+    pub norm: Norm<B>,
+    /// The operation.
+    pub op: BlockOp<B>,
+}

@@ -1,0 +1,291 @@
+//! From stored tensors to device weights: shapes are checked, conventions of the file format undone.
+
+use crate::ModelError;
+use crate::gguf::GgufNames;
+use paceline_device::{Backend, RowOrder, WeightPart};
+use paceline_types::DType;
+use paceline_weights::{Checkpoint, TensorView};
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+
+/// Where tensors come from.
+enum Source<'a> {
+    /// Files, with the names and conventions of their format.
+    Stored {
+        checkpoint: &'a Checkpoint,
+        names: Option<GgufNames>,
+    },
+    /// Nowhere: only shapes matter, elements are taken to be of this type.
+    ConfigOnly(DType),
+}
+
+/// What was loaded.
+#[derive(Clone, Debug, Default)]
+pub struct LoadStats {
+    /// Elements of all tensors, without the draft head's.
+    pub parameters: u64,
+    /// Elements of the draft head's tensors.
+    pub draft_parameters: u64,
+    /// Elements and bytes by element type, as stored.
+    pub by_dtype: BTreeMap<DType, (u64, u64)>,
+}
+
+impl LoadStats {
+    /// Bytes of all tensors as stored.
+    pub fn bytes(&self) -> u64 {
+        self.by_dtype.values().map(|(_, bytes)| bytes).sum()
+    }
+}
+
+/// A matrix, or rows of one, to be stacked with others into a device weight.
+pub struct Part {
+    name: String,
+    stored: Vec<usize>,
+    order: RowOrder,
+}
+
+impl Part {
+    /// A whole matrix `[rows, columns]`.
+    pub fn whole(name: impl Into<String>, rows: usize, columns: usize) -> Self {
+        Self {
+            name: name.into(),
+            stored: vec![rows, columns],
+            order: RowOrder::Stored,
+        }
+    }
+
+    /// Some rows of a matrix `[rows, columns]`, in this order.
+    pub fn picked(name: impl Into<String>, rows: usize, columns: usize, order: Vec<u32>) -> Self {
+        Self {
+            name: name.into(),
+            stored: vec![rows, columns],
+            order: RowOrder::Picked(order),
+        }
+    }
+
+    /// Matrix `index` of a stack `[count, rows, columns]`.
+    pub fn slice(name: impl Into<String>, shape: [usize; 3], index: usize) -> Self {
+        let [count, rows, columns] = shape;
+        let order = (index * rows..(index + 1) * rows).map(|row| row as u32).collect();
+        Self {
+            name: name.into(),
+            stored: vec![count, rows, columns],
+            order: RowOrder::Picked(order),
+        }
+    }
+}
+
+/// Loads tensors by their Hugging Face names onto a device.
+pub struct Loader<'a, B: Backend> {
+    backend: &'a B,
+    source: Source<'a>,
+    store_as: Option<DType>,
+    stats: RefCell<LoadStats>,
+    progress: &'a dyn Fn(u64),
+}
+
+impl<'a, B: Backend> Loader<'a, B> {
+    /// Tensors of a checkpoint. `progress` is told the bytes of each tensor as it is loaded.
+    pub(crate) fn stored(
+        backend: &'a B,
+        checkpoint: &'a Checkpoint,
+        names: Option<GgufNames>,
+        store_as: Option<DType>,
+        progress: &'a dyn Fn(u64),
+    ) -> Self {
+        let source = Source::Stored { checkpoint, names };
+        Self {
+            backend,
+            source,
+            store_as,
+            stats: RefCell::default(),
+            progress,
+        }
+    }
+
+    /// Shapes alone.
+    pub(crate) fn config_only(backend: &'a B, dtype: DType) -> Self {
+        let source = Source::ConfigOnly(dtype);
+        Self {
+            backend,
+            source,
+            store_as: None,
+            stats: RefCell::default(),
+            progress: &|_| {},
+        }
+    }
+
+    /// What was loaded so far.
+    pub fn stats(&self) -> LoadStats {
+        self.stats.borrow().clone()
+    }
+
+    /// The device.
+    pub fn backend(&self) -> &B {
+        self.backend
+    }
+
+    /// Whether a tensor is there. From a configuration alone, `assumed`.
+    pub fn has(&self, name: &str, assumed: bool) -> bool {
+        match &self.source {
+            Source::Stored { checkpoint, .. } => checkpoint.tensor(&self.stored_name(name)).is_some(),
+            Source::ConfigOnly(_) => assumed,
+        }
+    }
+
+    /// The names and conventions of a GGUF file, `None` for Hugging Face files.
+    pub(crate) fn gguf(&self) -> Option<&GgufNames> {
+        match &self.source {
+            Source::Stored { names, .. } => names.as_ref(),
+            Source::ConfigOnly(_) => None,
+        }
+    }
+
+    /// Parts stacked along the outputs into one device weight.
+    pub fn weight(&self, parts: &[Part]) -> Result<B::Weight, ModelError> {
+        let mut device_parts = Vec::with_capacity(parts.len());
+        for part in parts {
+            let columns = part.stored[part.stored.len() - 1];
+            let stored_rows = part.stored[..part.stored.len() - 1].iter().product();
+            let taken = match &part.order {
+                RowOrder::Stored => stored_rows,
+                RowOrder::Picked(rows) => rows.len(),
+            };
+            let (dtype, data) = match self.find(&part.name, &part.stored)? {
+                Some(view) => (view.dtype, view.data),
+                None => (self.assumed_dtype(), &[][..]),
+            };
+            self.count(&part.name, dtype, taken * columns);
+            device_parts.push(WeightPart {
+                name: &part.name,
+                dtype,
+                stored_rows,
+                columns,
+                data,
+                order: part.order.clone(),
+            });
+        }
+        Ok(self.backend.weight(&device_parts, self.store_as)?)
+    }
+
+    /// One whole matrix.
+    pub fn matrix(&self, name: &str, rows: usize, columns: usize) -> Result<B::Weight, ModelError> {
+        self.weight(&[Part::whole(name, rows, columns)])
+    }
+
+    /// The elements of a small floating-point tensor. From a configuration alone, zeros.
+    pub fn vector(&self, name: &str, shape: &[usize]) -> Result<Vec<f32>, ModelError> {
+        let elements = shape.iter().product();
+        let Some(view) = self.find(name, shape)? else {
+            self.count(name, self.assumed_dtype(), elements);
+            return Ok(vec![0.0; elements]);
+        };
+        self.count(name, view.dtype, elements);
+        let values = decode(&view)?;
+        match values.iter().position(|value| !value.is_finite()) {
+            Some(index) => Err(ModelError::NotFinite {
+                name: name.to_owned(),
+                index,
+            }),
+            None => Ok(values),
+        }
+    }
+
+    /// A small tensor on the device.
+    pub fn buffer(&self, name: &str, shape: &[usize]) -> Result<B::Buffer<f32>, ModelError> {
+        self.upload(&self.vector(name, shape)?)
+    }
+
+    /// Values on the device.
+    pub fn upload(&self, values: &[f32]) -> Result<B::Buffer<f32>, ModelError> {
+        Ok(self.backend.buffer_from(values)?)
+    }
+
+    /// The negative decay rates that a file stores as `A_log` (GGUF: ready made).
+    pub fn decay(&self, name: &str, heads: usize) -> Result<B::Buffer<f32>, ModelError> {
+        let mut values = self.vector(name, &[heads])?;
+        if self.gguf().is_none() {
+            for value in &mut values {
+                *value = -value.exp();
+            }
+        }
+        self.upload(&values)
+    }
+
+    fn stored_name(&self, name: &str) -> String {
+        self.gguf()
+            .map_or_else(|| name.to_owned(), |names| names.stored_name(name))
+    }
+
+    /// The tensor, its shape checked up to dimensions of size one; `None` without files.
+    fn find(&self, name: &str, expected: &[usize]) -> Result<Option<TensorView<'a>>, ModelError> {
+        let Source::Stored { checkpoint, .. } = &self.source else {
+            return Ok(None);
+        };
+        let stored = self.stored_name(name);
+        let Some(view) = checkpoint.tensor(&stored) else {
+            if let Some(raw) = checkpoint.raw_tensor(&stored) {
+                let why = "this type is not supported".to_owned();
+                return Err(ModelError::DType {
+                    name: stored,
+                    dtype: raw.dtype.to_owned(),
+                    why,
+                });
+            }
+            return Err(ModelError::MissingTensor {
+                name: stored,
+                expected: expected.to_vec(),
+            });
+        };
+        let squeeze = |shape: &[usize]| shape.iter().copied().filter(|n| *n != 1).collect::<Vec<_>>();
+        if squeeze(view.shape) != squeeze(expected) {
+            let (expected, found) = (expected.to_vec(), view.shape.to_vec());
+            return Err(ModelError::Shape {
+                name: stored,
+                expected,
+                found,
+            });
+        }
+        Ok(Some(view))
+    }
+
+    fn assumed_dtype(&self) -> DType {
+        match self.source {
+            Source::ConfigOnly(dtype) => dtype,
+            Source::Stored { .. } => DType::F32,
+        }
+    }
+
+    fn count(&self, name: &str, dtype: DType, elements: usize) {
+        let bytes = dtype.bytes_for(elements).unwrap_or(0) as u64;
+        let mut stats = self.stats.borrow_mut();
+        if name.starts_with("mtp.") {
+            stats.draft_parameters += elements as u64;
+        } else {
+            stats.parameters += elements as u64;
+        }
+        let entry = stats.by_dtype.entry(dtype).or_default();
+        entry.0 += elements as u64;
+        entry.1 += bytes;
+        (self.progress)(bytes);
+    }
+}
+
+/// Small tensors are always stored in a plain floating-point type.
+fn decode(view: &TensorView<'_>) -> Result<Vec<f32>, ModelError> {
+    let bytes = view.data;
+    let pairs = || bytes.chunks_exact(2).map(|b| [b[0], b[1]]);
+    match view.dtype {
+        DType::F32 => Ok(bytes
+            .chunks_exact(4)
+            .map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]]))
+            .collect()),
+        DType::BF16 => Ok(pairs().map(|b| half::bf16::from_le_bytes(b).to_f32()).collect()),
+        DType::F16 => Ok(pairs().map(|b| half::f16::from_le_bytes(b).to_f32()).collect()),
+        other => Err(ModelError::DType {
+            name: view.name.to_owned(),
+            dtype: other.to_string(),
+            why: "a vector must be stored as F32, F16 or BF16".to_owned(),
+        }),
+    }
+}
