@@ -9,7 +9,7 @@ use std::path::Path;
 use paceline_weights::Checkpoint;
 use paceline_weights::hub::{HubConfig, NoProgress, Progress, resolve};
 use serde_json::json;
-use support::hub::{COMMIT, FakeHub, sha256};
+use support::hub::{COMMIT, FakeHub, git_hash, sha256};
 use support::{assert_names, gguf, safetensors};
 
 const CONFIG: &[u8] = br#"{"model_type": "llama"}"#;
@@ -108,7 +108,7 @@ fn a_model_is_downloaded_into_the_standard_layout_and_opens() {
     assert_eq!(listed(&path), wanted);
     assert_eq!(fs::read_to_string(repo.join("refs/main")).unwrap(), COMMIT);
     let link = fs::read_link(path.join("config.json")).unwrap();
-    assert_eq!(link, Path::new("../../blobs").join(sha256(CONFIG)));
+    assert_eq!(link, Path::new("../../blobs").join(git_hash(CONFIG)));
     assert!(
         listed(&repo.join("blobs"))
             .iter()
@@ -207,6 +207,11 @@ fn a_server_that_ignores_ranges_makes_the_file_start_over() {
         fs::read(path.join("model.safetensors")).unwrap(),
         hub.behaviour().files["model.safetensors"]
     );
+    assert_eq!(
+        hub.fetches("model.safetensors").len(),
+        2,
+        "the whole file of the second answer is used"
+    );
 }
 
 #[test]
@@ -217,7 +222,7 @@ fn a_partial_file_that_is_already_whole_or_too_long_is_handled() {
     let whole = hub.behaviour().files["model.safetensors"].clone();
     fs::write(blobs.join(format!("{}.incomplete", sha256(&whole))), &whole).unwrap();
     fs::write(
-        blobs.join(format!("{}.incomplete", sha256(CONFIG))),
+        blobs.join(format!("{}.incomplete", git_hash(CONFIG))),
         [CONFIG, b"more"].concat(),
     )
     .unwrap();
@@ -250,7 +255,7 @@ fn a_busy_server_is_asked_again() {
     let other = tempfile::tempdir().unwrap();
     assert_names(
         &refusal("org/name", &hub.config(other.path())),
-        &["config.json of org/name", "HTTP 503"],
+        &["model.safetensors of org/name", "HTTP 503"],
     );
 }
 
@@ -267,6 +272,19 @@ fn the_token_goes_to_the_hub_and_not_to_its_storage() {
         let expected = seen.host.starts_with("127.0.0.1").then_some("Bearer hf_secret");
         assert_eq!(seen.authorization.as_deref(), expected, "{seen:?}");
     }
+}
+
+#[test]
+fn a_renamed_model_is_followed_with_the_token() {
+    let (hub, cache) = (FakeHub::start(&single_model()), tempfile::tempdir().unwrap());
+    hub.behaviour().token = Some("hf_secret".to_owned());
+    let config = HubConfig {
+        token: Some("hf_secret".to_owned()),
+        ..hub.config(cache.path())
+    };
+    let path = resolve("org/old", &config, &NoProgress).unwrap();
+    assert!(path.starts_with(cache.path().join("models--org--old")));
+    assert!(Checkpoint::open(&path).is_ok());
 }
 
 #[test]

@@ -1,4 +1,5 @@
-//! A small HTTP server that plays the hub.
+//! A small HTTP server that plays the hub: it answers for the repository `org/name`, formerly `org/old`, serves small
+//! files itself and sends the client to storage under another host name for large ones.
 
 use std::collections::HashMap;
 use std::io::{BufRead, BufReader, Write};
@@ -13,6 +14,9 @@ use sha2::{Digest, Sha256};
 
 /// The commit that the server's one repository is at.
 pub(crate) const COMMIT: &str = "0123456789abcdef0123456789abcdef01234567";
+
+/// Files from this size on live in storage.
+const LARGE: usize = 100;
 
 /// One request the server saw.
 #[derive(Clone, Debug)]
@@ -152,6 +156,10 @@ fn answer(seen: &Seen, behaviour: &mut Behaviour) -> Vec<u8> {
     if expected.is_some() && seen.authorization != expected {
         return reply("401 Unauthorized", &[], b"");
     }
+    if seen.path.contains("org/old") {
+        let place = format!("Location: {}", seen.path.replace("org/old", "org/name"));
+        return reply("307 Temporary Redirect", &[place], b"");
+    }
     if matches!(
         seen.path.strip_prefix("/api/models/org/name/revision/"),
         Some("main" | COMMIT)
@@ -171,7 +179,12 @@ fn answer(seen: &Seen, behaviour: &mut Behaviour) -> Vec<u8> {
     let Some((file, data)) = file.and_then(|file| Some((file, behaviour.files.get(file)?))) else {
         return reply("404 Not Found", &[], b"");
     };
-    // Everything lives in storage, which the client reaches under another host name.
+    if data.len() < LARGE {
+        let etag = behaviour.etag.clone().unwrap_or_else(|| git_hash(data));
+        let body = if seen.method == "HEAD" { &[][..] } else { data };
+        let headers = [format!("ETag: \"{etag}\"")];
+        return reply_announcing("200 OK", &headers, data.len(), body);
+    }
     let port = seen.host.rsplit(':').next().unwrap_or_default();
     let etag = behaviour.etag.clone().unwrap_or_else(|| sha256(data));
     let headers = [
@@ -214,16 +227,22 @@ fn storage(seen: &Seen, file: &str, behaviour: &mut Behaviour) -> Vec<u8> {
 }
 
 fn reply(status: &str, headers: &[String], body: &[u8]) -> Vec<u8> {
-    let mut out = format!(
-        "HTTP/1.1 {status}\r\nConnection: close\r\nContent-Length: {}\r\n",
-        body.len()
-    );
+    reply_announcing(status, headers, body.len(), body)
+}
+
+fn reply_announcing(status: &str, headers: &[String], length: usize, body: &[u8]) -> Vec<u8> {
+    let mut out = format!("HTTP/1.1 {status}\r\nConnection: close\r\nContent-Length: {length}\r\n");
     for header in headers {
         out.push_str(header);
         out.push_str("\r\n");
     }
     out.push_str("\r\n");
     [out.as_bytes(), body].concat()
+}
+
+/// Stands for the hash that names a small file: not its SHA-256.
+pub(crate) fn git_hash(data: &[u8]) -> String {
+    sha256(data)[..40].to_owned()
 }
 
 /// The SHA-256 of `data` in hexadecimal.
