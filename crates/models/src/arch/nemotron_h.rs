@@ -110,7 +110,8 @@ fn mamba_config<B: Backend>(builder: &Builder<'_, B>) -> Result<Mamba2Config, Mo
             order: GateOrder::GateThenNorm,
             eps: builder.eps,
         }),
-        dt_limits: config.limits_or("time_step_limit", (0.0, f32::INFINITY))?,
+        // The reference bounds the step from below by `time_step_min` and ignores `time_step_limit`.
+        dt_limits: (config.number_or("time_step_min", 0.001)?, f32::INFINITY),
     })
 }
 

@@ -1,0 +1,123 @@
+//! The reference models under `fixtures/` and the default model under `assets/`.
+
+use paceline_types::TokenId;
+use paceline_weights::Checkpoint;
+use serde::Deserialize;
+use std::path::{Path, PathBuf};
+
+/// Every reference model.
+pub const FIXTURES: [&str; 16] = [
+    "bamba",
+    "falcon_h1",
+    "falcon_h1_norm",
+    "granite_h",
+    "granite_h_moe",
+    "llama",
+    "llama3-rope",
+    "nemotron_h",
+    "nemotron_h_moe",
+    "qwen2",
+    "qwen3",
+    "qwen3-yarn",
+    "qwen3_5",
+    "qwen3_5_moe",
+    "qwen3_moe",
+    "qwen3_next",
+];
+
+/// A reference model with what the reference implementation made of it.
+#[derive(Clone, Debug, Deserialize)]
+pub struct Fixture {
+    /// Folder name.
+    #[serde(skip)]
+    pub name: String,
+    /// Prompts.
+    pub prompts: Vec<Vec<TokenId>>,
+    /// Greedy continuation of each.
+    pub greedy: Vec<Vec<TokenId>>,
+    /// Best minus second-best logit at each step of the continuations.
+    pub greedy_margin: Vec<Vec<f32>>,
+}
+
+impl Fixture {
+    /// Reads a fixture's expectations.
+    pub fn read(name: &str) -> Self {
+        let path = folder(name).join("golden.json");
+        let text = std::fs::read_to_string(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
+        let mut fixture: Self =
+            serde_json::from_str(&text).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
+        fixture.name = name.to_owned();
+        fixture
+    }
+
+    /// Its model.
+    pub fn checkpoint(&self) -> Checkpoint {
+        Checkpoint::open(&folder(&self.name)).unwrap_or_else(|e| panic!("{e}"))
+    }
+
+    /// Its folder.
+    pub fn folder(&self) -> PathBuf {
+        folder(&self.name)
+    }
+
+    /// Logits of the last positions of a prompt.
+    pub fn logits(&self, prompt: usize) -> Vec<f32> {
+        self.golden(&format!("logits_{prompt}"))
+            .unwrap_or_else(|| panic!("no logits for prompt {prompt}"))
+    }
+
+    /// Logits of the draft head over prompt 1, where the model has one.
+    pub fn mtp_logits(&self) -> Option<Vec<f32>> {
+        self.golden("mtp_logits")
+    }
+
+    fn golden(&self, tensor: &str) -> Option<Vec<f32>> {
+        let path = folder(&self.name).join("golden.safetensors");
+        let file = std::fs::read(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
+        let header_len = u64::from_le_bytes(file[..8].try_into().expect("eight bytes")) as usize;
+        let header: serde_json::Value = serde_json::from_slice(&file[8..8 + header_len]).expect("a header");
+        let offsets = header.get(tensor)?.get("data_offsets").expect("offsets");
+        let at = |index: usize| 8 + header_len + offsets[index].as_u64().expect("an offset") as usize;
+        let bytes = file[at(0)..at(1)].chunks_exact(4);
+        Some(
+            bytes
+                .map(|b| f32::from_le_bytes(b.try_into().expect("four bytes")))
+                .collect(),
+        )
+    }
+}
+
+/// What the reference implementation made of the default model for one prompt.
+#[derive(Clone, Debug, Deserialize)]
+pub struct DraftReference {
+    /// The prompt.
+    pub prompt: String,
+    /// Its tokens.
+    pub prompt_ids: Vec<TokenId>,
+    /// Greedy continuation.
+    pub greedy: Vec<TokenId>,
+    /// Best minus second-best logit at each step.
+    pub greedy_margin: Vec<f32>,
+    /// For each position of the continuation, the chain of drafts from the true prefix.
+    pub mtp_drafts: Vec<Vec<TokenId>>,
+}
+
+/// The default model.
+pub fn storyteller() -> Checkpoint {
+    Checkpoint::open(&root().join("assets/storyteller")).unwrap_or_else(|e| panic!("{e}"))
+}
+
+/// What it should say.
+pub fn storyteller_reference() -> Vec<DraftReference> {
+    let path = root().join("assets/storyteller/reference.json");
+    let text = std::fs::read_to_string(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
+    serde_json::from_str(&text).unwrap_or_else(|e| panic!("{}: {e}", path.display()))
+}
+
+fn folder(name: &str) -> PathBuf {
+    root().join("fixtures").join(name)
+}
+
+fn root() -> &'static Path {
+    Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."))
+}
