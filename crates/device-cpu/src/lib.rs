@@ -1,10 +1,29 @@
 //! The CPU device: packed weights, vector kernels, a worker pool and an in-order stream.
+//!
+//! [`Cpu`] implements [`paceline_device::Backend`]. Operations are closures on a stream thread; each one is a
+//! function in `ops` that sees plain slices and a worker pool. Everything is accumulated in a fixed order that
+//! depends on nothing but the row's own inputs, so results are equal to the last bit for any batch, number of
+//! threads, instruction set and division of a sequence into steps.
 
+pub mod bench;
+mod caches;
+mod checks;
+mod cpu;
+mod enqueue;
+mod ops;
+mod philox;
 mod pool;
 mod simd;
 mod storage;
 mod stream;
+mod weight;
 
+pub use caches::{CpuKvCache, CpuStateCache};
+pub use cpu::{Cpu, CpuOptions, CpuProgram};
+pub use ops::experts::CpuExperts;
+#[cfg(target_arch = "x86_64")]
+pub use simd::Avx2;
 pub use simd::Instructions;
 pub use storage::{CpuBuffer, CpuTensor};
 pub use stream::CpuRead;
+pub use weight::CpuWeight;

@@ -6,11 +6,12 @@
 //! then park, and so does the caller.
 
 use crate::simd::Instructions;
+use std::any::Any;
 use std::cell::UnsafeCell;
 use std::hint::spin_loop;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle, Thread};
 
 /// Pauses before a waiting thread parks: some tens of microseconds, longer than the gap between two
@@ -32,7 +33,8 @@ struct Shared {
     next: AtomicUsize,
     pieces: AtomicUsize,
     job: UnsafeCell<Option<*const Piece<'static>>>,
-    panicked: AtomicBool,
+    /// The first panic of a worker in this job.
+    panic: Mutex<Option<Box<dyn Any + Send>>>,
     stopping: AtomicBool,
     workers_parked: Vec<AtomicBool>,
     caller_parked: AtomicBool,
@@ -61,7 +63,7 @@ impl Pool {
             next: AtomicUsize::new(0),
             pieces: AtomicUsize::new(0),
             job: UnsafeCell::new(None),
-            panicked: AtomicBool::new(false),
+            panic: Mutex::new(None),
             stopping: AtomicBool::new(false),
             workers_parked: (0..extra).map(|_| AtomicBool::new(false)).collect(),
             caller_parked: AtomicBool::new(false),
@@ -107,18 +109,16 @@ impl Pool {
         self.open(pieces, &piece);
         let outcome = catch_unwind(AssertUnwindSafe(|| shared.claim_pieces(&piece, 0)));
         self.close();
-        if let Err(panic) = outcome {
+        let worker = shared.panic.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(panic) = outcome.err().or(worker) {
             std::panic::resume_unwind(panic);
         }
-        assert!(
-            !shared.panicked.swap(false, Ordering::Relaxed),
-            "a worker thread panicked"
-        );
     }
 
     fn open(&self, pieces: usize, piece: &Piece<'_>) {
         let shared = &*self.shared;
         let pointer = std::ptr::from_ref(piece);
+        #[expect(clippy::transmute_ptr_to_ptr, reason = "a cast cannot lengthen the lifetime")]
         // SAFETY: only the lifetime changes; `close` returns before the piece goes away, and no worker uses it
         // after that.
         let pointer = unsafe { std::mem::transmute::<*const Piece<'_>, *const Piece<'static>>(pointer) };
@@ -211,8 +211,9 @@ fn work(shared: &Shared, index: usize) {
             spins = 0;
             // SAFETY: joined, so the job stays valid until `leave`.
             let piece = unsafe { &*(*shared.job.get()).expect("an open job has its pieces") };
-            if catch_unwind(AssertUnwindSafe(|| shared.claim_pieces(piece, index + 1))).is_err() {
-                shared.panicked.store(true, Ordering::Relaxed);
+            if let Err(panic) = catch_unwind(AssertUnwindSafe(|| shared.claim_pieces(piece, index + 1))) {
+                let mut first = shared.panic.lock().unwrap_or_else(PoisonError::into_inner);
+                first.get_or_insert(panic);
             }
             shared.leave();
         } else if spins < SPINS {

@@ -1,0 +1,276 @@
+//! The backend type: storage, the stream, and the list of operations. How each operation is checked and enqueued
+//! is in [`enqueue`](crate::enqueue).
+
+use crate::caches::{CpuKvCache, CpuStateCache};
+use crate::ops::experts::CpuExperts;
+use crate::simd::Instructions;
+use crate::storage::{CpuBuffer, CpuTensor, Storage};
+use crate::stream::{CpuRead, Op, Stream};
+use crate::weight::CpuWeight;
+use paceline_device::{
+    Activation, AddNorm, Attention, Backend, CausalConv, DeltaRule, DeviceError, Element, Epilogue, Experts,
+    GatedNorm, KeyValueStore, KvShape, Router, Rows, Sample, StateShape, StateSpace, WeightPart,
+};
+use paceline_types::DType;
+use std::ops::Range;
+use std::sync::Arc;
+
+/// Rows of a tensor start at multiples of this many elements, a cache line.
+const ROW_ALIGNMENT: usize = 16;
+
+/// How a [`Cpu`] works.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CpuOptions {
+    /// Threads that operations are spread over.
+    pub threads: usize,
+    /// What kernels are run with.
+    pub instructions: Instructions,
+}
+
+impl Default for CpuOptions {
+    /// All cores, and the best instructions they have.
+    fn default() -> Self {
+        Self {
+            threads: std::thread::available_parallelism().map_or(1, usize::from),
+            instructions: Instructions::detect(),
+        }
+    }
+}
+
+/// The CPU as a device. Clones share one stream.
+#[derive(Clone)]
+pub struct Cpu {
+    pub(crate) stream: Arc<Stream>,
+    instructions: Instructions,
+}
+
+/// A captured sequence of operations.
+#[derive(Clone)]
+pub struct CpuProgram(Arc<[Op]>);
+
+impl Cpu {
+    /// Starts a device with its own stream and worker threads.
+    pub fn new(options: CpuOptions) -> Self {
+        let threads = options.threads.max(1);
+        Self {
+            stream: Arc::new(Stream::start(threads, options.instructions)),
+            instructions: options.instructions,
+        }
+    }
+
+    /// Threads that operations are spread over.
+    pub fn threads(&self) -> usize {
+        self.stream.threads()
+    }
+
+    /// What kernels are run with.
+    pub fn instructions(&self) -> Instructions {
+        self.instructions
+    }
+}
+
+impl Backend for Cpu {
+    type Buffer<T: Element> = CpuBuffer<T>;
+    type Tensor = CpuTensor;
+    type Weight = CpuWeight;
+    type Experts = CpuExperts;
+    type KvCache = CpuKvCache;
+    type StateCache = CpuStateCache;
+    type Program = CpuProgram;
+    type Read<T: Element> = CpuRead<T>;
+
+    fn buffer<T: Element>(&self, len: usize) -> Result<CpuBuffer<T>, DeviceError> {
+        Ok(CpuBuffer {
+            storage: Storage::zeroed(len, "a buffer")?,
+        })
+    }
+
+    fn tensor(&self, rows: &Rows<Self>, columns: usize) -> Result<CpuTensor, DeviceError> {
+        let stride = columns.next_multiple_of(ROW_ALIGNMENT);
+        let len = rows.bucket.checked_mul(stride).ok_or(DeviceError::OutOfMemory {
+            what: "a tensor".to_owned(),
+            bytes: u64::MAX,
+        })?;
+        Ok(CpuTensor {
+            storage: Storage::zeroed(len, "a tensor")?,
+            stride,
+            first: 0,
+            columns,
+            bucket: rows.bucket,
+            live: rows.live.clone(),
+        })
+    }
+
+    fn reshape(&self, tensor: &CpuTensor, rows: &Rows<Self>, columns: usize) -> CpuTensor {
+        assert!(
+            columns <= tensor.columns && rows.bucket * tensor.stride <= tensor.storage.len(),
+            "reshape: [{}, {columns}] does not fit [{}, {}]",
+            rows.bucket,
+            tensor.bucket,
+            tensor.columns
+        );
+        CpuTensor {
+            columns,
+            bucket: rows.bucket,
+            live: rows.live.clone(),
+            ..tensor.clone()
+        }
+    }
+
+    fn columns(&self, tensor: &CpuTensor, range: Range<usize>) -> CpuTensor {
+        assert!(
+            range.start <= range.end && range.end <= tensor.columns,
+            "columns: {range:?} of {}",
+            tensor.columns
+        );
+        CpuTensor {
+            first: tensor.first + range.start,
+            columns: range.len(),
+            ..tensor.clone()
+        }
+    }
+
+    fn weight(&self, parts: &[WeightPart<'_>], store_as: Option<DType>) -> Result<CpuWeight, DeviceError> {
+        CpuWeight::pack(parts, store_as)
+    }
+
+    fn experts(&self, gate_up: Vec<CpuWeight>, down: Vec<CpuWeight>) -> Result<CpuExperts, DeviceError> {
+        CpuExperts::new(gate_up, down)
+    }
+
+    fn kv_cache(&self, shape: KvShape) -> Result<CpuKvCache, DeviceError> {
+        CpuKvCache::new(shape)
+    }
+
+    fn state_cache(&self, shape: StateShape) -> Result<CpuStateCache, DeviceError> {
+        CpuStateCache::new(shape)
+    }
+
+    fn write<T: Element>(&self, buffer: &CpuBuffer<T>, data: &[T]) {
+        assert!(
+            data.len() <= buffer.storage.len(),
+            "write: {} elements into a buffer of {}",
+            data.len(),
+            buffer.storage.len()
+        );
+        let (storage, data) = (Arc::clone(&buffer.storage), data.to_vec());
+        self.stream.enqueue_once(move |_| {
+            // SAFETY: on the stream, and nothing else runs.
+            unsafe { storage.slice_mut(0..data.len()) }.copy_from_slice(&data);
+        });
+    }
+
+    fn read<T: Element>(&self, buffer: &CpuBuffer<T>, len: usize) -> CpuRead<T> {
+        assert!(
+            len <= buffer.storage.len(),
+            "read: {len} elements of a buffer of {}",
+            buffer.storage.len()
+        );
+        let storage = Arc::clone(&buffer.storage);
+        // SAFETY: on the stream, and nothing else runs.
+        CpuRead::enqueue(&self.stream, move || unsafe { storage.slice(0..len) }.to_vec())
+    }
+
+    fn read_tensor(&self, tensor: &CpuTensor) -> CpuRead<f32> {
+        let tensor = tensor.clone();
+        CpuRead::enqueue(&self.stream, move || {
+            // SAFETY: on the stream, and nothing else runs.
+            let view = unsafe { tensor.read() };
+            let mut data = Vec::with_capacity(view.rows * view.columns);
+            for row in 0..view.rows {
+                data.extend_from_slice(view.row(row));
+            }
+            data
+        })
+    }
+
+    fn begin_capture(&self) {
+        self.stream.begin_capture();
+    }
+
+    fn end_capture(&self) -> CpuProgram {
+        CpuProgram(self.stream.end_capture())
+    }
+
+    fn launch(&self, program: &CpuProgram) {
+        self.stream.launch(Arc::clone(&program.0));
+    }
+
+    fn embed(&self, ids: &CpuBuffer<i32>, table: &CpuWeight, scale: f32, out: &mut CpuTensor) {
+        self.enqueue_embed(ids, table, scale, out);
+    }
+
+    fn linear(&self, x: &CpuTensor, w: &CpuWeight, epilogue: Epilogue<'_, Self>, out: &mut CpuTensor) {
+        self.enqueue_linear(x, w, &epilogue, out);
+    }
+
+    fn rms_norm(&self, x: &CpuTensor, weight: &CpuBuffer<f32>, eps: f32, out: &mut CpuTensor) {
+        self.enqueue_rms_norm(x, weight, eps, out);
+    }
+
+    fn add_rms_norm(&self, args: AddNorm<'_, Self>) {
+        self.enqueue_add_rms_norm(&args);
+    }
+
+    fn add(&self, acc: &mut CpuTensor, x: &CpuTensor, scale: f32, gate: Option<&CpuTensor>) {
+        self.enqueue_add(acc, x, scale, gate);
+    }
+
+    fn activate(&self, x: &CpuTensor, activation: Activation, out: &mut CpuTensor) {
+        self.enqueue_activate(x, activation, out);
+    }
+
+    fn rope_angles(
+        &self,
+        positions: &CpuBuffer<i32>,
+        frequencies: &CpuBuffer<f32>,
+        factor: f32,
+        out: &mut CpuTensor,
+    ) {
+        self.enqueue_rope_angles(positions, frequencies, factor, out);
+    }
+
+    fn store_kv(&self, args: KeyValueStore<'_, Self>) {
+        self.enqueue_store_kv(&args);
+    }
+
+    fn attention(&self, args: Attention<'_, Self>) {
+        self.enqueue_attention(&args);
+    }
+
+    fn causal_conv(&self, args: CausalConv<'_, Self>) {
+        self.enqueue_causal_conv(&args);
+    }
+
+    fn delta_rule(&self, args: DeltaRule<'_, Self>) {
+        self.enqueue_delta_rule(&args);
+    }
+
+    fn state_space(&self, args: StateSpace<'_, Self>) {
+        self.enqueue_state_space(&args);
+    }
+
+    fn gated_norm(&self, args: GatedNorm<'_, Self>) {
+        self.enqueue_gated_norm(&args);
+    }
+
+    fn route(&self, args: Router<'_, Self>) {
+        self.enqueue_route(&args);
+    }
+
+    fn run_experts(&self, args: Experts<'_, Self>) {
+        self.enqueue_experts(&args);
+    }
+
+    fn gather(&self, x: &CpuTensor, index: &CpuBuffer<i32>, out: &mut CpuTensor) {
+        self.enqueue_gather(x, index, out);
+    }
+
+    fn copy(&self, x: &CpuTensor, out: &mut CpuTensor) {
+        self.enqueue_copy(x, out);
+    }
+
+    fn sample(&self, args: Sample<'_, Self>) {
+        self.enqueue_sample(&args);
+    }
+}

@@ -1,0 +1,68 @@
+//! Operations where tokens come in and go out: embedding, picking rows, sampling.
+
+use crate::checks::Checks;
+use crate::cpu::Cpu;
+use crate::ops::{embed, gather, sample};
+use crate::storage::{CpuBuffer, CpuTensor};
+use crate::weight::CpuWeight;
+use paceline_device::{SAMPLE_FLOATS, Sample, SamplingRow};
+
+impl Cpu {
+    pub(crate) fn enqueue_embed(&self, ids: &CpuBuffer<i32>, table: &CpuWeight, scale: f32, out: &CpuTensor) {
+        let check = Checks("embed");
+        check.room("ids", ids, out.bucket);
+        check.columns("out", out, table.inputs());
+        let (ids, table, out) = (ids.clone(), table.clone(), out.clone());
+        self.stream.enqueue(move |pool| {
+            // SAFETY: see the module header.
+            unsafe { embed::embed(pool, ids.read(), &table, scale, out.write()) };
+        });
+    }
+
+    pub(crate) fn enqueue_gather(&self, x: &CpuTensor, index: &CpuBuffer<i32>, out: &CpuTensor) {
+        let check = Checks("gather");
+        check.room("index", index, out.bucket);
+        check.columns("out", out, x.columns);
+        check.apart(out, &[x]);
+        let (x, index, out) = (x.clone(), index.clone(), out.clone());
+        self.stream.enqueue(move |pool| {
+            // SAFETY: see the module header.
+            unsafe { gather::gather(pool, x.read(), index.read(), out.write()) };
+        });
+    }
+
+    pub(crate) fn enqueue_copy(&self, x: &CpuTensor, out: &CpuTensor) {
+        let check = Checks("copy");
+        check.same_shape(x, out);
+        check.apart(out, &[x]);
+        let (x, out) = (x.clone(), out.clone());
+        self.stream.enqueue(move |pool| {
+            // SAFETY: see the module header.
+            unsafe { gather::copy(pool, x.read(), out.write()) };
+        });
+    }
+
+    pub(crate) fn enqueue_sample(&self, args: &Sample<'_, Self>) {
+        let check = Checks("sample");
+        let rows = args.logits.bucket;
+        check.room("sample_position", &args.step.sample_position, rows);
+        check.room("sampling", &args.step.sampling, rows * SamplingRow::INTS);
+        check.room("tokens", args.tokens, rows);
+        check.room("logprobs", args.logprobs, rows * SAMPLE_FLOATS);
+        let (logits, step) = (args.logits.clone(), args.step.clone());
+        let (tokens, logprobs) = (args.tokens.clone(), args.logprobs.clone());
+        self.stream.enqueue(move |pool| {
+            // SAFETY: see the module header.
+            let args = unsafe {
+                sample::Draws {
+                    logits: logits.read(),
+                    positions: step.sample_position.read(),
+                    parameters: step.sampling.read(),
+                    tokens: &tokens.storage,
+                    logprobs: &logprobs.storage,
+                }
+            };
+            sample::sample(pool, args);
+        });
+    }
+}

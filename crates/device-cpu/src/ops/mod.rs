@@ -1,0 +1,127 @@
+//! The operations: one file each, written against plain views, a worker pool and [`Simd`](crate::simd::Simd).
+
+pub(crate) mod activate;
+pub(crate) mod attention;
+pub(crate) mod candidates;
+pub(crate) mod causal_conv;
+pub(crate) mod delta_rule;
+pub(crate) mod embed;
+pub(crate) mod experts;
+pub(crate) mod gated_norm;
+pub(crate) mod gather;
+pub(crate) mod linear;
+pub(crate) mod norm;
+pub(crate) mod rope;
+pub(crate) mod route;
+pub(crate) mod sample;
+pub(crate) mod state_space;
+pub(crate) mod store_kv;
+pub(crate) mod vector;
+
+use crate::cpu::Cpu;
+use crate::pool::Pool;
+use paceline_device::StepTables;
+use std::ops::Range;
+
+/// Work below this many (estimated) nanoseconds stays on the calling thread: waking a worker costs about as much.
+const INLINE_NS: usize = 10_000;
+
+/// Smallest piece worth claiming.
+const PIECE_NS: usize = 4_000;
+
+/// Runs `work` over ranges that cover `0..items`, on several threads if the whole is worth it. `item_ns` is the
+/// estimated time of one item.
+pub(crate) fn split(pool: &Pool, items: usize, item_ns: usize, work: impl Fn(Range<usize>) + Sync) {
+    let total = items.saturating_mul(item_ns);
+    if items == 0 {
+        return;
+    }
+    if total < INLINE_NS || pool.threads() == 1 || items == 1 {
+        work(0..items);
+        return;
+    }
+    let pieces = (total / PIECE_NS).clamp(1, pool.threads() * 4).min(items);
+    pool.run(pieces, |piece, _| {
+        work(items * piece / pieces..items * (piece + 1) / pieces);
+    });
+}
+
+/// Runs `work` for every piece: on the calling thread if all of them together take less than it costs to wake
+/// the others, else spread over the pool.
+pub(crate) fn pieces(pool: &Pool, pieces: usize, total_ns: usize, work: impl Fn(usize) + Sync) {
+    if total_ns < INLINE_NS {
+        (0..pieces).for_each(work);
+    } else {
+        pool.run(pieces, |piece, _| work(piece));
+    }
+}
+
+/// The tables of a step as an operation sees them.
+#[derive(Clone, Copy)]
+pub(crate) struct Step<'a> {
+    /// Per token.
+    pub(crate) positions: &'a [i32],
+    /// Per token.
+    pub(crate) request_of: &'a [i32],
+    first_token: &'a [i32],
+    token_count: &'a [i32],
+    state_slot: &'a [i32],
+    block_table: &'a [i32],
+    blocks_per_request: usize,
+    /// Request rows that carry data.
+    pub(crate) requests: usize,
+}
+
+/// The tokens of one request in a step.
+pub(crate) struct RequestTokens {
+    /// Token rows.
+    pub(crate) rows: Range<usize>,
+    /// Index of its recurrent state.
+    pub(crate) slot: usize,
+    /// Whether the sequence starts with this step, that is, from the zero state.
+    pub(crate) fresh: bool,
+}
+
+impl<'a> Step<'a> {
+    /// The tables as they are now.
+    ///
+    /// # Safety
+    /// Only on the stream.
+    pub(crate) unsafe fn of(tables: &'a StepTables<Cpu>) -> Self {
+        // SAFETY: tables are written by copies on the stream, never by an operation that reads them.
+        unsafe {
+            let live = usize::try_from(tables.requests.live.read()[0]).unwrap_or(0);
+            Self {
+                positions: tables.positions.read(),
+                request_of: tables.request_of.read(),
+                first_token: tables.first_token.read(),
+                token_count: tables.token_count.read(),
+                state_slot: tables.state_slot.read(),
+                block_table: tables.block_table.read(),
+                blocks_per_request: tables.limits.blocks_per_request,
+                requests: live.min(tables.requests.bucket),
+            }
+        }
+    }
+
+    /// The tokens of a request row; `tokens` is the number of live token rows.
+    pub(crate) fn request(&self, request: usize, tokens: usize) -> RequestTokens {
+        let first = self.first_token[request] as usize;
+        let count = self.token_count[request] as usize;
+        assert!(
+            first <= tokens && count <= tokens - first,
+            "request row {request} has tokens {first}+{count} of {tokens}"
+        );
+        RequestTokens {
+            rows: first..first + count,
+            slot: self.state_slot[request] as usize,
+            fresh: count > 0 && self.positions[first] == 0,
+        }
+    }
+
+    /// The blocks of a request row, in order of position.
+    pub(crate) fn blocks(&self, request: usize) -> &'a [i32] {
+        let first = request * self.blocks_per_request;
+        &self.block_table[first..first + self.blocks_per_request]
+    }
+}

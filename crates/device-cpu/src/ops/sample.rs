@@ -1,0 +1,418 @@
+//! Chooses a token per row of logits.
+//!
+//! Noise is Gumbel noise keyed by seed, position and token, so the draw is an argmax. Most tokens cannot win it:
+//! `-ln(-ln(1-w)) <= -ln(w)`, so a token whose uniform number `w` exceeds `e^(score - best)` is passed over
+//! without a logarithm, and a block whose every such bound is below the smallest `w` without any random bits.
+
+use super::candidates::{self, Candidate};
+use super::pieces;
+use super::vector::load_padded;
+use crate::philox::philox4x32;
+use crate::pool::Pool;
+use crate::simd::{Instructions, Kernel, LANES, Simd};
+use crate::storage::{In, Storage};
+use paceline_device::{SAMPLE_FLOATS, SamplingRow};
+
+/// Views of [`sample`].
+#[derive(Clone, Copy)]
+pub(crate) struct Draws<'a> {
+    pub(crate) logits: In<'a>,
+    pub(crate) positions: &'a [i32],
+    pub(crate) parameters: &'a [i32],
+    pub(crate) tokens: &'a Storage<i32>,
+    pub(crate) logprobs: &'a Storage<f32>,
+}
+
+/// Slack that covers the rounding of the bound on the noise.
+const MARGIN: f32 = 0.01;
+
+/// The smallest uniform number, 2^-33.
+const SMALLEST: f32 = 1.164_153_2e-10;
+
+/// One token, and log-probabilities where asked, per row.
+pub(crate) fn sample(pool: &Pool, args: Draws<'_>) {
+    let total_ns = args.logits.rows * args.logits.columns / 2;
+    pieces(pool, args.logits.rows, total_ns, |row| {
+        sample_row(pool.instructions(), &args, row);
+    });
+}
+
+fn sample_row(instructions: Instructions, args: &Draws<'_>, row: usize) {
+    let logits = args.logits.row(row);
+    let max = instructions.run(Largest(logits));
+    assert!(
+        max.is_some_and(|max| max > f32::NEG_INFINITY),
+        "sample: the logits of row {row} are not finite numbers"
+    );
+    let max = max.unwrap_or_default();
+    // The first of the largest: what greedy rows take.
+    let first = logits.iter().position(|logit| *logit >= max).unwrap_or_default() as u32;
+    let start = row * SamplingRow::INTS;
+    let parameters = SamplingRow::decode(&args.parameters[start..start + SamplingRow::INTS]);
+    let token = if parameters.temperature > 0.0 {
+        let row = Row {
+            logits,
+            max,
+            first,
+            temperature: parameters.temperature,
+            floor: parameters.min_p.max(0.0).ln(),
+            noise: Noise::new(parameters.seed, args.positions[row]),
+        };
+        row.draw(instructions, &parameters)
+    } else {
+        first
+    };
+    // SAFETY: every row belongs to one piece.
+    unsafe { args.tokens.slice_mut(row..row + 1) }.fill(token as i32);
+    if parameters.logprobs >= 0 {
+        // SAFETY: as above.
+        let out = unsafe {
+            args.logprobs
+                .slice_mut(row * SAMPLE_FLOATS..(row + 1) * SAMPLE_FLOATS)
+        };
+        let wanted = (parameters.logprobs as usize).min((SAMPLE_FLOATS - 1) / 2);
+        report(instructions, logits, max, (token, wanted), out);
+    }
+}
+
+/// Log-probabilities of the chosen token and of the `wanted` most likely ones, before temperature.
+fn report(
+    instructions: Instructions,
+    logits: &[f32],
+    max: f32,
+    (token, wanted): (u32, usize),
+    out: &mut [f32],
+) {
+    let sum = instructions.run(SumExp {
+        logits,
+        max,
+        temperature: 1.0,
+        floor: f32::NEG_INFINITY,
+    });
+    let total = max + sum.ln();
+    out[0] = logits[token as usize] - total;
+    let mut best = candidates::best(instructions, logits, wanted);
+    best.sort_unstable_by(candidates::order);
+    let (pairs, _) = out[1..].as_chunks_mut::<2>();
+    for (index, [id, logprob]) in pairs.iter_mut().enumerate().take(wanted) {
+        // Where the row has fewer possible tokens than asked for, the rest is marked as absent.
+        let (token, logit) = best
+            .get(index)
+            .map_or((-1, f32::NEG_INFINITY), |best| (best.id as i32, best.logit));
+        *id = f32::from_bits(token as u32);
+        *logprob = logit - total;
+    }
+}
+
+/// A row that is drawn from.
+pub(super) struct Row<'a> {
+    pub(super) logits: &'a [f32],
+    /// The largest logit.
+    pub(super) max: f32,
+    /// The lowest token that has it.
+    pub(super) first: u32,
+    pub(super) temperature: f32,
+    /// Smallest `(logit - max) / temperature` that takes part.
+    pub(super) floor: f32,
+    pub(super) noise: Noise,
+}
+
+impl Row<'_> {
+    fn draw(&self, instructions: Instructions, parameters: &SamplingRow) -> u32 {
+        let top_k = match parameters.top_k as usize {
+            0 => None,
+            k => Some(k).filter(|k| *k < self.logits.len()),
+        };
+        let top_p = Some(parameters.top_p).filter(|p| *p < 1.0);
+        if top_k.is_none() && top_p.is_none() {
+            return instructions.run(DrawAll(self));
+        }
+        self.draw_from(&candidates::survivors(instructions, self, top_k, top_p))
+    }
+
+    /// `(logit - max) / temperature`.
+    pub(super) fn scaled(&self, logit: f32) -> f32 {
+        (logit - self.max) / self.temperature
+    }
+
+    fn draw_from(&self, candidates: &[Candidate]) -> u32 {
+        let mut best = self.opening();
+        let mut factor = (MARGIN - best.score).exp();
+        for candidate in candidates {
+            let w = uniform(self.noise.bits(candidate.id));
+            if w <= candidate.mass * factor {
+                best.consider(self.scaled(candidate.logit) + gumbel(w), candidate.id);
+                factor = (MARGIN - best.score).exp();
+            }
+        }
+        best.id
+    }
+
+    /// The most likely token always takes part; its score is a first bound for the others.
+    fn opening(&self) -> Best {
+        Best {
+            score: gumbel(uniform(self.noise.bits(self.first))),
+            id: self.first,
+        }
+    }
+}
+
+struct Best {
+    score: f32,
+    id: u32,
+}
+
+impl Best {
+    fn consider(&mut self, score: f32, id: u32) {
+        if score > self.score || (score >= self.score && id < self.id) {
+            *self = Self { score, id };
+        }
+    }
+}
+
+/// Random bits per token.
+#[derive(Clone, Copy)]
+pub(super) struct Noise {
+    key: [u32; 2],
+    position: u32,
+}
+
+impl Noise {
+    fn new(seed: u64, position: i32) -> Self {
+        Self {
+            key: [seed as u32, (seed >> 32) as u32],
+            position: position as u32,
+        }
+    }
+
+    /// The bits of tokens `4·quad..4·quad + 4`.
+    #[inline(always)]
+    fn quad(self, quad: u32) -> [u32; 4] {
+        philox4x32([self.position, quad, 0, 0], self.key)
+    }
+
+    fn bits(self, token: u32) -> u32 {
+        self.quad(token / 4)[token as usize % 4]
+    }
+}
+
+/// A number in (0, 1), spaced finely near 0, which is where the largest noise comes from.
+#[inline(always)]
+fn uniform(bits: u32) -> f32 {
+    const LARGEST: f32 = 1.0 - f32::EPSILON / 2.0;
+    ((bits as f32 + 0.5) * (1.0 / 4_294_967_296.0)).min(LARGEST)
+}
+
+/// `-ln(-ln(1 - w))`.
+fn gumbel(w: f32) -> f32 {
+    -(-(-w).ln_1p()).ln()
+}
+
+/// The largest logit; `None` if one is NaN or positive infinity.
+struct Largest<'a>(&'a [f32]);
+
+impl Kernel for Largest<'_> {
+    type Output = Option<f32>;
+
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) -> Option<f32> {
+        let infinity = s.splat(f32::INFINITY);
+        let mut best = [s.splat(f32::NEG_INFINITY); 4];
+        // Zero as long as every logit is below infinity; NaN and infinity stay.
+        let mut wrong = [s.splat(0.0); 4];
+        for block in self.0.chunks(4 * LANES) {
+            for (i, lane) in block.chunks(LANES).enumerate() {
+                let x = load_padded(s, lane, f32::NEG_INFINITY);
+                best[i] = s.max(x, best[i]);
+                wrong[i] = s.add(wrong[i], s.select_less(x, infinity, s.splat(0.0), x));
+            }
+        }
+        let wrong = s.add(s.add(wrong[0], wrong[1]), s.add(wrong[2], wrong[3]));
+        let best = s.max(s.max(best[0], best[1]), s.max(best[2], best[3]));
+        (s.sum(wrong) == 0.0).then(|| s.largest(best))
+    }
+}
+
+/// `Σ e^((logit - max) / temperature)` over logits not below the floor, in a fixed order.
+pub(super) struct SumExp<'a> {
+    pub(super) logits: &'a [f32],
+    pub(super) max: f32,
+    pub(super) temperature: f32,
+    pub(super) floor: f32,
+}
+
+impl Kernel for SumExp<'_> {
+    type Output = f32;
+
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) -> f32 {
+        let (max, floor) = (s.splat(self.max), s.splat(self.floor));
+        let temperature = s.splat(self.temperature);
+        let mut sums = [s.splat(0.0); 4];
+        for block in self.logits.chunks(4 * LANES) {
+            for (i, lane) in block.chunks(LANES).enumerate() {
+                let x = load_padded(s, lane, f32::NEG_INFINITY);
+                let scaled = s.div(s.sub(x, max), temperature);
+                let term = s.select_less(scaled, floor, s.splat(0.0), s.exp(scaled));
+                sums[i] = s.add(sums[i], term);
+            }
+        }
+        s.sum(s.add(s.add(sums[0], sums[1]), s.add(sums[2], sums[3])))
+    }
+}
+
+/// Draws from all tokens not below the floor.
+struct DrawAll<'a>(&'a Row<'a>);
+
+impl Kernel for DrawAll<'_> {
+    type Output = u32;
+
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) -> u32 {
+        let row = self.0;
+        let (max, floor) = (s.splat(row.max), s.splat(row.floor));
+        let temperature = s.splat(row.temperature);
+        let mut best = row.opening();
+        for (block, logits) in row.logits.chunks(LANES).enumerate() {
+            let x = load_padded(s, logits, f32::NEG_INFINITY);
+            let scaled = s.div(s.sub(x, max), temperature);
+            let limit = s.exp(s.add(scaled, s.splat(MARGIN - best.score)));
+            let limit = s.select_less(scaled, floor, s.splat(0.0), limit);
+            if s.largest(limit) < SMALLEST {
+                continue;
+            }
+            let mut limits = [0.0; LANES];
+            s.store(limit, &mut limits);
+            let quads = [
+                row.noise.quad(block as u32 * 2),
+                row.noise.quad(block as u32 * 2 + 1),
+            ];
+            for (lane, bits) in quads.as_flattened().iter().enumerate() {
+                let w = uniform(*bits);
+                if w <= limits[lane] {
+                    let id = block * LANES + lane;
+                    best.consider(row.scaled(row.logits[id]) + gumbel(w), id as u32);
+                }
+            }
+        }
+        best.id
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn logits(len: usize, scale: f32, seed: u32) -> Vec<f32> {
+        (0..len)
+            .map(|i| {
+                let bits = philox4x32([i as u32, 0, 0, 0], [seed, 1])[0];
+                // Few distinct values, so that ties occur.
+                ((bits >> 20) as f32 / 2048.0 - 1.0) * scale + 0.0
+            })
+            .collect()
+    }
+
+    fn row(logits: &[f32], temperature: f32, min_p: f32, position: i32) -> Row<'_> {
+        let max = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+        Row {
+            logits,
+            max,
+            first: logits.iter().position(|x| *x >= max).unwrap() as u32,
+            temperature,
+            floor: min_p.ln(),
+            noise: Noise::new(99, position),
+        }
+    }
+
+    /// The argmax without any shortcut.
+    fn plain_argmax(row: &Row<'_>, ids: impl Iterator<Item = u32>) -> u32 {
+        let mut best = row.opening();
+        for id in ids {
+            let scaled = row.scaled(row.logits[id as usize]);
+            if scaled >= row.floor {
+                best.consider(scaled + gumbel(uniform(row.noise.bits(id))), id);
+            }
+        }
+        best.id
+    }
+
+    #[test]
+    fn the_shortcuts_never_miss_the_winner() {
+        for (seed, scale) in [0.0, 1.0, 5.0, 40.0].into_iter().enumerate() {
+            let logits = logits(3001, scale, seed as u32);
+            for position in 0..60 {
+                for (temperature, min_p) in [(1.0, 0.0), (0.1, 0.0), (3.0, 0.0), (1.0, 0.05)] {
+                    let row = row(&logits, temperature, min_p, position);
+                    let expected = plain_argmax(&row, 0..3001);
+                    assert_eq!(Instructions::detect().run(DrawAll(&row)), expected);
+                    assert_eq!(Instructions::Portable.run(DrawAll(&row)), expected);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn survivors_are_those_of_a_full_sort() {
+        for (seed, scale) in [0.0, 1.0, 5.0, 40.0].into_iter().enumerate() {
+            let logits = logits(3001, scale, seed as u32);
+            for (top_k, top_p, min_p) in [
+                (Some(1), None, 0.0),
+                (Some(50), None, 0.0),
+                (Some(2900), None, 0.0),
+                (None, Some(0.3), 0.0),
+                (None, Some(0.95), 0.0),
+                (None, Some(0.9999), 0.02),
+                (Some(700), Some(0.5), 0.0),
+                (Some(70), Some(0.99), 0.5),
+                (None, Some(0.0), 0.0),
+            ] {
+                let row = row(&logits, 1.3, min_p, 0);
+                let list = candidates::survivors(Instructions::detect(), &row, top_k, top_p);
+                let mut actual: Vec<u32> = list.iter().map(|candidate| candidate.id).collect();
+                actual.sort_unstable();
+                let expected = sorted_survivors(&row, top_k, top_p);
+                // The mass is summed in another order, so the boundary may move by one equal or tiny step.
+                let difference = actual.iter().filter(|id| !expected.contains(id)).count()
+                    + expected.iter().filter(|id| !actual.contains(id)).count();
+                assert!(
+                    difference <= 1,
+                    "{top_k:?} {top_p:?} {min_p} {scale}: {difference}"
+                );
+                let drawn = row.draw_from(&list);
+                assert_eq!(drawn, plain_argmax(&row, actual.iter().copied()));
+            }
+        }
+    }
+
+    fn sorted_survivors(row: &Row<'_>, top_k: Option<usize>, top_p: Option<f32>) -> Vec<u32> {
+        let mut ids: Vec<u32> = (0..row.logits.len() as u32).collect();
+        ids.sort_by(|a, b| {
+            let (x, y) = (row.logits[*a as usize], row.logits[*b as usize]);
+            y.total_cmp(&x).then(a.cmp(b))
+        });
+        ids.retain(|id| row.scaled(row.logits[*id as usize]) >= row.floor);
+        ids.truncate(top_k.unwrap_or(usize::MAX));
+        let mass = |id: &u32| f64::from(row.scaled(row.logits[*id as usize])).exp();
+        let total: f64 = ids.iter().map(mass).sum();
+        let mut sum = 0.0;
+        let target = f64::from(top_p.unwrap_or(2.0)) * total;
+        let kept = ids.iter().position(|id| {
+            sum += mass(id);
+            sum >= target
+        });
+        ids.truncate(kept.map_or(ids.len(), |kept| kept + 1));
+        ids.sort_unstable();
+        ids
+    }
+
+    #[test]
+    fn noise_is_finite_at_both_ends() {
+        for bits in [0, 1, u32::MAX / 2, u32::MAX - 1, u32::MAX] {
+            let w = uniform(bits);
+            assert!(w > 0.0 && w < 1.0, "{bits}");
+            assert!(gumbel(w).is_finite(), "{bits}");
+        }
+        assert!(uniform(0) >= SMALLEST);
+    }
+}
