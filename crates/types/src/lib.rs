@@ -1,7 +1,12 @@
 //! Plain data shared by every crate: element types, sampling parameters, results. No IO, no dependencies.
 
 mod dtype;
+mod plan;
 mod sampling;
 
 pub use dtype::{DType, UnknownDType};
+pub use plan::{
+    Admission, BlockId, MAX_DRAFTS, PlanRow, RowEnd, RowOutput, SlotId, SnapshotId, SnapshotPlan, StepOutput,
+    StepPlan, Work,
+};
 pub use sampling::{FinishReason, SamplingParams, TokenId, TokenLogprobs};

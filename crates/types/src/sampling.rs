@@ -14,14 +14,30 @@ pub struct SamplingParams {
     pub top_k: u32,
     /// Drop tokens less likely than this share of the most likely one; 0 keeps all.
     pub min_p: f32,
+    /// Multiplies (divides) negative (positive) logits of tokens that occur in prompt or text; 1 changes nothing.
+    pub repetition_penalty: f32,
+    /// Subtracted from the logits of tokens that occur in the generated text.
+    pub presence_penalty: f32,
+    /// Subtracted once per occurrence in the generated text.
+    pub frequency_penalty: f32,
+    /// Added to the logits of these tokens.
+    pub logit_bias: Vec<(TokenId, f32)>,
+    /// Sequences that must not come up.
+    pub bad_words: Vec<Vec<TokenId>>,
     /// Key of the noise: equal seeds give equal tokens.
     pub seed: u64,
+    /// Fewest tokens to generate: no stop token is chosen before.
+    pub min_tokens: usize,
     /// Most tokens to generate.
     pub max_tokens: usize,
     /// Go on past the model's end-of-text tokens.
     pub ignore_eos: bool,
+    /// Tokens that end the text, besides the model's own.
+    pub stop_tokens: Vec<TokenId>,
     /// Report this many of the most likely tokens at every position, and the chosen one.
     pub logprobs: Option<usize>,
+    /// Report this many of the most likely tokens at every position of the prompt, and its own token.
+    pub prompt_logprobs: Option<usize>,
 }
 
 impl Default for SamplingParams {
@@ -31,10 +47,18 @@ impl Default for SamplingParams {
             top_p: 1.0,
             top_k: 0,
             min_p: 0.0,
+            repetition_penalty: 1.0,
+            presence_penalty: 0.0,
+            frequency_penalty: 0.0,
+            logit_bias: Vec::new(),
+            bad_words: Vec::new(),
             seed: 0,
+            min_tokens: 0,
             max_tokens: 256,
             ignore_eos: false,
+            stop_tokens: Vec::new(),
             logprobs: None,
+            prompt_logprobs: None,
         }
     }
 }

@@ -1,0 +1,173 @@
+//! A step as the host plans it and as the device reports it. Plain values, no device types.
+//!
+//! The host plans before it knows how earlier steps ended. It assumes that every draft is accepted, and uses
+//! that bound only to reserve pages; lengths, positions and tokens are the device's own.
+
+use crate::{SamplingParams, TokenId, TokenLogprobs};
+use std::sync::Arc;
+
+/// A place on the device that a request owns from admission to release.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct SlotId(pub u32);
+
+/// A page: keys, values and token ids of consecutive positions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct BlockId(pub u32);
+
+/// A saved recurrent state.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct SnapshotId(pub u32);
+
+/// Most drafts that a row can verify.
+pub const MAX_DRAFTS: usize = 15;
+
+/// Work for the device.
+#[derive(Clone, Debug, Default)]
+pub struct StepPlan {
+    /// Number of the step, counted from 1.
+    pub step: u64,
+    /// Requests that take over a slot with this step.
+    pub admissions: Vec<Admission>,
+    /// What to compute, at most one row per slot; decodes first.
+    pub rows: Vec<PlanRow>,
+}
+
+impl StepPlan {
+    /// Most tokens the step can run.
+    pub fn tokens(&self) -> usize {
+        self.rows.iter().map(|row| row.work.tokens()).sum()
+    }
+
+    /// Most positions the step can sample.
+    pub fn samples(&self) -> usize {
+        self.rows.iter().map(|row| row.work.samples()).sum()
+    }
+}
+
+/// A request's start in a slot, for the first time or after it was preempted.
+#[derive(Clone, Debug)]
+pub struct Admission {
+    /// The slot.
+    pub slot: SlotId,
+    /// Tells this owner of the slot from the ones before.
+    pub generation: u32,
+    /// How to choose tokens.
+    pub params: Arc<SamplingParams>,
+    /// Tokens of the request's own prompt; those behind it were generated (before a preemption).
+    pub prompt_tokens: usize,
+    /// Positions already in the caches: the first token to be run is at this position.
+    pub cached_tokens: usize,
+    /// The request ends when it is this long.
+    pub max_length: usize,
+    /// No stop token ends it before it is this long.
+    pub min_length: usize,
+    /// Tokens that end it.
+    pub stop_tokens: Vec<TokenId>,
+    /// The recurrent state at `cached_tokens`; `None` at position 0 and for models without such state.
+    pub restore: Option<SnapshotId>,
+}
+
+/// One request's part in a step.
+#[derive(Clone, Debug)]
+pub struct PlanRow {
+    /// Whose.
+    pub slot: SlotId,
+    /// Which owner of the slot.
+    pub generation: u32,
+    /// What.
+    pub work: Work,
+    /// Pages added to the slot's table before the work: (index in the table, page).
+    pub new_blocks: Vec<(u32, BlockId)>,
+    /// Where to save the recurrent state, should the row's committed tokens reach a position.
+    pub snapshot: Option<SnapshotPlan>,
+}
+
+/// A reserved place for a state and the position it is wanted at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SnapshotPlan {
+    /// Tokens folded into the state.
+    pub position: usize,
+    /// Where it goes.
+    pub id: SnapshotId,
+}
+
+/// What a row computes.
+#[derive(Clone, Debug)]
+pub enum Work {
+    /// Known tokens from a position on.
+    Prefill {
+        /// Position of the first.
+        start: usize,
+        /// The tokens.
+        tokens: Vec<TokenId>,
+        /// They end with the last known token: choose the next one.
+        last: bool,
+        /// Report log-probabilities of the prompt's tokens.
+        prompt_logprobs: bool,
+    },
+    /// The newest token and up to this many drafts, as many as the device has.
+    Verify {
+        /// Most drafts.
+        drafts: usize,
+    },
+}
+
+impl Work {
+    /// Most tokens run.
+    pub fn tokens(&self) -> usize {
+        match self {
+            Self::Prefill { tokens, .. } => tokens.len(),
+            Self::Verify { drafts } => 1 + drafts,
+        }
+    }
+
+    /// Most positions sampled.
+    pub fn samples(&self) -> usize {
+        match self {
+            Self::Prefill {
+                tokens,
+                prompt_logprobs: true,
+                ..
+            } => tokens.len(),
+            Self::Prefill { last, .. } => usize::from(*last),
+            Self::Verify { drafts } => 1 + drafts,
+        }
+    }
+}
+
+/// What a step did.
+#[derive(Clone, Debug, Default)]
+pub struct StepOutput {
+    /// Number of the step.
+    pub step: u64,
+    /// One per row of the plan, in its order.
+    pub rows: Vec<RowOutput>,
+    /// Device clock when the step began and ended, in nanoseconds.
+    pub device_ns: (u64, u64),
+}
+
+/// What a row did. A row whose slot had finished or changed hands did nothing.
+#[derive(Clone, Debug, Default)]
+pub struct RowOutput {
+    /// Tokens that became part of the text, in order; the last may be a stop token.
+    pub tokens: Vec<TokenId>,
+    /// Why the request ended with them.
+    pub end: Option<RowEnd>,
+    /// The planned snapshot was written.
+    pub snapshot_written: bool,
+    /// Drafts that were verified.
+    pub drafted: usize,
+    /// Of `tokens`, where asked for.
+    pub logprobs: Vec<TokenLogprobs>,
+    /// Of the prompt's tokens that follow the row's, where asked for.
+    pub prompt_logprobs: Vec<TokenLogprobs>,
+}
+
+/// Why the device ended a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RowEnd {
+    /// The last token is a stop token.
+    StopToken,
+    /// It is as long as it may be.
+    Length,
+}
