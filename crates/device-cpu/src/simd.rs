@@ -21,10 +21,6 @@ pub(crate) trait Simd: Copy + Send + Sync + 'static {
     /// # Safety
     /// Eight writable elements at `to`.
     unsafe fn store_ptr(self, value: Self::F, to: *mut f32);
-    /// Eight bf16 numbers.
-    /// # Safety
-    /// Eight readable elements at `from`.
-    unsafe fn load_bf16(self, from: *const u16) -> Self::F;
     /// Eight IEEE half-precision numbers.
     /// # Safety
     /// Eight readable elements at `from`.
@@ -37,6 +33,14 @@ pub(crate) trait Simd: Copy + Send + Sync + 'static {
     /// # Safety
     /// Eight readable bytes at `from`.
     unsafe fn load_nibbles(self, from: *const u8) -> (Self::F, Self::F);
+    /// As [`load_nibbles`](Self::load_nibbles) for nibbles in two's complement.
+    /// # Safety
+    /// Eight readable bytes at `from`.
+    unsafe fn load_signed_nibbles(self, from: *const u8) -> (Self::F, Self::F);
+    /// Sixteen bf16 numbers: those at even places, and those at odd ones.
+    /// # Safety
+    /// Sixteen readable elements at `from`.
+    unsafe fn load_bf16_pairs(self, from: *const u16) -> [Self::F; 2];
 
     fn add(self, a: Self::F, b: Self::F) -> Self::F;
     fn sub(self, a: Self::F, b: Self::F) -> Self::F;
@@ -55,6 +59,8 @@ pub(crate) trait Simd: Copy + Send + Sync + 'static {
     fn select_less(self, a: Self::F, b: Self::F, yes: Self::F, no: Self::F) -> Self::F;
     /// `((l0+l4)+(l2+l6)) + ((l1+l5)+(l3+l7))`.
     fn sum(self, a: Self::F) -> f32;
+    /// The [`sum`](Self::sum) of each of eight vectors.
+    fn sums(self, a: [Self::F; LANES]) -> Self::F;
     /// The largest lane.
     fn largest(self, a: Self::F) -> f32;
 
@@ -182,10 +188,6 @@ impl Simd for Portable {
         // SAFETY: forwarded.
         unsafe { to.cast::<Self::F>().write_unaligned(value) }
     }
-    unsafe fn load_bf16(self, from: *const u16) -> Self::F {
-        // SAFETY: forwarded.
-        unsafe { gather(from, |bits| f32::from_bits(u32::from(bits) << 16)) }
-    }
     unsafe fn load_f16(self, from: *const u16) -> Self::F {
         // SAFETY: forwarded.
         unsafe { gather(from, |bits| half::f16::from_bits(bits).to_f32()) }
@@ -202,6 +204,21 @@ impl Simd for Portable {
                 gather(from, |byte| f32::from(byte >> 4)),
             )
         }
+    }
+    unsafe fn load_signed_nibbles(self, from: *const u8) -> (Self::F, Self::F) {
+        let from = from.cast::<i8>();
+        // SAFETY: forwarded.
+        unsafe {
+            (
+                gather(from, |byte| f32::from(byte << 4 >> 4)),
+                gather(from, |byte| f32::from(byte >> 4)),
+            )
+        }
+    }
+    unsafe fn load_bf16_pairs(self, from: *const u16) -> [Self::F; 2] {
+        let from = from.cast::<[u16; 2]>();
+        // SAFETY: forwarded.
+        [0, 1].map(|place| unsafe { gather(from, |pair| f32::from_bits(u32::from(pair[place]) << 16)) })
     }
     fn add(self, a: Self::F, b: Self::F) -> Self::F {
         zip(a, b, |a, b| a + b)
@@ -236,6 +253,9 @@ impl Simd for Portable {
     fn sum(self, l: Self::F) -> f32 {
         ((l[0] + l[4]) + (l[2] + l[6])) + ((l[1] + l[5]) + (l[3] + l[7]))
     }
+    fn sums(self, a: [Self::F; LANES]) -> Self::F {
+        a.map(|a| self.sum(a))
+    }
     fn largest(self, a: Self::F) -> f32 {
         a.into_iter().fold(
             f32::NEG_INFINITY,
@@ -250,6 +270,10 @@ pub use avx2::Avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx2 {
     use super::{Kernel, LANES, Simd};
+    #[expect(
+        clippy::wildcard_imports,
+        reason = "a list of intrinsics says nothing the code does not"
+    )]
     use std::arch::x86_64::*;
 
     /// Proof that AVX2, FMA and F16C are there.
@@ -301,14 +325,6 @@ mod avx2 {
             unsafe { _mm256_storeu_ps(to, value) }
         }
         #[inline(always)]
-        unsafe fn load_bf16(self, from: *const u16) -> __m256 {
-            // SAFETY: see above.
-            unsafe {
-                let wide = _mm256_cvtepu16_epi32(_mm_loadu_si128(from.cast()));
-                _mm256_castsi256_ps(_mm256_slli_epi32::<16>(wide))
-            }
-        }
-        #[inline(always)]
         unsafe fn load_f16(self, from: *const u16) -> __m256 {
             // SAFETY: see above.
             unsafe { _mm256_cvtph_ps(_mm_loadu_si128(from.cast())) }
@@ -328,6 +344,30 @@ mod avx2 {
                     _mm256_cvtepi32_ps(low),
                     _mm256_cvtepi32_ps(_mm256_srli_epi32::<4>(bytes)),
                 )
+            }
+        }
+        #[inline(always)]
+        unsafe fn load_signed_nibbles(self, from: *const u8) -> (__m256, __m256) {
+            // SAFETY: see above.
+            unsafe {
+                let bytes = _mm256_cvtepi8_epi32(_mm_loadl_epi64(from.cast()));
+                let low = _mm256_srai_epi32::<28>(_mm256_slli_epi32::<28>(bytes));
+                (
+                    _mm256_cvtepi32_ps(low),
+                    _mm256_cvtepi32_ps(_mm256_srai_epi32::<4>(bytes)),
+                )
+            }
+        }
+        #[inline(always)]
+        unsafe fn load_bf16_pairs(self, from: *const u16) -> [__m256; 2] {
+            // SAFETY: see above.
+            unsafe {
+                let pairs = _mm256_loadu_si256(from.cast());
+                let high = _mm256_set1_epi32(0xffff_0000_u32 as i32);
+                [
+                    _mm256_castsi256_ps(_mm256_slli_epi32::<16>(pairs)),
+                    _mm256_castsi256_ps(_mm256_and_si256(pairs, high)),
+                ]
             }
         }
         #[inline(always)]
@@ -393,6 +433,24 @@ mod avx2 {
             }
         }
         #[inline(always)]
+        fn sums(self, a: [__m256; LANES]) -> __m256 {
+            // SAFETY: see above.
+            unsafe {
+                // The additions of `sum`, with the vectors side by side in the lanes that fall free.
+                let halves = |a, b| {
+                    let low = _mm256_permute2f128_ps::<0x20>(a, b);
+                    _mm256_add_ps(low, _mm256_permute2f128_ps::<0x31>(a, b))
+                };
+                let pairs = |a, b| {
+                    let even = _mm256_shuffle_ps::<0x44>(a, b);
+                    _mm256_add_ps(even, _mm256_shuffle_ps::<0xee>(a, b))
+                };
+                let x = pairs(halves(a[0], a[4]), halves(a[1], a[5]));
+                let y = pairs(halves(a[2], a[6]), halves(a[3], a[7]));
+                _mm256_add_ps(_mm256_shuffle_ps::<0x88>(x, y), _mm256_shuffle_ps::<0xdd>(x, y))
+            }
+        }
+        #[inline(always)]
         fn largest(self, a: __m256) -> f32 {
             // SAFETY: see above.
             unsafe {
@@ -405,78 +463,4 @@ mod avx2 {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    struct Probe<'a>(&'a [f32; LANES], &'a [f32; LANES]);
-
-    impl Kernel for Probe<'_> {
-        type Output = Vec<u32>;
-
-        #[inline(always)]
-        fn run<S: Simd>(self, s: S) -> Vec<u32> {
-            let (a, b) = (s.load(self.0), s.load(self.1));
-            let results = [
-                s.add(a, b),
-                s.sub(a, b),
-                s.mul(a, b),
-                s.div(a, b),
-                s.mul_add(a, b, a),
-                s.max(a, b),
-                s.min(a, b),
-                s.round(a),
-                s.exp(a),
-                s.sigmoid(a),
-                s.silu(b),
-                s.select_less(a, b, a, s.splat(7.0)),
-            ];
-            let mut bits = vec![s.sum(a).to_bits(), s.largest(b).to_bits()];
-            for result in results {
-                let mut lanes = [0.0; LANES];
-                s.store(result, &mut lanes);
-                bits.extend(lanes.map(f32::to_bits));
-            }
-            bits
-        }
-    }
-
-    #[test]
-    fn both_instruction_sets_agree_to_the_last_bit() {
-        let mut state = 1_u64;
-        let mut next = || {
-            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-            ((state >> 40) as f32 / 8_388_608.0 - 1.0) * 90.0
-        };
-        for _ in 0..2_000 {
-            let (a, b) = (std::array::from_fn(|_| next()), std::array::from_fn(|_| next()));
-            assert_eq!(
-                Instructions::detect().run(Probe(&a, &b)),
-                Probe(&a, &b).run(Portable),
-                "{a:?} {b:?}"
-            );
-        }
-    }
-
-    struct Exp(f32);
-
-    impl Kernel for Exp {
-        type Output = f32;
-
-        #[inline(always)]
-        fn run<S: Simd>(self, s: S) -> f32 {
-            s.largest(s.exp(s.splat(self.0)))
-        }
-    }
-
-    #[test]
-    fn exp_is_accurate_over_its_range() {
-        for step in 0..200_000 {
-            let x = -87.0 + step as f32 * (175.0 / 200_000.0);
-            let exact = f64::from(x).exp();
-            let error = (f64::from(Instructions::detect().run(Exp(x))) - exact).abs() / exact;
-            assert!(error < 3e-7, "exp({x}) is off by {error}");
-        }
-        assert_eq!(Instructions::detect().run(Exp(f32::NEG_INFINITY)).to_bits(), 0);
-        assert_eq!(Instructions::detect().run(Exp(-88.0)).to_bits(), 0);
-    }
-}
+mod tests;

@@ -16,6 +16,8 @@ const ALIGNMENT: usize = 64;
 
 /// A fixed, zeroed, aligned array without synchronisation.
 pub(crate) struct Storage<T> {
+    /// What the allocator handed out; `ptr` is the first cache line in it.
+    base: NonNull<u8>,
     ptr: NonNull<T>,
     len: usize,
 }
@@ -34,13 +36,10 @@ impl<T: Element> Storage<T> {
         };
         let layout = Self::layout(len).ok_or_else(out_of_memory)?;
         // SAFETY: the layout has a non-zero size.
-        let ptr = NonNull::new(unsafe { alloc_zeroed(layout) }.cast::<T>()).ok_or_else(out_of_memory)?;
-        Ok(Arc::new(Self { ptr, len }))
-    }
-
-    fn layout(len: usize) -> Option<Layout> {
-        let bytes = len.max(1).checked_mul(size_of::<T>())?;
-        Layout::from_size_align(bytes, ALIGNMENT).ok()
+        let base = NonNull::new(unsafe { alloc_zeroed(layout) }).ok_or_else(out_of_memory)?;
+        // SAFETY: the layout has room for moving to the next cache line.
+        let ptr = unsafe { base.add(base.align_offset(ALIGNMENT)) }.cast();
+        Ok(Arc::new(Self { base, ptr, len }))
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -84,16 +83,20 @@ impl<T: Element> Storage<T> {
     }
 }
 
+impl<T> Storage<T> {
+    /// Asks for little alignment and room to move: an allocator that is asked for cache lines clears the memory
+    /// itself instead of taking lazily zeroed pages.
+    fn layout(len: usize) -> Option<Layout> {
+        let bytes = len.checked_mul(size_of::<T>())?.checked_add(ALIGNMENT)?;
+        Layout::from_size_align(bytes, align_of::<T>()).ok()
+    }
+}
+
 impl<T> Drop for Storage<T> {
     fn drop(&mut self) {
-        let bytes = self.len.max(1) * size_of::<T>();
-        // SAFETY: the same layout as at allocation, which was valid.
-        unsafe {
-            dealloc(
-                self.ptr.as_ptr().cast(),
-                Layout::from_size_align_unchecked(bytes, ALIGNMENT),
-            );
-        }
+        let layout = Self::layout(self.len).expect("it was valid at allocation");
+        // SAFETY: allocated with this layout.
+        unsafe { dealloc(self.base.as_ptr(), layout) };
     }
 }
 
@@ -212,6 +215,17 @@ unsafe impl Send for In<'_> {}
 unsafe impl Sync for In<'_> {}
 
 impl<'a> In<'a> {
+    /// The rows of a plain array.
+    pub(crate) fn over(data: &'a [f32], columns: usize) -> Self {
+        Self {
+            ptr: data.as_ptr(),
+            stride: columns,
+            columns,
+            rows: data.len().checked_div(columns).unwrap_or(0),
+            life: PhantomData,
+        }
+    }
+
     /// One row.
     pub(crate) fn row(&self, row: usize) -> &'a [f32] {
         assert!(row < self.rows, "row {row} of {}", self.rows);
@@ -236,6 +250,17 @@ unsafe impl Send for Out<'_> {}
 unsafe impl Sync for Out<'_> {}
 
 impl<'a> Out<'a> {
+    /// The rows of a plain array.
+    pub(crate) fn over(data: &'a mut [f32], columns: usize) -> Self {
+        Self {
+            ptr: data.as_mut_ptr(),
+            stride: columns,
+            columns,
+            rows: data.len().checked_div(columns).unwrap_or(0),
+            life: PhantomData,
+        }
+    }
+
     /// One row.
     ///
     /// # Safety

@@ -1,0 +1,139 @@
+//! Rows of an embedding table.
+
+use super::split;
+use crate::pool::Pool;
+use crate::simd::{Kernel, Simd};
+use crate::storage::Out;
+use crate::weight::layout::{ForLayout, Layout, decode, with_layout};
+use crate::weight::{CpuWeight, PANEL, Segment};
+use std::marker::PhantomData;
+
+/// Inputs decoded at a time; a multiple of every layout's group.
+const STRIP: usize = 256;
+
+/// `out[t] = table[ids[t]] · scale`. Panics when an id is outside the table.
+pub(crate) fn embed(pool: &Pool, ids: &[i32], table: &CpuWeight, scale: f32, out: Out<'_>) {
+    assert_eq!(out.columns, table.inputs(), "columns of the embedding");
+    let ids = &ids[..out.rows];
+    let outputs = table.outputs();
+    if let Some((row, id)) = ids
+        .iter()
+        .enumerate()
+        .find(|(_, id)| usize::try_from(**id).map_or(true, |id| id >= outputs))
+    {
+        panic!("token {id} in row {row} is outside the embedding table of {outputs} rows");
+    }
+    // A lane touches every cache line of its panel.
+    let row_ns = table.inputs() * 4;
+    split(pool, ids.len(), row_ns, |rows| {
+        for row in rows {
+            let id = ids[row] as usize;
+            let at = table.segments().partition_point(|segment| segment.first <= id) - 1;
+            let segment = &table.segments()[at];
+            let task = Lookup {
+                pool,
+                segment,
+                output: id - segment.first,
+                scale,
+                // SAFETY: ranges of rows do not overlap.
+                out: unsafe { out.row(row) },
+            };
+            with_layout(segment.dtype, task);
+        }
+    });
+}
+
+struct Lookup<'a> {
+    pool: &'a Pool,
+    segment: &'a Segment,
+    output: usize,
+    scale: f32,
+    out: &'a mut [f32],
+}
+
+impl ForLayout for Lookup<'_> {
+    type Output = ();
+
+    fn run<L: Layout>(self) {
+        let instructions = self.pool.instructions();
+        instructions.run(Lane::<L>(self, PhantomData));
+    }
+}
+
+struct Lane<'a, L>(Lookup<'a>, PhantomData<L>);
+
+impl<L: Layout> Kernel for Lane<'_, L> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        let Lookup {
+            segment,
+            output,
+            scale,
+            out,
+            ..
+        } = self.0;
+        let panel = segment.panel(output / PANEL);
+        let lane = output % PANEL;
+        if let Some(weights) = L::as_f32(panel) {
+            for (k, out) in out.iter_mut().enumerate() {
+                // SAFETY: the panel has sixteen weights for each element of the row.
+                *out = unsafe { *weights.add(k * PANEL + lane) } * scale;
+            }
+            return;
+        }
+        let mut tile = [0.0_f32; STRIP * PANEL];
+        for (strip, out) in out.chunks_mut(STRIP).enumerate() {
+            // SAFETY: the row has as many elements as the panel has inputs; the tile has room for a strip.
+            unsafe { decode::<S, L>(s, panel, strip * STRIP, out.len(), tile.as_mut_ptr()) };
+            for (out, weights) in out.iter_mut().zip(tile.chunks_exact(PANEL)) {
+                *out = weights[lane] * scale;
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::weight::tests::{instructions, plain_weights, stored};
+    use paceline_types::DType;
+
+    #[test]
+    fn rows_of_every_type_are_the_stored_weights_times_the_scale() {
+        for dtype in DType::ALL {
+            let inputs = 2 * dtype.block_len().max(17);
+            let data = stored(dtype, 50, inputs, 7);
+            let table = data.pack(None);
+            let expected = plain_weights(&data);
+            let ids = [0, 49, 15, 16, 17, 33, 0, 48];
+            for (threads, instructions) in [
+                (1, instructions()[0]),
+                (2, instructions()[1]),
+                (3, instructions()[1]),
+            ] {
+                let pool = Pool::new(threads, instructions);
+                let mut out = vec![0.0; ids.len() * inputs];
+                embed(&pool, &ids, &table, 1.7, Out::over(&mut out, inputs));
+                for (row, id) in out.chunks(inputs).zip(ids) {
+                    let stored = &expected[id as usize * inputs..][..inputs];
+                    let equal = row
+                        .iter()
+                        .zip(stored)
+                        .all(|(a, b)| a.to_bits() == (b * 1.7).to_bits());
+                    assert!(equal, "{dtype}, row {id}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    #[should_panic(expected = "token 50 in row 1 is outside the embedding table of 50 rows")]
+    fn ids_outside_the_table_are_named() {
+        let data = stored(DType::F32, 50, 3, 1);
+        let pool = Pool::new(1, instructions()[0]);
+        let mut out = [0.0; 6];
+        embed(&pool, &[1, 50], &data.pack(None), 1.0, Out::over(&mut out, 3));
+    }
+}

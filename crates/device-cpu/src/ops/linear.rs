@@ -1,0 +1,179 @@
+//! Matrix products.
+//!
+//! Every output is one sequential sum over the inputs, in order, with fused multiply-adds: whatever rows, threads
+//! or instructions take part, the same operations happen in the same order. Vector lanes are outputs, so nothing
+//! is ever summed across lanes.
+
+mod kernel;
+
+use crate::pool::Pool;
+use crate::storage::{In, Out};
+use crate::weight::layout::{ForLayout, Layout, with_layout};
+use crate::weight::{CpuWeight, Segment};
+use kernel::Span;
+use std::ops::Range;
+
+/// Rows that a piece works on at most: their inputs stay in the second-level cache and their sums in the first
+/// while weights stream by.
+const ROW_BLOCK: usize = 96;
+
+/// Panels come in multiples of this, as many as a kernel takes at a time.
+const PANEL_STEP: usize = 4;
+
+/// Bounds of a piece's estimated nanoseconds: short enough to share out evenly, long enough to be worth claiming.
+const PIECE_NS: (usize, usize) = (8_000, 60_000);
+
+/// A product of some rows with a weight. Output row `i` comes from input row `pick[i]`, or `i`.
+#[derive(Clone, Copy)]
+pub(crate) struct Product<'a> {
+    pub(crate) x: In<'a>,
+    pub(crate) pick: Option<&'a [u32]>,
+    pub(crate) w: &'a CpuWeight,
+    pub(crate) bias: Option<&'a [f32]>,
+    pub(crate) scale: Option<&'a [f32]>,
+    pub(crate) out: Out<'a>,
+}
+
+/// `out = (x · wᵀ + bias) · scale`, bias and scale per output and optional.
+pub(crate) fn linear(
+    pool: &Pool,
+    x: In<'_>,
+    w: &CpuWeight,
+    bias: Option<&[f32]>,
+    scale: Option<&[f32]>,
+    out: Out<'_>,
+) {
+    assert_eq!(x.rows, out.rows, "rows in and out");
+    let product = Product {
+        x,
+        pick: None,
+        w,
+        bias,
+        scale,
+        out,
+    };
+    product.check();
+    let total_ns = product.nanoseconds(out.rows);
+    let plan = Plan::new(w, out.rows, pool.threads(), total_ns);
+    super::pieces(pool, plan.pieces(), total_ns, |piece| {
+        plan.run(piece, pool, &product, 0);
+    });
+}
+
+/// How a product over `rows` rows is cut into pieces: blocks of rows by groups of panels.
+#[derive(Clone, Copy)]
+pub(crate) struct Plan {
+    rows: usize,
+    row_blocks: usize,
+    panels: usize,
+    panel_groups: usize,
+}
+
+impl Plan {
+    /// A plan for a product that takes about `total_ns` on one thread, or is part of work that does.
+    pub(crate) fn new(w: &CpuWeight, rows: usize, threads: usize, total_ns: usize) -> Self {
+        let row_blocks = rows.div_ceil(ROW_BLOCK);
+        let panels = w.panels();
+        let piece_ns = (total_ns / (4 * threads)).clamp(PIECE_NS.0, PIECE_NS.1);
+        let own_ns = nanoseconds(w, rows);
+        let wanted = (own_ns / piece_ns / row_blocks.max(1)).max(1);
+        let panel_groups = wanted.min(panels.div_ceil(PANEL_STEP));
+        Self {
+            rows,
+            row_blocks,
+            panels,
+            panel_groups,
+        }
+    }
+
+    /// Number of pieces; they may run in any order.
+    pub(crate) fn pieces(&self) -> usize {
+        self.row_blocks * self.panel_groups
+    }
+
+    /// Runs one piece of the product whose rows start at `first` in the outputs.
+    pub(crate) fn run(&self, piece: usize, pool: &Pool, product: &Product<'_>, first: usize) {
+        let (block, group) = (piece / self.panel_groups, piece % self.panel_groups);
+        let rows =
+            first + self.rows * block / self.row_blocks..first + self.rows * (block + 1) / self.row_blocks;
+        let steps = self.panels.div_ceil(PANEL_STEP);
+        let panels = steps * group / self.panel_groups * PANEL_STEP
+            ..(steps * (group + 1) / self.panel_groups * PANEL_STEP).min(self.panels);
+        product.run(pool, panels, rows);
+    }
+}
+
+/// Estimated time of a product on one thread: streaming the weights, and the arithmetic.
+fn nanoseconds(w: &CpuWeight, rows: usize) -> usize {
+    const BYTES_PER_NS: usize = 20;
+    const MULTIPLY_ADDS_PER_NS: usize = 40;
+    w.bytes() / BYTES_PER_NS + rows * w.outputs() * w.inputs() / MULTIPLY_ADDS_PER_NS
+}
+
+impl Product<'_> {
+    /// Panics when the operands do not fit each other.
+    pub(crate) fn check(&self) {
+        let (inputs, outputs) = (self.w.inputs(), self.w.outputs());
+        assert_eq!(self.x.columns, inputs, "columns of the input");
+        assert_eq!(self.out.columns, outputs, "columns of the output");
+        assert!(
+            self.bias.is_none_or(|bias| bias.len() >= outputs),
+            "length of the bias"
+        );
+        assert!(
+            self.scale.is_none_or(|scale| scale.len() >= outputs),
+            "length of the scale"
+        );
+        assert!(
+            self.pick.is_none_or(|pick| pick.len() >= self.out.rows),
+            "picked rows"
+        );
+    }
+
+    /// Estimated time of `rows` rows on one thread.
+    pub(crate) fn nanoseconds(&self, rows: usize) -> usize {
+        nanoseconds(self.w, rows)
+    }
+
+    /// Computes the outputs of some panels, counted over all segments, for some rows. Calls that run at the same
+    /// time must not share both a panel and a row.
+    fn run(&self, pool: &Pool, panels: Range<usize>, rows: Range<usize>) {
+        let mut first = 0;
+        for segment in self.w.segments() {
+            let end = first + segment.panels();
+            let here = panels.start.max(first)..panels.end.min(end);
+            if !here.is_empty() && !rows.is_empty() {
+                let task = SegmentTask {
+                    pool,
+                    product: self,
+                    segment,
+                    panels: here.start - first..here.end - first,
+                    rows: rows.clone(),
+                };
+                with_layout(segment.dtype, task);
+            }
+            first = end;
+        }
+    }
+}
+
+struct SegmentTask<'a> {
+    pool: &'a Pool,
+    product: &'a Product<'a>,
+    segment: &'a Segment,
+    panels: Range<usize>,
+    rows: Range<usize>,
+}
+
+impl ForLayout for SegmentTask<'_> {
+    type Output = ();
+
+    fn run<L: Layout>(self) {
+        self.pool
+            .instructions()
+            .run(Span::<L>::new(self.product, self.segment, self.panels, self.rows));
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,342 @@
+//! Writing panels.
+
+use super::blocks::{Block, LONGEST};
+use super::{PANEL, Row, bad};
+use crate::storage::Storage;
+use half::f16;
+use paceline_device::DeviceError;
+use paceline_types::DType;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+
+/// Stored bytes below which one thread packs.
+const SERIAL_BYTES: usize = 1 << 18;
+
+/// Inputs that are transposed at a time: small enough for the nearest cache, and whole blocks of every type.
+const STRIP: usize = LONGEST;
+
+/// Panels of the rows as `dtype`, and the bytes of one.
+pub(super) fn pack(
+    rows: &[Row<'_>],
+    dtype: DType,
+    inputs: usize,
+) -> Result<(Arc<Storage<f32>>, usize), DeviceError> {
+    let panel_bytes = panel_bytes(dtype, inputs);
+    let panels = rows.len().div_ceil(PANEL);
+    let storage = Storage::<f32>::zeroed(panels * panel_bytes / size_of::<f32>(), rows[0].part.name)?;
+    let bytes = panels * panel_bytes;
+    let threads = thread::available_parallelism().map_or(1, |n| n.get().min(16));
+    let threads = if bytes < SERIAL_BYTES {
+        1
+    } else {
+        threads.min(panels)
+    };
+    let next = AtomicUsize::new(0);
+    let work = || {
+        let mut bench = Bench::default();
+        loop {
+            let panel = next.fetch_add(1, Ordering::Relaxed);
+            if panel >= panels {
+                return Ok(());
+            }
+            let rows = &rows[panel * PANEL..rows.len().min((panel + 1) * PANEL)];
+            // SAFETY: the storage is not shared yet, and each panel is claimed once.
+            let target = unsafe {
+                let at = storage.as_ptr().cast::<u8>().add(panel * panel_bytes);
+                std::slice::from_raw_parts_mut(at, panel_bytes)
+            };
+            bench.panel(rows, dtype, inputs, target)?;
+        }
+    };
+    if threads == 1 {
+        work()?;
+    } else {
+        thread::scope(|scope| {
+            let workers: Vec<_> = (1..threads).map(|_| scope.spawn(work)).collect();
+            let mut outcome = work();
+            for worker in workers {
+                outcome = outcome.and(worker.join().expect("packing does not panic"));
+            }
+            outcome
+        })?;
+    }
+    Ok((storage, panel_bytes))
+}
+
+/// Bytes of a panel, rounded up to a cache line.
+fn panel_bytes(dtype: DType, inputs: usize) -> usize {
+    let bytes = match dtype {
+        DType::F32 => inputs * 4 * PANEL,
+        DType::F16 | DType::BF16 => inputs * 2 * PANEL,
+        _ => {
+            let shape = Shape::of(dtype);
+            inputs / shape.block * shape.bytes()
+        }
+    };
+    bytes.next_multiple_of(64)
+}
+
+/// What a quantised block of sixteen rows looks like in a panel.
+struct Shape {
+    block: usize,
+    /// Inputs under one sub-scale.
+    group: usize,
+    /// f16 numbers per row at the head of the block.
+    halves: usize,
+    /// Bytes per row at the head of a group.
+    group_head: usize,
+    nibbles: bool,
+}
+
+impl Shape {
+    fn of(dtype: DType) -> Self {
+        let (group, halves, group_head) = match dtype {
+            DType::Q4_1 | DType::Q5_1 => (32, 2, 0),
+            DType::Q4K | DType::Q5K => (32, 2, 2),
+            DType::Q6K => (16, 1, 1),
+            _ => (32, 1, 0),
+        };
+        Self {
+            block: dtype.block_len(),
+            group,
+            halves,
+            group_head,
+            nibbles: matches!(dtype, DType::Q4_0 | DType::Q4_1 | DType::Q4K),
+        }
+    }
+
+    fn code_bytes(&self) -> usize {
+        self.group * PANEL / if self.nibbles { 2 } else { 1 }
+    }
+
+    fn bytes(&self) -> usize {
+        self.halves * 2 * PANEL + self.block / self.group * (self.group_head * PANEL + self.code_bytes())
+    }
+}
+
+/// Scratch of a packing thread.
+struct Bench {
+    blocks: Vec<Block>,
+    values: Vec<[f32; STRIP]>,
+}
+
+impl Default for Bench {
+    fn default() -> Self {
+        Self {
+            blocks: vec![Block::ZERO; PANEL],
+            values: vec![[0.0; STRIP]; PANEL],
+        }
+    }
+}
+
+impl Bench {
+    fn panel(
+        &mut self,
+        rows: &[Row<'_>],
+        dtype: DType,
+        inputs: usize,
+        target: &mut [u8],
+    ) -> Result<(), DeviceError> {
+        if dtype.is_quantised() {
+            return self.quantised(rows, dtype, inputs, target);
+        }
+        let raw = rows.iter().all(|row| row.part.dtype == dtype) && dtype != DType::F32;
+        for first in (0..inputs).step_by(STRIP) {
+            let count = STRIP.min(inputs - first);
+            let target = &mut target[first * PANEL * dtype.block_bytes()..];
+            if raw {
+                copy_halves(rows, dtype, first..first + count, target)?;
+                continue;
+            }
+            for (row, values) in rows.iter().zip(&mut self.values) {
+                read_values(row, first, &mut values[..count], &mut self.blocks[0]);
+                check_values(row, &values[..count], dtype)?;
+            }
+            for values in &mut self.values[rows.len()..] {
+                values.fill(0.0);
+            }
+            self.write_values(dtype, count, target);
+        }
+        Ok(())
+    }
+
+    fn write_values(&self, dtype: DType, count: usize, target: &mut [u8]) {
+        let at = |k: usize, lane: usize| self.values[lane][k];
+        match dtype {
+            DType::F32 => {
+                for (k, to) in target.chunks_exact_mut(4 * PANEL).take(count).enumerate() {
+                    for (lane, to) in to.chunks_exact_mut(4).enumerate() {
+                        to.copy_from_slice(&at(k, lane).to_ne_bytes());
+                    }
+                }
+            }
+            DType::BF16 => {
+                for (k, to) in target.chunks_exact_mut(2 * PANEL).take(count).enumerate() {
+                    for (lane, to) in to.chunks_exact_mut(2).enumerate() {
+                        let lane = lane / 2 + lane % 2 * (PANEL / 2);
+                        to.copy_from_slice(&to_bf16(at(k, lane)).to_ne_bytes());
+                    }
+                }
+            }
+            _ => {
+                for (k, to) in target.chunks_exact_mut(2 * PANEL).take(count).enumerate() {
+                    for (lane, to) in to.chunks_exact_mut(2).enumerate() {
+                        to.copy_from_slice(&f16::from_f32(at(k, lane)).to_bits().to_ne_bytes());
+                    }
+                }
+            }
+        }
+    }
+
+    fn quantised(
+        &mut self,
+        rows: &[Row<'_>],
+        dtype: DType,
+        inputs: usize,
+        target: &mut [u8],
+    ) -> Result<(), DeviceError> {
+        let shape = Shape::of(dtype);
+        let stored = dtype.block_bytes();
+        self.blocks[rows.len()..].fill(Block::ZERO);
+        for (index, target) in target
+            .chunks_exact_mut(shape.bytes())
+            .take(inputs / shape.block)
+            .enumerate()
+        {
+            for (row, block) in rows.iter().zip(&mut self.blocks) {
+                block.read(dtype, &row.data[index * stored..(index + 1) * stored]);
+                if !block.is_finite() {
+                    return Err(not_finite(row));
+                }
+            }
+            self.write_block(&shape, target);
+        }
+        Ok(())
+    }
+
+    fn write_block(&self, shape: &Shape, target: &mut [u8]) {
+        let head = shape.halves * 2 * PANEL;
+        for (lane, block) in self.blocks.iter().enumerate() {
+            target[2 * lane..][..2].copy_from_slice(&block.d.to_ne_bytes());
+            if shape.halves == 2 {
+                target[2 * (PANEL + lane)..][..2].copy_from_slice(&block.m.to_ne_bytes());
+            }
+        }
+        let group_bytes = shape.group_head * PANEL + shape.code_bytes();
+        for (group, to) in target[head..].chunks_exact_mut(group_bytes).enumerate() {
+            let (heads, codes_to) = to.split_at_mut(shape.group_head * PANEL);
+            for (lane, block) in self.blocks.iter().enumerate() {
+                if shape.group_head > 0 {
+                    heads[lane] = block.scales[group] as u8;
+                }
+                if shape.group_head > 1 {
+                    heads[PANEL + lane] = block.mins[group] as u8;
+                }
+                let codes = &block.codes[group * shape.group..][..shape.group];
+                if shape.nibbles {
+                    for (pair, codes) in codes.chunks_exact(2).enumerate() {
+                        codes_to[pair * PANEL + lane] = codes[0] as u8 & 15 | (codes[1] as u8) << 4;
+                    }
+                } else {
+                    for (k, code) in codes.iter().enumerate() {
+                        codes_to[k * PANEL + lane] = *code as u8;
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Half-width weights that are kept as they are.
+fn copy_halves(
+    rows: &[Row<'_>],
+    dtype: DType,
+    inputs: std::ops::Range<usize>,
+    target: &mut [u8],
+) -> Result<(), DeviceError> {
+    let exponent: u16 = if dtype == DType::BF16 { 0x7f80 } else { 0x7c00 };
+    for (lane, row) in rows.iter().enumerate() {
+        let from = &row.data[2 * inputs.start..2 * inputs.end];
+        let at = match dtype {
+            DType::BF16 => lane % (PANEL / 2) * 2 + lane / (PANEL / 2),
+            _ => lane,
+        };
+        let mut bad = false;
+        for (from, to) in from.chunks_exact(2).zip(target.chunks_exact_mut(2 * PANEL)) {
+            let bits = u16::from_le_bytes([from[0], from[1]]);
+            bad |= bits & exponent == exponent;
+            to[2 * at..2 * at + 2].copy_from_slice(&bits.to_ne_bytes());
+        }
+        if bad {
+            return Err(not_finite(row));
+        }
+    }
+    Ok(())
+}
+
+/// The weights of a stored row from input `first` on.
+fn read_values(row: &Row<'_>, first: usize, values: &mut [f32], block: &mut Block) {
+    let dtype = row.part.dtype;
+    let length = dtype.block_len();
+    let from = &row.data[first / length * dtype.block_bytes()..];
+    match dtype {
+        DType::F32 => {
+            for (value, from) in values.iter_mut().zip(from.chunks_exact(4)) {
+                *value = f32::from_le_bytes([from[0], from[1], from[2], from[3]]);
+            }
+        }
+        DType::BF16 => {
+            for (value, from) in values.iter_mut().zip(from.chunks_exact(2)) {
+                let bits = u32::from(u16::from_le_bytes([from[0], from[1]]));
+                *value = f32::from_bits(bits << 16);
+            }
+        }
+        DType::F16 => {
+            for (value, from) in values.iter_mut().zip(from.chunks_exact(2)) {
+                *value = f16::from_le_bytes([from[0], from[1]]).to_f32();
+            }
+        }
+        _ => {
+            for (values, from) in values
+                .chunks_mut(length)
+                .zip(from.chunks_exact(dtype.block_bytes()))
+            {
+                block.read(dtype, from);
+                block.weights(dtype, values);
+            }
+        }
+    }
+}
+
+/// Values must be finite, before and after rounding to `dtype`.
+fn check_values(row: &Row<'_>, values: &[f32], dtype: DType) -> Result<(), DeviceError> {
+    let largest_bits = values
+        .iter()
+        .fold(0_u32, |most, value| most.max(value.to_bits() & 0x7fff_ffff));
+    let largest = f32::from_bits(largest_bits);
+    if !largest.is_finite() {
+        return Err(not_finite(row));
+    }
+    let fits = match dtype {
+        DType::F16 => f16::from_f32(largest).is_finite(),
+        DType::BF16 => to_bf16(largest) < 0x7f80,
+        _ => true,
+    };
+    if fits {
+        return Ok(());
+    }
+    let why = format!("row {} holds {largest:e}, too large for {dtype}", row.index);
+    Err(bad(row.part.name, why))
+}
+
+fn not_finite(row: &Row<'_>) -> DeviceError {
+    let why = format!("row {} holds a value that is not finite", row.index);
+    bad(row.part.name, why)
+}
+
+/// To the nearest bf16, ties to even, for finite values.
+fn to_bf16(value: f32) -> u16 {
+    let bits = value.to_bits();
+    (bits.wrapping_add(0x7fff + (bits >> 16 & 1)) >> 16) as u16
+}

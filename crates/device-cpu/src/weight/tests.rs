@@ -1,0 +1,206 @@
+//! Stored test matrices with an element-by-element reference, and the claims about packing.
+
+use super::*;
+use crate::bench::{Random, random_data};
+use crate::simd::Instructions;
+use half::{bf16, f16};
+
+/// Both instruction sets; the same twice on machines without the better one.
+pub(crate) fn instructions() -> [Instructions; 2] {
+    [Instructions::Portable, Instructions::detect()]
+}
+
+/// `count` numbers between -1 and 1.
+pub(crate) fn numbers(count: usize, seed: u64) -> Vec<f32> {
+    let mut random = Random::new(seed);
+    (0..count).map(|_| random.number()).collect()
+}
+
+/// A matrix as a file would hold it.
+pub(crate) struct Stored {
+    pub(crate) dtype: DType,
+    pub(crate) rows: usize,
+    pub(crate) inputs: usize,
+    pub(crate) data: Vec<u8>,
+}
+
+impl Stored {
+    pub(crate) fn part<'a>(&'a self, name: &'a str) -> WeightPart<'a> {
+        WeightPart {
+            name,
+            dtype: self.dtype,
+            stored_rows: self.rows,
+            columns: self.inputs,
+            data: &self.data,
+            order: RowOrder::Stored,
+        }
+    }
+
+    pub(crate) fn pack(&self, store_as: Option<DType>) -> CpuWeight {
+        CpuWeight::pack(&[self.part("w")], store_as).unwrap()
+    }
+}
+
+/// Random valid contents.
+pub(crate) fn stored(dtype: DType, rows: usize, inputs: usize, seed: u64) -> Stored {
+    let data = random_data(dtype, rows * inputs, seed);
+    Stored {
+        dtype,
+        rows,
+        inputs,
+        data,
+    }
+}
+
+/// All weights, straight from the description of the formats.
+pub(crate) fn plain_weights(stored: &Stored) -> Vec<f32> {
+    let dtype = stored.dtype;
+    let length = dtype.block_len();
+    (0..stored.rows * stored.inputs)
+        .map(|index| {
+            let block = &stored.data[index / length * dtype.block_bytes()..][..dtype.block_bytes()];
+            element(dtype, block, index % length)
+        })
+        .collect()
+}
+
+fn element(dtype: DType, b: &[u8], j: usize) -> f32 {
+    let half = |at: usize| f16::from_le_bytes([b[at], b[at + 1]]).to_f32();
+    let nibble = |from: usize| {
+        let byte = b[from + j % 16];
+        i32::from(if j < 16 { byte & 15 } else { byte >> 4 })
+    };
+    let bit = |from: usize| i32::from(b[from + j / 8] >> (j % 8) & 1);
+    match dtype {
+        DType::F32 => f32::from_le_bytes([b[0], b[1], b[2], b[3]]),
+        DType::F16 => half(0),
+        DType::BF16 => bf16::from_le_bytes([b[0], b[1]]).to_f32(),
+        DType::Q8_0 => half(0) * f32::from(b[2 + j] as i8),
+        DType::Q4_0 => half(0) * (nibble(2) - 8) as f32,
+        DType::Q4_1 => half(0).mul_add(nibble(4) as f32, half(2)),
+        DType::Q5_0 => half(0) * (nibble(6) + 16 * bit(2) - 16) as f32,
+        DType::Q5_1 => half(0).mul_add((nibble(8) + 16 * bit(4)) as f32, half(2)),
+        DType::Q4K | DType::Q5K => {
+            let (sub, l) = (j / 32, j % 32);
+            let (scale, min) = if sub < 4 {
+                (b[4 + sub] & 63, b[8 + sub] & 63)
+            } else {
+                (
+                    b[8 + sub] & 15 | b[sub] >> 6 << 4,
+                    b[8 + sub] >> 4 | b[4 + sub] >> 6 << 4,
+                )
+            };
+            let codes = if dtype == DType::Q4K { 16 } else { 48 };
+            let byte = b[codes + sub / 2 * 32 + l];
+            let mut code = if sub % 2 == 0 { byte & 15 } else { byte >> 4 };
+            if dtype == DType::Q5K {
+                code |= (b[16 + l] >> sub & 1) << 4;
+            }
+            (half(0) * f32::from(scale)).mul_add(f32::from(code), -(half(2) * f32::from(min)))
+        }
+        DType::Q6K => {
+            let (n, l, part) = (j / 128, j % 32, j % 128 / 32);
+            let low = b[n * 64 + l + part % 2 * 32] >> (part / 2 * 4) & 15;
+            let high = b[128 + n * 32 + l] >> (2 * part) & 3;
+            let code = i32::from(low | high << 4) - 32;
+            (half(208) * f32::from(b[192 + j / 16] as i8)) * code as f32
+        }
+    }
+}
+
+fn failure(parts: &[WeightPart<'_>], store_as: Option<DType>) -> String {
+    match CpuWeight::pack(parts, store_as) {
+        Ok(_) => "packed".to_owned(),
+        Err(error) => error.to_string(),
+    }
+}
+
+#[test]
+fn shapes_that_do_not_fit_are_named() {
+    let good = stored(DType::Q8_0, 3, 64, 1);
+    let mut short = good.part("model.short");
+    short.data = &short.data[1..];
+    assert_eq!(
+        failure(&[short], None),
+        "weight model.short: 203 bytes do not hold 3 rows of 64 Q8_0 elements"
+    );
+    let mut ragged = good.part("ragged");
+    ragged.columns = 40;
+    assert_eq!(
+        failure(&[ragged], None),
+        "weight ragged: 40 columns are not whole Q8_0 blocks of 32"
+    );
+    let mut picked = good.part("picked");
+    picked.order = RowOrder::Picked(vec![2, 0, 3]);
+    assert_eq!(
+        failure(&[picked], None),
+        "weight picked: row 3 is asked for, but there are 3"
+    );
+    let narrow = stored(DType::F32, 2, 32, 1);
+    assert_eq!(
+        failure(&[good.part("wide"), narrow.part("narrow")], None),
+        "weight narrow: has 32 columns where the parts before it have 64"
+    );
+    assert_eq!(
+        failure(&[good.part("w")], Some(DType::Q4_0)),
+        "weight w: cannot be converted to Q4_0"
+    );
+    assert_eq!(failure(&[], None), "weight without parts: has no rows");
+}
+
+#[test]
+fn values_that_are_not_finite_are_named_in_every_type() {
+    for dtype in DType::ALL {
+        let inputs = 3 * dtype.block_len().max(100 / dtype.block_len());
+        let mut data = stored(dtype, 20, inputs, 5);
+        let row_bytes = dtype.bytes_for(inputs).unwrap();
+        // The high byte of the last value (or scale) of row 17.
+        let at = match dtype {
+            DType::F32 | DType::F16 | DType::BF16 | DType::Q6K => 18 * row_bytes - 1,
+            _ => 18 * row_bytes - dtype.block_bytes() + 1,
+        };
+        data.data[at] = if matches!(dtype, DType::F32 | DType::BF16) {
+            0xff
+        } else {
+            0x7c
+        };
+        data.data[at - 1] |= 0x80;
+        for store_as in [None, Some(DType::F32), Some(DType::BF16), Some(DType::F16)] {
+            assert_eq!(
+                failure(&[data.part("bad")], store_as),
+                "weight bad: row 17 holds a value that is not finite",
+                "{dtype} as {store_as:?}"
+            );
+        }
+    }
+    let large = Stored {
+        dtype: DType::F32,
+        rows: 1,
+        inputs: 1,
+        data: 70_000.0_f32.to_le_bytes().to_vec(),
+    };
+    assert_eq!(
+        failure(&[large.part("large")], Some(DType::F16)),
+        "weight large: row 0 holds 7e4, too large for F16"
+    );
+}
+
+#[test]
+fn a_large_weight_is_packed_by_all_threads_like_a_small_one() {
+    let data = stored(DType::BF16, 1_000, 300, 3);
+    let whole = data.pack(None);
+    for first in [0_u32, 513, 984] {
+        let mut part = data.part("w");
+        part.order = RowOrder::Picked((first..first + 16).collect());
+        let small = CpuWeight::pack(&[part], None).unwrap();
+        let bytes = |weight: &CpuWeight, panel: usize| {
+            let segment = &weight.segments()[0];
+            // SAFETY: a whole panel.
+            unsafe { std::slice::from_raw_parts(segment.panel(panel), segment.panel_bytes) }.to_vec()
+        };
+        if first % 16 == 0 {
+            assert_eq!(bytes(&whole, first as usize / 16), bytes(&small, 0));
+        }
+    }
+    assert_eq!(whole.bytes(), 63 * 16 * 300 * 2);
+}
