@@ -105,29 +105,34 @@ impl Kernel for Piece<'_> {
 
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
-        let heads = self.heads.len();
+        let rows = self.tokens.len() * self.heads.len();
         let mut running = [Running {
             max: f32::NEG_INFINITY,
             sum: 0.0,
         }; ROWS];
-        for row in 0..self.tokens.len() * heads {
+        for row in 0..rows {
             self.output(row).fill(0.0);
         }
         let positions = self.args.step.positions;
         let last = positions[self.tokens.end - 1] as usize;
         for start in (0..=last).step_by(TILE) {
             let tile = self.tile(start, (last + 1).min(start + TILE));
-            for (index, token) in self.tokens.clone().enumerate() {
-                let position = positions[token] as usize;
-                if position >= start {
-                    let valid = (position + 1 - start).min(TILE);
-                    for row in index * heads..(index + 1) * heads {
-                        self.row_tile(s, row, &tile, valid, &mut running[row]);
-                    }
+            let mut row = 0;
+            while row < rows {
+                // Rows that see as much of the tile as their neighbour share its loads.
+                let valid = self.valid(row, start);
+                if valid == 0 {
+                    row += 1;
+                } else if row + 1 < rows && self.valid(row + 1, start) == valid {
+                    self.rows_tile::<S, 2, 4>(s, [row, row + 1], &tile, valid, &mut running);
+                    row += 2;
+                } else {
+                    self.rows_tile::<S, 1, 8>(s, [row], &tile, valid, &mut running);
+                    row += 1;
                 }
             }
         }
-        for (row, running) in running.iter().enumerate().take(self.tokens.len() * heads) {
+        for (row, running) in running.iter().enumerate().take(rows) {
             self.finish(s, row, running.sum);
         }
     }
@@ -178,12 +183,43 @@ impl Piece<'_> {
         tile
     }
 
-    /// Adds the first `valid` positions of a tile to a row.
+    /// Positions from `start` on that a row sees of a tile.
     #[inline(always)]
-    fn row_tile<S: Simd>(&self, s: S, row: usize, tile: &Tile, valid: usize, running: &mut Running) {
-        let q = &self.args.q.row(self.token(row))[self.columns(row)];
-        let mut weights = [f32::NEG_INFINITY; TILE];
-        scores(s, q, &tile.keys[..valid], &mut weights);
+    fn valid(&self, row: usize, start: usize) -> usize {
+        let position = self.args.step.positions[self.token(row)] as usize;
+        (position + 1).saturating_sub(start).min(TILE)
+    }
+
+    /// Adds the first `valid` positions of a tile to `R` rows, `W` vectors of the output at a time.
+    #[inline(always)]
+    fn rows_tile<S: Simd, const R: usize, const W: usize>(
+        &self,
+        s: S,
+        rows: [usize; R],
+        tile: &Tile,
+        valid: usize,
+        running: &mut [Running; ROWS],
+    ) {
+        let mut queries: [&[f32]; R] = [&[]; R];
+        for r in 0..R {
+            queries[r] = &self.args.q.row(self.token(rows[r]))[self.columns(rows[r])];
+        }
+        let mut weights = [[f32::NEG_INFINITY; TILE]; R];
+        scores(s, queries, &tile.keys[..valid], &mut weights);
+        let mut rescale = [0.0; R];
+        let mut outputs = [std::ptr::null_mut(); R];
+        for r in 0..R {
+            rescale[r] = self.softmax(s, &mut weights[r], &mut running[rows[r]]);
+            outputs[r] = self.output(rows[r]).as_mut_ptr();
+        }
+        let head_dim = self.args.cache.shape().head_dim;
+        let values = &tile.values[..valid];
+        accumulate::<S, R, W>(s, &weights, values, rescale, (outputs, head_dim));
+    }
+
+    /// Turns scores into weights and returns what the running output is to be multiplied with.
+    #[inline(always)]
+    fn softmax<S: Simd>(&self, s: S, weights: &mut [f32; TILE], running: &mut Running) -> f32 {
         let scale = s.splat(self.args.scale);
         let mut best = s.splat(running.max);
         let (lanes, _) = weights.as_chunks_mut::<LANES>();
@@ -193,7 +229,7 @@ impl Piece<'_> {
             best = s.max(score, best);
         }
         let max = s.largest(best);
-        let rescale = exp(s, running.max - max);
+        let rescale = s.largest(s.exp(s.splat(running.max - max)));
         let mut sum = s.splat(0.0);
         for lane in lanes.iter_mut() {
             let weight = s.exp(s.sub(s.load(lane), s.splat(max)));
@@ -202,13 +238,7 @@ impl Piece<'_> {
         }
         running.sum = running.sum.mul_add(rescale, s.sum(sum));
         running.max = max;
-        accumulate(
-            s,
-            &weights[..valid],
-            &tile.values[..valid],
-            rescale,
-            self.output(row),
-        );
+        rescale
     }
 
     /// Divides by the sum of weights and applies the gate.
@@ -229,80 +259,139 @@ impl Piece<'_> {
     }
 }
 
-#[inline(always)]
-fn exp<S: Simd>(s: S, x: f32) -> f32 {
-    s.largest(s.exp(s.splat(x)))
-}
+/// Keys that are multiplied at a time.
+const KEYS: usize = 4;
 
-/// `out[i] = q · keys[i]`: eight running sums over the head, a fixed tree, then the last few elements.
+/// `out[r][i] = q[r] · keys[i]`.
 #[inline(always)]
-fn scores<S: Simd>(s: S, q: &[f32], keys: &[*const f32], out: &mut [f32; TILE]) {
-    let (fours, rest) = keys.as_chunks::<4>();
-    for (four, out) in fours.iter().zip(out.chunks_exact_mut(4)) {
-        out.copy_from_slice(&dots(s, q, *four));
-    }
-    let done = fours.len() * 4;
-    for (key, out) in rest.iter().zip(&mut out[done..]) {
-        [*out] = dots(s, q, [*key]);
-    }
-}
-
-/// Products of one query with several keys; each key's sum is independent of the others.
-#[inline(always)]
-fn dots<S: Simd, const N: usize>(s: S, q: &[f32], keys: [*const f32; N]) -> [f32; N] {
-    let (lanes, tail) = q.as_chunks::<LANES>();
-    let mut sums = [s.splat(0.0); N];
-    for (chunk, lane) in lanes.iter().enumerate() {
-        let q = s.load(lane);
-        for i in 0..N {
-            // SAFETY: a key has as many elements as the query.
-            let key = unsafe { s.load_ptr(keys[i].add(chunk * LANES)) };
-            sums[i] = s.mul_add(q, key, sums[i]);
+fn scores<S: Simd, const R: usize>(s: S, q: [&[f32]; R], keys: &[*const f32], out: &mut [[f32; TILE]; R]) {
+    let (fours, rest) = keys.as_chunks::<KEYS>();
+    for (index, four) in fours.iter().enumerate() {
+        let dots = dots(s, q, *four);
+        for r in 0..R {
+            out[r][index * KEYS..(index + 1) * KEYS].copy_from_slice(&dots[r]);
         }
     }
-    let mut dots = [0.0; N];
-    for i in 0..N {
-        dots[i] = s.sum(sums[i]);
-        for (j, q) in tail.iter().enumerate() {
-            // SAFETY: as above.
-            dots[i] = q.mul_add(unsafe { *keys[i].add(lanes.len() * LANES + j) }, dots[i]);
+    for (index, key) in rest.iter().enumerate() {
+        let dots = dots(s, q, [*key]);
+        for r in 0..R {
+            out[r][fours.len() * KEYS + index] = dots[r][0];
+        }
+    }
+}
+
+/// Products of some queries with some keys. Each is eight running sums over the head, a fixed tree, then the last
+/// few elements, independent of the others.
+#[inline(always)]
+fn dots<S: Simd, const R: usize, const K: usize>(
+    s: S,
+    q: [&[f32]; R],
+    keys: [*const f32; K],
+) -> [[f32; K]; R] {
+    let len = q[0].len();
+    let full = len / LANES * LANES;
+    let mut sums = [[s.splat(0.0); K]; R];
+    for at in (0..full).step_by(LANES) {
+        let mut queries = [s.splat(0.0); R];
+        for r in 0..R {
+            // SAFETY: within the query.
+            queries[r] = unsafe { s.load_ptr(q[r].as_ptr().add(at)) };
+        }
+        for k in 0..K {
+            // SAFETY: a key has as many elements as a query.
+            let key = unsafe { s.load_ptr(keys[k].add(at)) };
+            for r in 0..R {
+                sums[r][k] = s.mul_add(queries[r], key, sums[r][k]);
+            }
+        }
+    }
+    let mut dots = reduce(s, &sums);
+    for r in 0..R {
+        for k in 0..K {
+            for at in full..len {
+                // SAFETY: as above.
+                dots[r][k] = q[r][at].mul_add(unsafe { *keys[k].add(at) }, dots[r][k]);
+            }
         }
     }
     dots
 }
 
-/// `out = out · rescale + Σ weights[i] · values[i]`, in order.
+/// The sums of all vectors, eight of them at a time.
 #[inline(always)]
-fn accumulate<S: Simd>(s: S, weights: &[f32], values: &[*const f32], rescale: f32, out: &mut [f32]) {
-    const WIDE: usize = 8;
-    let (wide, rest) = out.as_chunks_mut::<{ WIDE * LANES }>();
-    let wides = wide.len();
-    for (chunk, out) in wide.iter_mut().enumerate() {
-        let (out, _) = out.as_chunks_mut::<LANES>();
-        let mut sums = [s.splat(0.0); WIDE];
-        for i in 0..WIDE {
-            sums[i] = s.mul(s.load(&out[i]), s.splat(rescale));
-        }
-        for (weight, value) in weights.iter().zip(values) {
-            let weight = s.splat(*weight);
-            for i in 0..WIDE {
-                // SAFETY: a value has as many elements as the output.
-                let value = unsafe { s.load_ptr(value.add((chunk * WIDE + i) * LANES)) };
-                sums[i] = s.mul_add(weight, value, sums[i]);
-            }
-        }
-        for i in 0..WIDE {
-            s.store(sums[i], &mut out[i]);
+fn reduce<S: Simd, const R: usize, const K: usize>(s: S, sums: &[[S::F; K]; R]) -> [[f32; K]; R] {
+    let mut dots = [[0.0; K]; R];
+    if R * K == 1 {
+        dots[0][0] = s.sum(sums[0][0]);
+        return dots;
+    }
+    assert!(R * K <= LANES, "at most eight sums");
+    let mut vectors = [s.splat(0.0); LANES];
+    for r in 0..R {
+        for k in 0..K {
+            vectors[r * K + k] = sums[r][k];
         }
     }
-    for (chunk, out) in rest.chunks_mut(LANES).enumerate() {
-        let start = (wides * WIDE + chunk) * LANES;
-        let mut sum = s.mul(load_part(s, out), s.splat(rescale));
-        for (weight, value) in weights.iter().zip(values) {
-            // SAFETY: a value has as many elements as the output.
-            let value = unsafe { std::slice::from_raw_parts(value.add(start), out.len()) };
-            sum = s.mul_add(s.splat(*weight), load_part(s, value), sum);
+    let mut lanes = [0.0; LANES];
+    s.store(s.sums(vectors), &mut lanes);
+    for r in 0..R {
+        dots[r].copy_from_slice(&lanes[r * K..(r + 1) * K]);
+    }
+    dots
+}
+
+/// `out[r] = out[r] · rescale[r] + Σ weights[r][i] · values[i]`, in order, for outputs of `head_dim` elements.
+#[inline(always)]
+fn accumulate<S: Simd, const R: usize, const W: usize>(
+    s: S,
+    weights: &[[f32; TILE]; R],
+    values: &[*const f32],
+    rescale: [f32; R],
+    (outputs, head_dim): ([*mut f32; R], usize),
+) {
+    let step = W * LANES;
+    let wide = head_dim / step * step;
+    for at in (0..wide).step_by(step) {
+        let mut sums = [[s.splat(0.0); W]; R];
+        for r in 0..R {
+            for w in 0..W {
+                // SAFETY: within the output.
+                let old = unsafe { s.load_ptr(outputs[r].add(at + w * LANES)) };
+                sums[r][w] = s.mul(old, s.splat(rescale[r]));
+            }
         }
-        store_part(s, sum, out);
+        for (i, value) in values.iter().enumerate() {
+            let mut scale = [s.splat(0.0); R];
+            for r in 0..R {
+                scale[r] = s.splat(weights[r][i]);
+            }
+            for w in 0..W {
+                // SAFETY: a value has as many elements as the output.
+                let value = unsafe { s.load_ptr(value.add(at + w * LANES)) };
+                for r in 0..R {
+                    sums[r][w] = s.mul_add(scale[r], value, sums[r][w]);
+                }
+            }
+        }
+        for r in 0..R {
+            for w in 0..W {
+                // SAFETY: within the output.
+                unsafe { s.store_ptr(sums[r][w], outputs[r].add(at + w * LANES)) };
+            }
+        }
+    }
+    for r in 0..R {
+        for at in (wide..head_dim).step_by(LANES) {
+            let width = LANES.min(head_dim - at);
+            // SAFETY: within the output, which this piece uses alone.
+            let out = unsafe { std::slice::from_raw_parts_mut(outputs[r].add(at), width) };
+            let mut sum = s.mul(load_part(s, out), s.splat(rescale[r]));
+            for (weight, value) in weights[r].iter().zip(values) {
+                // SAFETY: a value has as many elements as the output.
+                let value = unsafe { std::slice::from_raw_parts(value.add(at), width) };
+                sum = s.mul_add(s.splat(*weight), load_part(s, value), sum);
+            }
+            store_part(s, sum, out);
+        }
     }
 }

@@ -1,6 +1,6 @@
 //! The tokens that top-k, top-p and min-p leave, found by selection rather than by sorting the vocabulary.
 
-use super::sample::{Row, SumExp};
+use super::sample::Row;
 use super::vector::load_padded;
 use crate::simd::{Instructions, Kernel, LANES, Simd};
 use std::cmp::Ordering;
@@ -20,46 +20,119 @@ pub(crate) fn order(a: &Candidate, b: &Candidate) -> Ordering {
     by_logit.then(a.id.cmp(&b.id))
 }
 
-/// What is left of a row. Never empty: the most likely token always stays.
+/// The last token that takes part, in the order of [`order`].
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Boundary {
+    pub(super) logit: f32,
+    pub(super) id: u32,
+}
+
+impl Boundary {
+    /// Everything takes part.
+    pub(super) const NONE: Self = Self {
+        logit: f32::NEG_INFINITY,
+        id: u32::MAX,
+    };
+}
+
+/// What top-k, min-p and top-p leave of a row. Never empty: the most likely token always stays.
 pub(super) fn survivors(
     instructions: Instructions,
     row: &Row<'_>,
-    top_k: Option<usize>,
+    top_k: usize,
     top_p: Option<f32>,
 ) -> Vec<Candidate> {
-    let mut list = match (top_k, top_p) {
-        (Some(k), _) => best(instructions, row.logits, k),
-        (None, top_p) => likely(instructions, row, top_p.unwrap_or(1.0)),
-    };
+    let mut list = best(instructions, row.logits, top_k);
     list.retain_mut(|candidate| {
         let scaled = row.scaled(candidate.logit);
         candidate.mass = scaled.exp();
         scaled >= row.floor
     });
     if let Some(top_p) = top_p {
-        let total = match top_k {
-            Some(_) => list.iter().map(|candidate| f64::from(candidate.mass)).sum(),
-            None => f64::from(total_mass(instructions, row)),
-        };
-        let kept = nucleus(&mut list, f64::from(top_p) * total);
+        let target = f64::from(top_p) * mass(&list);
+        let kept = nucleus(&mut list, 0.0, target);
         list.truncate(kept);
     }
     list
 }
 
-fn total_mass(instructions: Instructions, row: &Row<'_>) -> f32 {
-    instructions.run(SumExp {
-        logits: row.logits,
-        max: row.max,
-        temperature: row.temperature,
-        floor: row.floor,
-    })
+/// Where the smallest most likely set with `top_p` of the mass ends.
+///
+/// The mass is first counted in coarse steps of likelihood; only the tokens of the step in which the boundary lies
+/// are looked at one by one.
+pub(super) fn boundary(instructions: Instructions, row: &Row<'_>, top_p: f32) -> Boundary {
+    let steps = instructions.run(Histogram(row));
+    let target = f64::from(top_p) * steps.iter().sum::<f64>();
+    let mut before = 0.0;
+    let mut step = 0;
+    while step + 1 < STEPS && before + steps[step] < target {
+        before += steps[step];
+        step += 1;
+    }
+    let mut list = Vec::new();
+    for (id, logit) in row.logits.iter().enumerate() {
+        let scaled = row.scaled(*logit);
+        if scaled >= row.floor && step_of(scaled) == step {
+            list.push(Candidate {
+                mass: scaled.exp(),
+                ..candidate(*logit, id)
+            });
+        }
+    }
+    let kept = nucleus(&mut list, before, target);
+    // An empty step holds no boundary: the mass before it was all there is, up to rounding.
+    list.get(kept.wrapping_sub(1))
+        .map_or(Boundary::NONE, |last| Boundary {
+            logit: last.logit,
+            id: last.id,
+        })
 }
 
-/// Moves the smallest most likely set whose mass reaches `target` to the front and returns its size.
-fn nucleus(list: &mut [Candidate], target: f64) -> usize {
+/// Steps of likelihood, the last of which holds everything beyond.
+const STEPS: usize = 512;
+
+/// Steps per factor of e.
+const STEPS_PER_UNIT: f32 = 25.0;
+
+/// Which step `(logit - max) / temperature` falls into; more likely tokens are never in a later one.
+#[inline(always)]
+fn step_of(scaled: f32) -> usize {
+    // Negative infinity saturates.
+    ((scaled * -STEPS_PER_UNIT) as usize).min(STEPS - 1)
+}
+
+/// The mass of every step.
+struct Histogram<'a>(&'a Row<'a>);
+
+impl Kernel for Histogram<'_> {
+    type Output = [f64; STEPS];
+
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) -> [f64; STEPS] {
+        let row = self.0;
+        let (max, temperature) = (s.splat(row.max), s.splat(row.temperature));
+        let mut steps = [0.0; STEPS];
+        for logits in row.logits.chunks(LANES) {
+            let x = load_padded(s, logits, f32::NEG_INFINITY);
+            let scaled = s.div(s.sub(x, max), temperature);
+            let (mut places, mut masses) = ([0.0; LANES], [0.0; LANES]);
+            s.store(scaled, &mut places);
+            s.store(s.exp(scaled), &mut masses);
+            for (scaled, mass) in places.iter().zip(masses) {
+                if *scaled >= row.floor {
+                    steps[step_of(*scaled)] += f64::from(mass);
+                }
+            }
+        }
+        steps
+    }
+}
+
+/// Moves the smallest most likely set whose mass, with the mass `before` it, reaches `target` to the front, the
+/// least likely of them last, and returns its size.
+fn nucleus(list: &mut [Candidate], mut before: f64, target: f64) -> usize {
     const SORTED: usize = 64;
-    let (mut start, mut end, mut before) = (0, list.len(), 0.0);
+    let (mut start, mut end) = (0, list.len());
     // Halve the range that the boundary lies in until it is worth sorting.
     while end - start > SORTED {
         let half = (end - start) / 2;
@@ -86,22 +159,6 @@ fn mass(list: &[Candidate]) -> f64 {
     list.iter().map(|candidate| f64::from(candidate.mass)).sum()
 }
 
-/// The tokens among which the smallest set with `top_p` of the mass must lie: the others are so unlikely that
-/// all of them together have less than the rest of the mass.
-fn likely(instructions: Instructions, row: &Row<'_>, top_p: f32) -> Vec<Candidate> {
-    let left_out = (1.0 - top_p).max(0.0) * total_mass(instructions, row) * 0.5;
-    let least = (left_out / row.logits.len() as f32).ln().max(row.floor);
-    // A little lower than exact; the floor is applied exactly afterwards.
-    let slack = 1e-3 + row.max.abs() * 1e-6;
-    let mut list = Vec::new();
-    instructions.run(Collect {
-        logits: row.logits,
-        least: least.mul_add(row.temperature * 1.001, row.max - slack),
-        list: &mut list,
-    });
-    list
-}
-
 /// The `count` largest logits above negative infinity, in no particular order.
 pub(crate) fn best(instructions: Instructions, logits: &[f32], count: usize) -> Vec<Candidate> {
     let mut list = Vec::new();
@@ -125,31 +182,6 @@ fn block_max<S: Simd>(s: S, block: &[f32]) -> f32 {
         best = s.max(load_padded(s, lane, f32::NEG_INFINITY), best);
     }
     s.largest(best)
-}
-
-/// Collects logits that are at least `least`.
-struct Collect<'a> {
-    logits: &'a [f32],
-    least: f32,
-    list: &'a mut Vec<Candidate>,
-}
-
-impl Kernel for Collect<'_> {
-    type Output = ();
-
-    #[inline(always)]
-    fn run<S: Simd>(self, s: S) {
-        for (index, block) in self.logits.chunks(BLOCK).enumerate() {
-            if block_max(s, block) < self.least {
-                continue;
-            }
-            for (i, logit) in block.iter().enumerate() {
-                if *logit >= self.least {
-                    self.list.push(candidate(*logit, index * BLOCK + i));
-                }
-            }
-        }
-    }
 }
 
 /// Collects the `count` largest logits. Whenever the list has grown to a multiple of that, it is cut back, and

@@ -104,16 +104,29 @@ impl Piece<'_> {
     fn token<S: Simd>(&self, s: S, row: usize, inputs: &[&[f32]], taps: &[[f32; CHANNELS]]) {
         // SAFETY: these channels belong to this piece.
         let out = unsafe { self.args.out.part(row, self.channels.clone()) };
-        for (chunk, out) in out.chunks_mut(LANES).enumerate() {
-            let start = chunk * LANES;
-            let mut sum = match self.args.bias {
-                Some(bias) => load_part(s, &bias[self.channels.start + start..self.channels.end]),
+        let bias = self.args.bias.map(|bias| &bias[self.channels.clone()]);
+        let width = out.len();
+        assert!(width <= CHANNELS && inputs.iter().all(|input| input.len() == width));
+        for start in (0..width).step_by(LANES) {
+            let mut sum = match bias {
+                Some(bias) => load_part(s, &bias[start..]),
                 None => s.splat(0.0),
             };
             for (input, tap) in inputs.iter().zip(taps) {
-                sum = s.mul_add(load_part(s, &tap[start..]), load_part(s, &input[start..]), sum);
+                let (tap, input) = if start + LANES <= width {
+                    // SAFETY: eight elements from `start` on, as asserted.
+                    unsafe {
+                        (
+                            s.load_ptr(tap.as_ptr().add(start)),
+                            s.load_ptr(input.as_ptr().add(start)),
+                        )
+                    }
+                } else {
+                    (load_part(s, &tap[start..width]), load_part(s, &input[start..]))
+                };
+                sum = s.mul_add(tap, input, sum);
             }
-            store_part(s, s.silu(sum), out);
+            store_part(s, s.silu(sum), &mut out[start..]);
         }
     }
 }

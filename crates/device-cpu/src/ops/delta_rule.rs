@@ -95,10 +95,11 @@ impl Kernel for Piece<'_> {
                 let v = &self.args.v.row(row)[start..start + width];
                 // SAFETY: the columns of this head belong to this piece.
                 let out = unsafe { self.args.out.part(row, start..start + width) };
+                let state = (&mut state[column..], dv);
                 if wide {
-                    advance::<S, WIDE>(s, &token, &mut state[column..], dv, (v, out));
+                    advance::<S, WIDE>(s, &token, state, (v, out), LANES);
                 } else {
-                    advance::<S, 1>(s, &token, &mut state[column..], dv, (v, out));
+                    advance::<S, 1>(s, &token, state, (v, out), width);
                 }
             }
             column += width;
@@ -139,41 +140,77 @@ fn unit_length<S: Simd>(s: S, x: &[f32], scale: f32, out: &mut [f32]) {
     }
 }
 
-/// One token's update of `N` vectors of columns (or of fewer than eight columns, if `N` is 1).
+/// One token's update of `N` vectors of columns, each with `width` lanes in use.
 #[inline(always)]
 fn advance<S: Simd, const N: usize>(
     s: S,
     token: &Token<'_>,
-    state: &mut [f32],
-    stride: usize,
+    (state, stride): (&mut [f32], usize),
     (v, out): (&[f32], &mut [f32]),
+    width: usize,
 ) {
-    let width = out.len();
+    let dk = token.k.len();
+    let used = (N - 1) * LANES + width;
+    assert!(token.q.len() == dk && v.len() == used && out.len() == used);
+    assert!(state.len() >= (dk - 1) * stride + used);
+    let state = state.as_mut_ptr();
     let decay = s.splat(token.decay);
     let mut seen = [s.splat(0.0); N];
-    for (k, row) in token.k.iter().zip(state.chunks(stride)) {
-        let (k, row) = (s.splat(*k), &row[..width]);
-        for i in 0..N {
-            let decayed = s.mul(load_part(s, &row[i * LANES..]), decay);
-            seen[i] = s.mul_add(decayed, k, seen[i]);
+    for (i, k) in token.k.iter().enumerate() {
+        let k = s.splat(*k);
+        for n in 0..N {
+            // SAFETY: within the state, as asserted.
+            let old = unsafe { load(s, state.add(i * stride + n * LANES), width) };
+            seen[n] = s.mul_add(s.mul(old, decay), k, seen[n]);
         }
     }
     let beta = s.splat(token.beta);
     let mut update = seen;
-    for i in 0..N {
-        update[i] = s.mul(beta, s.sub(load_part(s, &v[i * LANES..]), seen[i]));
+    for n in 0..N {
+        update[n] = s.mul(beta, s.sub(load_part(s, &v[n * LANES..]), seen[n]));
     }
     let mut read = [s.splat(0.0); N];
-    for ((k, q), row) in token.k.iter().zip(token.q).zip(state.chunks_mut(stride)) {
-        let (k, q, row) = (s.splat(*k), s.splat(*q), &mut row[..width]);
-        for i in 0..N {
-            let decayed = s.mul(load_part(s, &row[i * LANES..]), decay);
-            let value = s.mul_add(k, update[i], decayed);
-            store_part(s, value, &mut row[i * LANES..]);
-            read[i] = s.mul_add(value, q, read[i]);
+    for (i, (k, q)) in token.k.iter().zip(token.q).enumerate() {
+        let (k, q) = (s.splat(*k), s.splat(*q));
+        for n in 0..N {
+            // SAFETY: within the state, as asserted.
+            unsafe {
+                let place = state.add(i * stride + n * LANES);
+                let value = s.mul_add(k, update[n], s.mul(load(s, place, width), decay));
+                store(s, value, place, width);
+                read[n] = s.mul_add(value, q, read[n]);
+            }
         }
     }
-    for i in 0..N {
-        store_part(s, read[i], &mut out[i * LANES..]);
+    for n in 0..N {
+        store_part(s, read[n], &mut out[n * LANES..]);
+    }
+}
+
+/// # Safety
+/// `width` readable elements, at most eight.
+#[inline(always)]
+unsafe fn load<S: Simd>(s: S, from: *const f32, width: usize) -> S::F {
+    // SAFETY: forwarded. The width is a constant where it matters.
+    unsafe {
+        if width == LANES {
+            s.load_ptr(from)
+        } else {
+            load_part(s, std::slice::from_raw_parts(from, width))
+        }
+    }
+}
+
+/// # Safety
+/// `width` writable elements, at most eight.
+#[inline(always)]
+unsafe fn store<S: Simd>(s: S, value: S::F, to: *mut f32, width: usize) {
+    // SAFETY: forwarded.
+    unsafe {
+        if width == LANES {
+            s.store_ptr(value, to);
+        } else {
+            store_part(s, value, std::slice::from_raw_parts_mut(to, width));
+        }
     }
 }

@@ -4,7 +4,7 @@
 //! `-ln(-ln(1-w)) <= -ln(w)`, so a token whose uniform number `w` exceeds `e^(score - best)` is passed over
 //! without a logarithm, and a block whose every such bound is below the smallest `w` without any random bits.
 
-use super::candidates::{self, Candidate};
+use super::candidates::{self, Boundary, Candidate};
 use super::pieces;
 use super::vector::load_padded;
 use crate::philox::philox4x32;
@@ -124,10 +124,14 @@ impl Row<'_> {
             k => Some(k).filter(|k| *k < self.logits.len()),
         };
         let top_p = Some(parameters.top_p).filter(|p| *p < 1.0);
-        if top_k.is_none() && top_p.is_none() {
-            return instructions.run(DrawAll(self));
+        match (top_k, top_p) {
+            (Some(top_k), _) => self.draw_from(&candidates::survivors(instructions, self, top_k, top_p)),
+            (None, Some(top_p)) => {
+                let boundary = candidates::boundary(instructions, self, top_p);
+                instructions.run(DrawAll(self, boundary))
+            }
+            (None, None) => instructions.run(DrawAll(self, Boundary::NONE)),
         }
-        self.draw_from(&candidates::survivors(instructions, self, top_k, top_p))
     }
 
     /// `(logit - max) / temperature`.
@@ -261,15 +265,15 @@ impl Kernel for SumExp<'_> {
     }
 }
 
-/// Draws from all tokens not below the floor.
-struct DrawAll<'a>(&'a Row<'a>);
+/// Draws from all tokens not below the floor or past the boundary.
+struct DrawAll<'a>(&'a Row<'a>, Boundary);
 
 impl Kernel for DrawAll<'_> {
     type Output = u32;
 
     #[inline(always)]
     fn run<S: Simd>(self, s: S) -> u32 {
-        let row = self.0;
+        let Self(row, last) = self;
         let (max, floor) = (s.splat(row.max), s.splat(row.floor));
         let temperature = s.splat(row.temperature);
         let mut best = row.opening();
@@ -278,6 +282,7 @@ impl Kernel for DrawAll<'_> {
             let scaled = s.div(s.sub(x, max), temperature);
             let limit = s.exp(s.add(scaled, s.splat(MARGIN - best.score)));
             let limit = s.select_less(scaled, floor, s.splat(0.0), limit);
+            let limit = s.select_less(x, s.splat(last.logit), s.splat(0.0), limit);
             if s.largest(limit) < SMALLEST {
                 continue;
             }
@@ -291,7 +296,10 @@ impl Kernel for DrawAll<'_> {
                 let w = uniform(*bits);
                 if w <= limits[lane] {
                     let id = block * LANES + lane;
-                    best.consider(row.scaled(row.logits[id]) + gumbel(w), id as u32);
+                    let logit = row.logits[id];
+                    if logit > last.logit || id as u32 <= last.id {
+                        best.consider(row.scaled(logit) + gumbel(w), id as u32);
+                    }
                 }
             }
         }
@@ -345,8 +353,14 @@ mod tests {
                 for (temperature, min_p) in [(1.0, 0.0), (0.1, 0.0), (3.0, 0.0), (1.0, 0.05)] {
                     let row = row(&logits, temperature, min_p, position);
                     let expected = plain_argmax(&row, 0..3001);
-                    assert_eq!(Instructions::detect().run(DrawAll(&row)), expected);
-                    assert_eq!(Instructions::Portable.run(DrawAll(&row)), expected);
+                    assert_eq!(
+                        Instructions::detect().run(DrawAll(&row, Boundary::NONE)),
+                        expected
+                    );
+                    assert_eq!(
+                        Instructions::Portable.run(DrawAll(&row, Boundary::NONE)),
+                        expected
+                    );
                 }
             }
         }
@@ -368,9 +382,22 @@ mod tests {
                 (None, Some(0.0), 0.0),
             ] {
                 let row = row(&logits, 1.3, min_p, 0);
-                let list = candidates::survivors(Instructions::detect(), &row, top_k, top_p);
-                let mut actual: Vec<u32> = list.iter().map(|candidate| candidate.id).collect();
-                actual.sort_unstable();
+                let actual = match top_k {
+                    Some(top_k) => {
+                        let list = candidates::survivors(Instructions::detect(), &row, top_k, top_p);
+                        let mut ids: Vec<u32> = list.iter().map(|candidate| candidate.id).collect();
+                        ids.sort_unstable();
+                        assert_eq!(row.draw_from(&list), plain_argmax(&row, ids.iter().copied()));
+                        ids
+                    }
+                    None => {
+                        let last = candidates::boundary(Instructions::detect(), &row, top_p.unwrap());
+                        let ids: Vec<u32> = (0..3001).filter(|id| takes_part(&row, last, *id)).collect();
+                        let drawn = Instructions::detect().run(DrawAll(&row, last));
+                        assert_eq!(drawn, plain_argmax(&row, ids.iter().copied()));
+                        ids
+                    }
+                };
                 let expected = sorted_survivors(&row, top_k, top_p);
                 // The mass is summed in another order, so the boundary may move by one equal or tiny step.
                 let difference = actual.iter().filter(|id| !expected.contains(id)).count()
@@ -379,10 +406,14 @@ mod tests {
                     difference <= 1,
                     "{top_k:?} {top_p:?} {min_p} {scale}: {difference}"
                 );
-                let drawn = row.draw_from(&list);
-                assert_eq!(drawn, plain_argmax(&row, actual.iter().copied()));
             }
         }
+    }
+
+    fn takes_part(row: &Row<'_>, last: Boundary, id: u32) -> bool {
+        let logit = row.logits[id as usize];
+        let within = logit > last.logit || (logit >= last.logit && id <= last.id);
+        within && row.scaled(logit) >= row.floor
     }
 
     fn sorted_survivors(row: &Row<'_>, top_k: Option<usize>, top_p: Option<f32>) -> Vec<u32> {

@@ -127,12 +127,26 @@ fn advance<S: Simd, const N: usize>(s: S, token: &Token<'_>, state: &mut [f32], 
     for sum in &mut sums {
         *sum = s.splat(0.0);
     }
-    for (chunk, (b, c)) in token.b.chunks(LANES).zip(token.c.chunks(LANES)).enumerate() {
-        let (b, c, width) = (load_part(s, b), load_part(s, c), b.len());
+    assert!(token.c.len() == n && state.len() == N * n);
+    let full = n / LANES * LANES;
+    for at in (0..full).step_by(LANES) {
+        // SAFETY: eight elements of each row from `at` on, as asserted.
+        unsafe {
+            let b = s.load_ptr(token.b.as_ptr().add(at));
+            let c = s.load_ptr(token.c.as_ptr().add(at));
+            for i in 0..N {
+                let place = state.as_mut_ptr().add(i * n + at);
+                let value = s.mul_add(inputs[i], b, s.mul(s.load_ptr(place), decay));
+                s.store_ptr(value, place);
+                sums[i] = s.mul_add(value, c, sums[i]);
+            }
+        }
+    }
+    if full < n {
+        // Lanes past the end hold zeros in `b` and `c`, and add nothing.
+        let (b, c) = (load_part(s, &token.b[full..]), load_part(s, &token.c[full..]));
         for i in 0..N {
-            let start = i * n + chunk * LANES;
-            let state = &mut state[start..start + width];
-            // Lanes past the end hold zeros in `b` and `c`, and add nothing.
+            let state = &mut state[i * n + full..(i + 1) * n];
             let value = s.mul_add(inputs[i], b, s.mul(load_part(s, state), decay));
             store_part(s, value, state);
             sums[i] = s.mul_add(value, c, sums[i]);
