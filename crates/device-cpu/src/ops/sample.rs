@@ -382,21 +382,18 @@ mod tests {
                 (None, Some(0.0), 0.0),
             ] {
                 let row = row(&logits, 1.3, min_p, 0);
-                let actual = match top_k {
-                    Some(top_k) => {
-                        let list = candidates::survivors(Instructions::detect(), &row, top_k, top_p);
-                        let mut ids: Vec<u32> = list.iter().map(|candidate| candidate.id).collect();
-                        ids.sort_unstable();
-                        assert_eq!(row.draw_from(&list), plain_argmax(&row, ids.iter().copied()));
-                        ids
-                    }
-                    None => {
-                        let last = candidates::boundary(Instructions::detect(), &row, top_p.unwrap());
-                        let ids: Vec<u32> = (0..3001).filter(|id| takes_part(&row, last, *id)).collect();
-                        let drawn = Instructions::detect().run(DrawAll(&row, last));
-                        assert_eq!(drawn, plain_argmax(&row, ids.iter().copied()));
-                        ids
-                    }
+                let actual = if let Some(top_k) = top_k {
+                    let list = candidates::survivors(Instructions::detect(), &row, top_k, top_p);
+                    let mut ids: Vec<u32> = list.iter().map(|candidate| candidate.id).collect();
+                    ids.sort_unstable();
+                    assert_eq!(row.draw_from(&list), plain_argmax(&row, ids.iter().copied()));
+                    ids
+                } else {
+                    let last = candidates::boundary(Instructions::detect(), &row, top_p.unwrap());
+                    let ids: Vec<u32> = (0..3001).filter(|id| takes_part(&row, last, *id)).collect();
+                    let drawn = Instructions::detect().run(DrawAll(&row, last));
+                    assert_eq!(drawn, plain_argmax(&row, ids.iter().copied()));
+                    ids
                 };
                 let expected = sorted_survivors(&row, top_k, top_p);
                 // The mass is summed in another order, so the boundary may move by one equal or tiny step.

@@ -1,9 +1,16 @@
 //! What every operation promises, checked through the public interface: a row's result depends on nothing but
 //! its own inputs, to the last bit, and agrees with plain arithmetic in f64.
 
+// The attributes tell the lints that helper functions are test code too.
+#[cfg(test)]
 mod harness;
+#[cfg(test)]
 mod recurrence;
+#[cfg(test)]
 mod rows;
+#[cfg(test)]
 mod sampling;
+#[cfg(test)]
 mod sequence;
+#[cfg(test)]
 mod stream;

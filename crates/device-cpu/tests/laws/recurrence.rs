@@ -158,7 +158,9 @@ impl Delta {
                 let a = row(4, request, token, self.heads, 2.0)[head];
                 let beta = sigmoid(row(5, request, token, self.heads, 2.0)[head]);
                 let g = f64::from(decay[head]) * softplus(a + f64::from(dt_bias[head]));
-                state.iter_mut().for_each(|s| *s *= g.exp());
+                for s in &mut state {
+                    *s *= g.exp();
+                }
                 for j in 0..dv {
                     let seen: f64 = (0..dk).map(|i| state[i * dv + j] * k[i]).sum();
                     let update = beta * (v[head * dv + j] - seen);

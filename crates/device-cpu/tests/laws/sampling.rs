@@ -157,7 +157,9 @@ fn frequencies_match_the_truncated_distribution() {
         let expected = naive(&logits, &row);
         let (tokens, _) = sample(&cpu, std::slice::from_ref(&logits), &vec![row; DRAWS], 0);
         let mut counts = vec![0.0; logits.len()];
-        tokens.iter().for_each(|token| counts[*token as usize] += 1.0);
+        for token in tokens {
+            counts[token as usize] += 1.0;
+        }
         let (mut chi, mut cells) = (0.0, 0.0);
         for (count, probability) in counts.iter().zip(&expected) {
             if *probability == 0.0 {
