@@ -8,12 +8,14 @@ use crate::storage::{CpuBuffer, CpuTensor, Storage};
 use crate::stream::{CpuRead, Op, Stream};
 use crate::weight::CpuWeight;
 use paceline_device::{
-    Activation, AddNorm, Attention, Backend, CausalConv, DeltaRule, DeviceError, Element, Epilogue, Experts,
-    GatedNorm, KeyValueStore, KvShape, Router, Rows, Sample, StateShape, StateSpace, WeightPart,
+    Accept, Activation, AddNorm, Attention, Backend, CausalConv, DeltaRule, DeviceError, Element, Epilogue,
+    Experts, GatedNorm, KeyValueStore, KvShape, Prepare, Router, Rows, Sample, StateShape, StateSpace,
+    WeightPart,
 };
 use paceline_types::DType;
 use std::ops::Range;
 use std::sync::Arc;
+use std::time::Instant;
 
 /// Rows of a tensor start at multiples of this many elements, a cache line.
 const ROW_ALIGNMENT: usize = 16;
@@ -42,6 +44,8 @@ impl Default for CpuOptions {
 pub struct Cpu {
     pub(crate) stream: Arc<Stream>,
     instructions: Instructions,
+    /// What the device clock counts from.
+    pub(crate) started: Instant,
 }
 
 /// A captured sequence of operations.
@@ -55,6 +59,7 @@ impl Cpu {
         Self {
             stream: Arc::new(Stream::start(threads, options.instructions)),
             instructions: options.instructions,
+            started: Instant::now(),
         }
     }
 
@@ -272,5 +277,17 @@ impl Backend for Cpu {
 
     fn sample(&self, args: Sample<'_, Self>) {
         self.enqueue_sample(&args);
+    }
+
+    fn prepare(&self, args: Prepare<'_, Self>) {
+        self.enqueue_prepare(&args);
+    }
+
+    fn accept(&self, args: Accept<'_, Self>) {
+        self.enqueue_accept(&args);
+    }
+
+    fn timestamp(&self, record: &CpuBuffer<i32>, at: usize) {
+        self.enqueue_timestamp(record, at);
     }
 }

@@ -1,6 +1,6 @@
 //! Arguments of the operations that need more than a few.
 
-use crate::{Backend, StepTables};
+use crate::{Backend, SlotTable, StepTables};
 
 /// What happens to the outputs of a matrix product.
 pub struct Epilogue<'a, B: Backend> {
@@ -284,6 +284,8 @@ pub struct Sample<'a, B: Backend> {
     pub logits: &'a B::Tensor,
     /// The step: positions and sampling parameters per row.
     pub step: &'a StepTables<B>,
+    /// The slots, for penalties, biases, bad words and stop tokens; `None` leaves those out.
+    pub slots: Option<&'a SlotTable<B>>,
     /// `[S]`, the chosen tokens.
     pub tokens: &'a B::Buffer<i32>,
     /// `[S, SAMPLE_FLOATS]`, written for rows that ask for log-probabilities.

@@ -4,7 +4,7 @@ use crate::args::{
     Activation, AddNorm, Attention, CausalConv, DeltaRule, Epilogue, Experts, GatedNorm, KeyValueStore,
     Router, Sample, StateSpace,
 };
-use crate::{DeviceError, KvShape, Rows, StateShape, WeightPart};
+use crate::{Accept, DeviceError, KvShape, Prepare, Rows, StateShape, WeightPart};
 use paceline_types::DType;
 
 /// A type that device buffers can hold.
@@ -161,4 +161,13 @@ pub trait Backend: Clone + Send + Sync + 'static {
     fn copy(&self, x: &Self::Tensor, out: &mut Self::Tensor);
     /// Chooses a token per row of logits.
     fn sample(&self, args: Sample<'_, Self>);
+
+    // The frame of a step.
+
+    /// Turns a plan and the slots into the step's tables.
+    fn prepare(&self, args: Prepare<'_, Self>);
+    /// Counts accepted drafts, advances the slots and writes the record.
+    fn accept(&self, args: Accept<'_, Self>);
+    /// Writes the device clock in nanoseconds to two words of a record, low word first.
+    fn timestamp(&self, record: &Self::Buffer<i32>, at: usize);
 }

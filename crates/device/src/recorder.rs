@@ -4,7 +4,7 @@ use crate::args::{
     Activation, AddNorm, Attention, CausalConv, DeltaRule, Epilogue, Experts, GatedNorm, KeyValueStore,
     RouteScores, Router, Sample, StateSpace,
 };
-use crate::{Backend, DeviceError, Element, KvShape, Pending, Rows, StateShape, WeightPart};
+use crate::{Accept, Backend, DeviceError, Element, KvShape, Pending, Prepare, Rows, StateShape, WeightPart};
 use paceline_types::DType;
 use std::fmt;
 use std::ops::Range;
@@ -331,9 +331,28 @@ impl Backend for Recorder {
     }
 
     fn sample(&self, a: Sample<'_, Self>) {
+        let slots = optional(a.slots.map(|slots| &slots.state));
         self.record(format!(
-            "sample {} {} -> {} {}",
+            "sample {} {} {slots} -> {} {}",
             a.logits, a.step.sampling, a.tokens, a.logprobs
         ));
+    }
+
+    fn prepare(&self, a: Prepare<'_, Self>) {
+        self.record(format!(
+            "prepare {} {} {}",
+            a.plan, a.slots.state, a.slots.history
+        ));
+    }
+
+    fn accept(&self, a: Accept<'_, Self>) {
+        self.record(format!(
+            "accept {} {} {} -> {}",
+            a.plan, a.slots.state, a.tokens, a.record
+        ));
+    }
+
+    fn timestamp(&self, record: &RecorderBuffer, at: usize) {
+        self.record(format!("timestamp -> {record} {at}"));
     }
 }

@@ -75,15 +75,32 @@ pub struct StepTables<B: Backend> {
     pub first_token: B::Buffer<i32>,
     /// Per request row: how many tokens it has in this step.
     pub token_count: B::Buffer<i32>,
-    /// Per request row: the index of its recurrent state. A request whose first token is at position 0 starts
-    /// from the zero state.
+    /// Per request row: its slot, which is also the index of its recurrent state and its row of `block_table`. A
+    /// request whose first token is at position 0 starts from the zero state.
     pub state_slot: B::Buffer<i32>,
-    /// Per request row: `blocks_per_request` block ids, in order of position.
+    /// Per request row: records of the last step's drafts to fold into the state before the first token. The
+    /// convolution window is read this many inputs further on.
+    pub replay: B::Buffer<i32>,
+    /// Per request row: how many of its last tokens are drafts. The others are certain and are folded into the
+    /// state that is kept; drafts are run on a copy of it, and recorded.
+    pub drafts: B::Buffer<i32>,
+    /// Per request row: save the state after so many folds (replayed ones counted); 0 for not at all.
+    pub snapshot_after: B::Buffer<i32>,
+    /// Per request row: the snapshot to write.
+    pub snapshot_slot: B::Buffer<i32>,
+    /// Per request row: one more than the snapshot to start from; 0 for none.
+    pub restore: B::Buffer<i32>,
+    /// Per slot: `blocks_per_request` block ids, in order of position.
     pub block_table: B::Buffer<i32>,
     /// Per row of logits: the token row it comes from.
     pub sample_token: B::Buffer<i32>,
     /// Per row of logits: the position of the token to be sampled, which keys the noise.
     pub sample_position: B::Buffer<i32>,
+    /// Per row of logits: the request row it belongs to.
+    pub sample_request: B::Buffer<i32>,
+    /// Per row of logits: one more than the known token whose log-probability is wanted instead of a choice; 0
+    /// to choose.
+    pub sample_known: B::Buffer<i32>,
     /// Per row of logits: a [`SamplingRow`] as [`SamplingRow::INTS`] numbers.
     pub sampling: B::Buffer<i32>,
 }
@@ -109,9 +126,16 @@ impl<B: Backend> StepTables<B> {
             first_token: backend.buffer(requests)?,
             token_count: backend.buffer(requests)?,
             state_slot: backend.buffer(requests)?,
+            replay: backend.buffer(requests)?,
+            drafts: backend.buffer(requests)?,
+            snapshot_after: backend.buffer(requests)?,
+            snapshot_slot: backend.buffer(requests)?,
+            restore: backend.buffer(requests)?,
             block_table: backend.buffer(requests * blocks_per_request)?,
             sample_token: backend.buffer(samples)?,
             sample_position: backend.buffer(samples)?,
+            sample_request: backend.buffer(samples)?,
+            sample_known: backend.buffer(samples)?,
             sampling: backend.buffer(samples * SamplingRow::INTS)?,
         })
     }
@@ -202,6 +226,10 @@ pub struct StateShape {
     pub rows: usize,
     /// Columns of a state matrix: value dimension (delta rule) or state size (Mamba2).
     pub columns: usize,
+    /// Most drafts of a row: inputs of so many tokens are recorded per slot, and windows are this much longer.
+    pub drafts: usize,
+    /// Saved states.
+    pub snapshots: usize,
 }
 
 impl StateShape {

@@ -5,7 +5,7 @@ use paceline_device::{
     Backend, DeviceError, Pending, Rows, SAMPLE_FLOATS, Sample, SamplingRow, StepLimits, StepTables,
     Workspace,
 };
-use paceline_models::{Caches, Decoder, Forward};
+use paceline_models::{CacheSizes, Caches, Decoder, Forward};
 use paceline_types::{TokenId, TokenLogprobs};
 use std::collections::HashMap;
 
@@ -85,7 +85,16 @@ impl<B: Backend> Runner<B> {
     pub fn new(backend: B, model: Decoder<B>, config: RunnerConfig) -> Result<Self, EngineError> {
         let limits = config.limits;
         let tables = StepTables::new(&backend, limits)?;
-        let caches = model.caches(&backend, config.blocks, limits.block_size, config.slots)?;
+        let caches = model.caches(
+            &backend,
+            &CacheSizes {
+                blocks: config.blocks,
+                block_size: limits.block_size,
+                slots: config.slots,
+                drafts: 0,
+                snapshots: 0,
+            },
+        )?;
         let hidden = model.dims.hidden;
         Ok(Self {
             caches,
@@ -212,6 +221,7 @@ impl<B: Backend> Runner<B> {
         self.backend.sample(Sample {
             logits: &kept,
             step,
+            slots: None,
             tokens,
             logprobs,
         });

@@ -60,6 +60,21 @@ pub struct Caches<B: Backend> {
     pub states: Vec<B::StateCache>,
 }
 
+/// How large caches are to be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CacheSizes {
+    /// Pages of keys and values.
+    pub blocks: usize,
+    /// Tokens of a page.
+    pub block_size: usize,
+    /// Requests with a recurrent state.
+    pub slots: usize,
+    /// Most drafts of a row.
+    pub drafts: usize,
+    /// Saved recurrent states.
+    pub snapshots: usize,
+}
+
 /// What a forward pass works with.
 pub struct Forward<'a, B: Backend> {
     /// The device.
@@ -182,21 +197,26 @@ impl<B: Backend> Decoder<B> {
     }
 
     /// Empty caches for every layer.
-    pub fn caches(
-        &self,
-        backend: &B,
-        blocks: usize,
-        block_size: usize,
-        slots: usize,
-    ) -> Result<Caches<B>, ModelError> {
+    pub fn caches(&self, backend: &B, sizes: &CacheSizes) -> Result<Caches<B>, ModelError> {
+        let CacheSizes {
+            blocks,
+            block_size,
+            slots,
+            drafts,
+            snapshots,
+        } = *sizes;
         let kv = self
             .kv_shapes(blocks, block_size)
             .into_iter()
             .map(|shape| backend.kv_cache(shape));
-        let states = self
-            .state_shapes(slots)
-            .into_iter()
-            .map(|shape| backend.state_cache(shape));
+        let states = self.state_shapes(slots).into_iter();
+        let states = states.map(|shape| {
+            backend.state_cache(StateShape {
+                drafts,
+                snapshots,
+                ..shape
+            })
+        });
         Ok(Caches {
             kv: kv.collect::<Result<_, _>>()?,
             states: states.collect::<Result<_, _>>()?,

@@ -46,7 +46,7 @@ impl Fixture {
         let text = std::fs::read_to_string(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
         let mut fixture: Self =
             serde_json::from_str(&text).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
-        fixture.name = name.to_owned();
+        name.clone_into(&mut fixture.name);
         fixture
     }
 

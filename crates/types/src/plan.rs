@@ -102,6 +102,8 @@ pub enum Work {
         tokens: Vec<TokenId>,
         /// They end with the last known token: choose the next one.
         last: bool,
+        /// The known token behind them, if any.
+        following: Option<TokenId>,
         /// Report log-probabilities of the prompt's tokens.
         prompt_logprobs: bool,
     },

@@ -8,5 +8,6 @@
 //! are entries of the stream themselves.
 
 mod dense;
+mod frame;
 mod sequence;
 mod tokens;

@@ -1,5 +1,6 @@
 //! The operations: one file each, written against plain views, a worker pool and [`Simd`](crate::simd::Simd).
 
+pub(crate) mod accept;
 pub(crate) mod activate;
 pub(crate) mod attention;
 pub(crate) mod candidates;
@@ -11,6 +12,7 @@ pub(crate) mod gated_norm;
 pub(crate) mod gather;
 pub(crate) mod linear;
 pub(crate) mod norm;
+pub(crate) mod prepare;
 pub(crate) mod rope;
 pub(crate) mod route;
 pub(crate) mod sample;
@@ -121,7 +123,7 @@ impl<'a> Step<'a> {
 
     /// The blocks of a request row, in order of position.
     pub(crate) fn blocks(&self, request: usize) -> &'a [i32] {
-        let first = request * self.blocks_per_request;
+        let first = self.state_slot[request] as usize * self.blocks_per_request;
         &self.block_table[first..first + self.blocks_per_request]
     }
 }

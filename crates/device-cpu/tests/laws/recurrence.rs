@@ -36,6 +36,8 @@ fn causal_conv_keeps_the_law() {
                 heads: 0,
                 rows: 0,
                 columns: 0,
+                drafts: 0,
+                snapshots: 0,
             };
             let cache = cpu.state_cache(shape).unwrap();
             let weight = cpu.buffer_from(&weight).unwrap();
@@ -88,6 +90,8 @@ fn a_slot_starts_from_zero_for_its_next_request() {
         heads: 1,
         rows: 8,
         columns: 8,
+        drafts: 0,
+        snapshots: 0,
     };
     let cache = cpu.state_cache(shape).unwrap();
     let weight = cpu.buffer_from(&numbers((20, 0, 0), 32, 1.0)).unwrap();
@@ -201,6 +205,8 @@ fn the_delta_rule_keeps_the_law() {
                 heads: layer.heads,
                 rows: layer.dk,
                 columns: layer.dv,
+                drafts: 0,
+                snapshots: 0,
             };
             let cache = cpu.state_cache(shape).unwrap();
             let parameters = [&decay, &dt_bias].map(|data| cpu.buffer_from(data).unwrap());
@@ -288,6 +294,8 @@ fn the_state_space_keeps_the_law() {
             heads: layer.heads,
             rows: layer.p,
             columns: layer.n,
+            drafts: 0,
+            snapshots: 0,
         };
         let cache = cpu.state_cache(shape).unwrap();
         let buffers = [0, 1, 2].map(|i: usize| cpu.buffer_from(&parameters[i]).unwrap());

@@ -41,6 +41,7 @@ fn sample(cpu: &Cpu, logits: &[Vec<f32>], parameters: &[SamplingRow], first: usi
     cpu.sample(Sample {
         logits: &all,
         step: &step,
+        slots: None,
         tokens: &tokens,
         logprobs: &logprobs,
     });

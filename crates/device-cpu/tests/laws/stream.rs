@@ -147,6 +147,7 @@ fn logits_that_are_not_numbers_fail_the_step() {
     cpu.sample(Sample {
         logits: &logits,
         step: &step,
+        slots: None,
         tokens: &tokens,
         logprobs: &cpu.buffer(2 * SAMPLE_FLOATS).unwrap(),
     });

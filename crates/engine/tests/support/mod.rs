@@ -1,5 +1,7 @@
 //! Runs prompts through a [`Runner`] in any division into steps.
 
+#![allow(clippy::unwrap_used, dead_code, unreachable_pub, reason = "shared by several test programs")]
+
 use paceline_device::{Backend, SamplingRow, StepLimits};
 use paceline_device_cpu::{Cpu, CpuOptions, Instructions};
 use paceline_engine::{Program, Runner, RunnerConfig, SampleRow, StepRow};

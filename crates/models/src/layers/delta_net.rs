@@ -1,7 +1,7 @@
 //! Gated DeltaNet: linear attention with the gated delta rule.
 
 use super::Linear;
-use crate::config::divides;
+use crate::config::{divides, width};
 use crate::loader::Part;
 use crate::{Config, Forward, Loader, ModelError};
 use paceline_device::{
@@ -35,20 +35,17 @@ impl DeltaNetConfig {
         let key_heads = config.count("linear_num_key_heads")?;
         let value_heads = config.count("linear_num_value_heads")?;
         divides("linear_num_value_heads", value_heads, key_heads)?;
-        let conv_width = config.count_or("linear_conv_kernel_dim", 4)?;
-        if conv_width < 2 {
-            return Err(ModelError::config(
-                "linear_conv_kernel_dim",
-                format!("{conv_width} is below 2"),
-            ));
-        }
+        let key_dim = config.count("linear_key_head_dim")?;
+        let value_dim = config.count("linear_value_head_dim")?;
+        width("linear_key_head_dim", key_heads, key_dim)?;
+        width("linear_value_head_dim", value_heads, value_dim)?;
         Ok(Self {
             hidden: config.count("hidden_size")?,
             key_heads,
             value_heads,
-            key_dim: config.count("linear_key_head_dim")?,
-            value_dim: config.count("linear_value_head_dim")?,
-            conv_width,
+            key_dim,
+            value_dim,
+            conv_width: config.taps("linear_conv_kernel_dim")?,
             eps,
             grouped_projections,
         })
@@ -75,6 +72,8 @@ impl DeltaNetConfig {
             heads: self.value_heads,
             rows: self.key_dim,
             columns: self.value_dim,
+            drafts: 0,
+            snapshots: 0,
         }
     }
 }

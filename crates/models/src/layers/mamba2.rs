@@ -66,21 +66,9 @@ impl Mamba2Config {
             heads: self.heads,
             rows: self.head_dim,
             columns: self.state,
+            drafts: 0,
+            snapshots: 0,
         }
-    }
-
-    fn check(&self) -> Result<(), ModelError> {
-        crate::config::divides("mamba groups", self.heads, self.groups)?;
-        if let Some(norm) = self.norm {
-            crate::config::divides("mamba groups", self.inner(), norm.group)?;
-        }
-        if self.conv_width < 2 {
-            return Err(ModelError::config(
-                "mamba_d_conv",
-                format!("{} is below 2", self.conv_width),
-            ));
-        }
-        Ok(())
     }
 }
 
@@ -106,7 +94,6 @@ impl<B: Backend> Mamba2<B> {
         config: Mamba2Config,
         cache: usize,
     ) -> Result<Self, ModelError> {
-        config.check()?;
         let (inner, channels, heads) = (config.inner(), config.conv_channels(), config.heads);
         let input_shape = (inner + channels + heads, config.hidden);
         let name = |tensor: &str| format!("{prefix}.{tensor}");

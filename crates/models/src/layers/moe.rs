@@ -5,6 +5,9 @@ use crate::loader::Part;
 use crate::{Forward, Loader, ModelError};
 use paceline_device::{Activation, Backend, DeviceError, Experts, MoeRouting, RouteScores, Router, Scratch};
 
+/// More experts in a layer are damage, not models.
+const MAX_EXPERTS: usize = 1 << 12;
+
 /// How router logits become weights.
 #[derive(Clone, Debug, PartialEq)]
 pub enum RouterKind {
@@ -57,6 +60,44 @@ pub struct MoeConfig {
     pub layout: ExpertLayout,
 }
 
+impl MoeConfig {
+    fn check(&self) -> Result<(), ModelError> {
+        let Self {
+            hidden,
+            width,
+            experts,
+            chosen,
+            ..
+        } = *self;
+        if experts > MAX_EXPERTS {
+            let why = format!("{experts} is above {MAX_EXPERTS}");
+            return Err(ModelError::config("num_experts", why));
+        }
+        // Experts may be stored as one stack, whose rows are numbered in 32 bits.
+        let rows = hidden.max(2 * width).checked_mul(experts);
+        if rows.is_none_or(|rows| u32::try_from(rows).is_err()) {
+            let why = format!("{experts} experts of {width} are too many rows");
+            return Err(ModelError::config("moe_intermediate_size", why));
+        }
+        let mut available = experts;
+        if let RouterKind::Sigmoid {
+            groups, kept_groups, ..
+        } = self.router
+        {
+            if kept_groups > groups {
+                let why = format!("{kept_groups} groups of {groups}");
+                return Err(ModelError::config("topk_group", why));
+            }
+            available = experts / groups * kept_groups;
+        }
+        if chosen > available {
+            let why = format!("{chosen} experts per token of {available} experts");
+            return Err(ModelError::config("num_experts_per_tok", why));
+        }
+        Ok(())
+    }
+}
+
 /// An expert that every token passes through.
 pub struct SharedExpert<B: Backend> {
     /// Its matrices.
@@ -83,13 +124,7 @@ impl<B: Backend> Moe<B> {
         config: MoeConfig,
         shared: Option<SharedExpert<B>>,
     ) -> Result<Self, ModelError> {
-        if config.chosen > config.experts {
-            let why = format!(
-                "{} experts per token of {} experts",
-                config.chosen, config.experts
-            );
-            return Err(ModelError::config("num_experts_per_tok", why));
-        }
+        config.check()?;
         let router_name = format!("{prefix}.{}", config.router_name);
         let router = Linear::load(loader, &router_name, config.experts, config.hidden)?;
         let correction = match config.router {

@@ -5,6 +5,9 @@ use paceline_device::{Backend, DeviceError, Scratch};
 use serde_json::Value;
 use std::f32::consts::PI;
 
+/// Allowance for shares of a head that were rounded to 32 bits.
+const ROUNDING: f64 = 1e-3;
+
 /// Frequencies of the rotated pairs, scaled as the model asks.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RopeConfig {
@@ -23,7 +26,8 @@ impl RopeConfig {
         let fields = Fields { parameters, config };
         let theta = fields.number("rope_theta")?.unwrap_or(10_000.0);
         let share = fields.number("partial_rotary_factor")?.unwrap_or(1.0);
-        let rotated = (head_dim as f32 * share) as usize;
+        // The share may be a quotient of two counts, rounded down.
+        let rotated = (f64::from(share) * head_dim as f64 + ROUNDING) as usize;
         if rotated == 0 || !rotated.is_multiple_of(2) || rotated > head_dim {
             let why = format!("{share} of a head of {head_dim} gives {rotated} rotated elements");
             return Err(ModelError::config("partial_rotary_factor", why));
@@ -31,32 +35,38 @@ impl RopeConfig {
         let base: Vec<f32> = (0..rotated / 2)
             .map(|i| 1.0 / theta.powf((2 * i) as f32 / rotated as f32))
             .collect();
-        match fields.kind()? {
-            "default" | "mrope" => Ok(Self {
-                frequencies: base,
-                factor: 1.0,
-            }),
+        let plain = |frequencies| Self {
+            frequencies,
+            factor: 1.0,
+        };
+        let scaled = match fields.kind()? {
+            "default" | "mrope" => plain(base),
             "linear" => {
                 let factor = fields.required("factor")?;
-                Ok(Self {
-                    frequencies: base.iter().map(|f| f / factor).collect(),
-                    factor: 1.0,
-                })
+                plain(base.iter().map(|f| f / factor).collect())
             }
-            "llama3" => Ok(Self {
-                frequencies: llama3(&fields, &base)?,
-                factor: 1.0,
-            }),
-            "yarn" => yarn(&fields, &base, theta),
-            other => Err(ModelError::config(
-                "rope_type",
-                format!("`{other}` is not supported"),
-            )),
-        }
+            "llama3" => plain(llama3(&fields, &base)?),
+            "yarn" => yarn(&fields, &base, theta)?,
+            other => {
+                return Err(ModelError::config(
+                    "rope_type",
+                    format!("`{other}` is not supported"),
+                ));
+            }
+        };
+        scaled.finite("rope_parameters")
+    }
+
+    /// Fails where the parameters drive a frequency out of the numbers.
+    fn finite(self, field: &str) -> Result<Self, ModelError> {
+        let finite = self.factor.is_finite() && self.frequencies.iter().all(|f| f.is_finite());
+        finite
+            .then_some(self)
+            .ok_or_else(|| ModelError::config(field, "a frequency is not finite"))
     }
 
     /// Divides the frequencies by factors that some GGUF files store beside the weights.
-    pub fn divide_by(&mut self, factors: &[f32]) -> Result<(), ModelError> {
+    pub fn divide_by(mut self, factors: &[f32]) -> Result<Self, ModelError> {
         if factors.len() != self.frequencies.len() {
             let why = format!(
                 "{} factors for {} frequencies",
@@ -68,7 +78,7 @@ impl RopeConfig {
         for (frequency, factor) in self.frequencies.iter_mut().zip(factors) {
             *frequency /= factor;
         }
-        Ok(())
+        self.finite("rope_freqs")
     }
 }
 

@@ -1,0 +1,203 @@
+//! Slots: what the device knows of each request, and the words host and device exchange about it.
+//!
+//! Everything is an array of `i32` (floats by their bits), so that a plan is one copy to the device and a record
+//! one copy back. The layouts are the modules [`slot`], [`plan`] and [`record`]; both sides use these names.
+
+use crate::{Backend, DeviceError, SamplingRow};
+use paceline_types::MAX_DRAFTS;
+
+/// A row of [`SlotTable::state`].
+pub mod slot {
+    use super::{MAX_DRAFTS, SamplingRow};
+
+    /// Tells this owner of the slot from the ones before.
+    pub const GENERATION: usize = 0;
+    /// Tokens known: prompt and text. All but the newest are in the caches.
+    pub const LENGTH: usize = 1;
+    /// Not 0: rows of this slot do nothing.
+    pub const FINISHED: usize = 2;
+    /// Accepted drafts that are not yet folded into the recurrent state.
+    pub const PENDING: usize = 3;
+    /// Drafts to verify next.
+    pub const DRAFT_COUNT: usize = 4;
+    /// The request ends when it is this long.
+    pub const MAX_LENGTH: usize = 5;
+    /// No stop token is chosen before it is this long.
+    pub const MIN_LENGTH: usize = 6;
+    /// Tokens of the prompt.
+    pub const PROMPT_LENGTH: usize = 7;
+    /// Snapshot to start the recurrent state from, or -1. Used once.
+    pub const RESTORE: usize = 8;
+    /// A [`SamplingRow`].
+    pub const SAMPLING: usize = 9;
+    /// Multiplies or divides logits of known tokens; f32.
+    pub const REPETITION_PENALTY: usize = SAMPLING + SamplingRow::INTS;
+    /// Subtracted for tokens of the text; f32.
+    pub const PRESENCE_PENALTY: usize = REPETITION_PENALTY + 1;
+    /// Subtracted per occurrence in the text; f32.
+    pub const FREQUENCY_PENALTY: usize = PRESENCE_PENALTY + 1;
+    /// The drafts.
+    pub const DRAFTS: usize = FREQUENCY_PENALTY + 1;
+    /// Words of a row.
+    pub const INTS: usize = DRAFTS + MAX_DRAFTS;
+}
+
+/// A step's plan as one array: [`HEADER`](plan::HEADER) words, then admissions, page updates, rows and tokens.
+pub mod plan {
+    /// Number of admissions. Each is: slot, length of its lists, [`super::slot::INTS`] words of state, the lists.
+    pub const ADMISSIONS: usize = 0;
+    /// Number of page updates. Each is: slot, index in its table, page.
+    pub const BLOCKS: usize = 1;
+    /// Number of rows, [`ROW`] words each.
+    pub const ROWS: usize = 2;
+    /// Number of prefill tokens of all rows together.
+    pub const TOKENS: usize = 3;
+    /// Words before the sections.
+    pub const HEADER: usize = 4;
+
+    /// Words of an admission before its lists.
+    pub const ADMISSION: usize = 2 + super::slot::INTS;
+    /// Words of a page update.
+    pub const BLOCK: usize = 3;
+    /// Words of a row.
+    pub const ROW: usize = 9;
+
+    /// Of a row: its slot.
+    pub const ROW_SLOT: usize = 0;
+    /// Of a row: the owner of the slot it is meant for.
+    pub const ROW_GENERATION: usize = 1;
+    /// Of a row: [`PREFILL`] or [`VERIFY`].
+    pub const ROW_KIND: usize = 2;
+    /// Of a prefill row: position of its first token.
+    pub const ROW_START: usize = 3;
+    /// Of a prefill row: its tokens. Of a verify row: most drafts.
+    pub const ROW_COUNT: usize = 4;
+    /// Of a prefill row: [`SAMPLE_LAST`] or [`SAMPLE_ALL`] bits.
+    pub const ROW_FLAGS: usize = 5;
+    /// Of a prefill row: the known token after its last one, or -1.
+    pub const ROW_FOLLOWING: usize = 6;
+    /// Tokens folded when the state is to be saved, or -1.
+    pub const ROW_SNAPSHOT_AT: usize = 7;
+    /// Where it is saved.
+    pub const ROW_SNAPSHOT: usize = 8;
+
+    /// A row of known tokens.
+    pub const PREFILL: i32 = 0;
+    /// A row of the newest token and its drafts.
+    pub const VERIFY: i32 = 1;
+    /// Choose the token after the last one.
+    pub const SAMPLE_LAST: i32 = 1;
+    /// Report log-probabilities of the known tokens that follow.
+    pub const SAMPLE_ALL: i32 = 2;
+}
+
+/// What a step leaves for the host: [`HEADER`](record::HEADER) words, then [`ROW`](record::ROW) words per row.
+pub mod record {
+    use super::MAX_DRAFTS;
+
+    /// Clock at the start of the step, low and high word.
+    pub const BEGIN: usize = 0;
+    /// Clock at the end of the step, low and high word.
+    pub const END: usize = 2;
+    /// Words before the rows.
+    pub const HEADER: usize = 4;
+
+    /// Of a row: tokens that became part of the text.
+    pub const COUNT: usize = 0;
+    /// Of a row: 0, [`STOPPED`] or [`FULL`].
+    pub const ENDED: usize = 1;
+    /// Of a row: not 0 if the planned snapshot was written.
+    pub const SNAPSHOT: usize = 2;
+    /// Of a row: drafts verified.
+    pub const DRAFTED: usize = 3;
+    /// Of a row: its first row of logits.
+    pub const FIRST_SAMPLE: usize = 4;
+    /// Of a row: the tokens, the rest -1.
+    pub const TOKENS: usize = 5;
+    /// Words of a row.
+    pub const ROW: usize = TOKENS + MAX_DRAFTS + 1;
+
+    /// The request ended with a stop token.
+    pub const STOPPED: i32 = 1;
+    /// The request is as long as it may be.
+    pub const FULL: i32 = 2;
+}
+
+/// Words for the lists of a slot: stop tokens, logit biases, bad words. Each list is its number of entries and
+/// then the entries: a token; a token and a bias; a length and that many tokens.
+pub const LIST_INTS: usize = 1024;
+
+/// How much slots there are and how large they are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SlotLimits {
+    /// Slots.
+    pub slots: usize,
+    /// Pages of one slot.
+    pub blocks_per_slot: usize,
+    /// Pages in all.
+    pub blocks: usize,
+    /// Tokens of a page.
+    pub block_size: usize,
+}
+
+/// The device-resident state of all slots.
+#[derive(Clone)]
+pub struct SlotTable<B: Backend> {
+    /// Sizes.
+    pub limits: SlotLimits,
+    /// `[slots, slot::INTS]`.
+    pub state: B::Buffer<i32>,
+    /// `[slots, LIST_INTS]`.
+    pub lists: B::Buffer<i32>,
+    /// `[slots, blocks_per_slot]`, in order of position.
+    pub block_table: B::Buffer<i32>,
+    /// Token ids in pages: `[blocks, block_size]`.
+    pub history: B::Buffer<i32>,
+}
+
+impl<B: Backend> SlotTable<B> {
+    /// Slots that nobody owns.
+    pub fn new(backend: &B, limits: SlotLimits) -> Result<Self, DeviceError> {
+        Ok(Self {
+            limits,
+            state: backend.buffer(limits.slots * slot::INTS)?,
+            lists: backend.buffer(limits.slots * LIST_INTS)?,
+            block_table: backend.buffer(limits.slots * limits.blocks_per_slot)?,
+            history: backend.buffer(limits.blocks * limits.block_size)?,
+        })
+    }
+}
+
+/// Arguments of [`Backend::prepare`].
+///
+/// Applies the plan's admissions and page updates to the slots, writes prefill tokens to the history, and fills
+/// the step's tables: a prefill row runs its tokens; a verify row runs the newest token and its drafts, no more
+/// than planned; a row whose slot has another owner or has finished has no tokens. Token rows, request rows and
+/// rows of logits are packed; every plan row has a request row.
+pub struct Prepare<'a, B: Backend> {
+    /// The plan, see [`plan`].
+    pub plan: &'a B::Buffer<i32>,
+    /// The slots.
+    pub slots: &'a SlotTable<B>,
+    /// Filled.
+    pub step: &'a crate::StepTables<B>,
+}
+
+/// Arguments of [`Backend::accept`].
+///
+/// For each row, counts how many drafts equal the tokens sampled before them: `a`. The first `a + 1` samples
+/// become part of the text, cut after the first stop token and at the length limit. They are appended to the
+/// history, the slot's length grows by them, `a` drafts (fewer if cut) wait to be folded, and the record gets the
+/// tokens, contiguous from 0, the rest -1.
+pub struct Accept<'a, B: Backend> {
+    /// The plan.
+    pub plan: &'a B::Buffer<i32>,
+    /// The slots.
+    pub slots: &'a SlotTable<B>,
+    /// The step's tables.
+    pub step: &'a crate::StepTables<B>,
+    /// The sampled tokens.
+    pub tokens: &'a B::Buffer<i32>,
+    /// See [`record`].
+    pub record: &'a B::Buffer<i32>,
+}

@@ -1,0 +1,144 @@
+//! GGUF files of every architecture give what the reference implementation gives.
+
+mod support;
+
+#[path = "support/model_files.rs"]
+#[allow(dead_code, reason = "each test file uses a part")]
+mod model_files;
+#[path = "support/to_gguf.rs"]
+mod to_gguf;
+
+use model_files::ModelFiles;
+use paceline_device_cpu::Instructions;
+use paceline_engine::Program;
+use paceline_testkit::{Fixture, assert_same_bits, relative_error};
+use paceline_types::DType;
+use paceline_weights::{Checkpoint, Format};
+use support::{assert_greedy, cpu, greedy, prompt_logits, runner, step};
+use to_gguf::{EXACT, Options, to_gguf};
+
+/// Allowed norm of the difference over the norm.
+const TOLERANCE: f64 = 2e-4;
+
+/// Writes a fixture as a GGUF file and opens that.
+fn converted(fixture: &Fixture, options: Options) -> Checkpoint {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("model.gguf");
+    to_gguf(&ModelFiles::of(fixture), options).write(&path).unwrap();
+    let checkpoint = Checkpoint::open(&path).unwrap_or_else(|e| panic!("{}: {e}", fixture.name));
+    assert_eq!(checkpoint.format(), Format::Gguf);
+    checkpoint
+}
+
+/// Draft logits over prompt 1.
+fn draft_logits(fixture: &Fixture, checkpoint: &Checkpoint) -> Vec<f32> {
+    let mut runner = runner(&cpu(2, Instructions::detect()), checkpoint);
+    let prompt = &fixture.prompts[1];
+    let followers = &prompt[1..];
+    step(&mut runner, Program::Model, &prompt[..followers.len()], 0, 0);
+    step(&mut runner, Program::Draft, followers, 0, followers.len());
+    runner.logits().unwrap()
+}
+
+/// Logits of prompt `index`.
+fn logits(fixture: &Fixture, checkpoint: &Checkpoint, index: usize) -> Vec<f32> {
+    let mut runner = runner(&cpu(2, Instructions::detect()), checkpoint);
+    prompt_logits(&mut runner, &fixture.prompts[index], 256, 16)
+}
+
+fn assert_matches_reference(name: &str, options: Options) {
+    let fixture = Fixture::read(name);
+    let checkpoint = converted(&fixture, options);
+    let mut runner = runner(&cpu(2, Instructions::detect()), &checkpoint);
+    for (index, prompt) in fixture.prompts.iter().enumerate() {
+        let what = format!("{name}, prompt {index}");
+        let logits = prompt_logits(&mut runner, prompt, 256, 16);
+        let error = relative_error(&logits, &fixture.logits(index));
+        assert!(error < TOLERANCE, "{what}: relative error {error}");
+        let expected = &fixture.greedy[index];
+        let tokens = greedy(&mut runner, prompt, expected.len());
+        assert_greedy(&tokens, expected, &fixture.greedy_margin[index], &what);
+    }
+    let expected = fixture.mtp_logits();
+    assert_eq!(runner.model().mtp.is_some(), expected.is_some(), "{name}");
+    if let Some(expected) = expected {
+        let drafts = draft_logits(&fixture, &checkpoint);
+        let error = relative_error(&drafts, &expected[..drafts.len()]);
+        assert!(error < TOLERANCE, "{name}, draft head: relative error {error}");
+    }
+}
+
+#[test]
+fn llama_files_match_the_reference() {
+    assert_matches_reference("llama", EXACT);
+}
+
+#[test]
+fn rope_factors_stored_as_a_tensor_match_the_reference() {
+    assert_matches_reference("llama3-rope", EXACT);
+}
+
+#[test]
+fn qwen2_and_qwen3_files_match_the_reference() {
+    for name in ["qwen2", "qwen3", "qwen3-yarn", "qwen3_moe"] {
+        assert_matches_reference(name, EXACT);
+    }
+}
+
+#[test]
+fn hybrid_files_match_the_reference() {
+    for name in ["qwen3_next", "qwen3_5", "qwen3_5_moe"] {
+        assert_matches_reference(name, EXACT);
+    }
+}
+
+#[test]
+fn files_with_the_older_interleaved_projection_match_the_reference() {
+    let options = Options {
+        legacy_input: true,
+        ..EXACT
+    };
+    assert_matches_reference("qwen3_next", options);
+}
+
+#[test]
+fn files_with_fused_experts_and_a_list_of_layers_match_the_reference() {
+    let options = Options {
+        fused_experts: true,
+        layer_list: true,
+        ..EXACT
+    };
+    assert_matches_reference("qwen3_5_moe", options);
+}
+
+#[test]
+fn files_that_keep_the_order_of_sums_change_no_bit() {
+    for name in ["llama", "qwen2", "qwen3", "qwen3-yarn", "qwen3_moe", "qwen3_next"] {
+        let fixture = Fixture::read(name);
+        let (plain, checkpoint) = (fixture.checkpoint(), converted(&fixture, EXACT));
+        let expected = logits(&fixture, &plain, 1);
+        assert_same_bits(&logits(&fixture, &checkpoint, 1), &expected, name);
+    }
+    let fixture = Fixture::read("qwen3_next");
+    let expected = draft_logits(&fixture, &fixture.checkpoint());
+    let drafts = draft_logits(&fixture, &converted(&fixture, EXACT));
+    assert_same_bits(&drafts, &expected, "draft head");
+}
+
+#[test]
+fn quantised_storage_computes_as_its_values_do_in_full_precision() {
+    let fixture = Fixture::read("llama");
+    let exact = logits(&fixture, &fixture.checkpoint(), 2);
+    for (matrices, loss) in [(DType::F16, 2e-3), (DType::Q8_0, 5e-2)] {
+        let options = |widened| Options {
+            matrices,
+            widened,
+            ..EXACT
+        };
+        let packed = logits(&fixture, &converted(&fixture, options(false)), 2);
+        let wide = logits(&fixture, &converted(&fixture, options(true)), 2);
+        assert_same_bits(&packed, &wide, matrices.name());
+        let error = relative_error(&packed, &exact);
+        assert!(error > 0.0 && error < loss, "{matrices}: relative error {error}");
+    }
+}
