@@ -3,8 +3,18 @@
 use crate::ModelError;
 use serde_json::Value;
 
-/// Larger counts are damage, not models.
-const MAX_COUNT: u64 = 1 << 24;
+/// Larger counts, and larger widths made of two of them, are damage and not models. Within these bounds no product
+/// that the layers form overflows, and row numbers fit 32 bits.
+const MAX_COUNT: usize = 1 << 20;
+
+/// The same for positions and vocabularies.
+const MAX_TOKENS: usize = 1 << 24;
+
+/// The same for layers.
+const MAX_LAYERS: usize = 1 << 10;
+
+/// The same for the taps of a convolution.
+const MAX_TAPS: usize = 64;
 
 /// A JSON object of configuration fields.
 #[derive(Clone, Copy, Debug)]
@@ -36,23 +46,55 @@ impl<'a> Config<'a> {
 
     /// A positive count.
     pub fn count(&self, field: &str) -> Result<usize, ModelError> {
-        let value = self
-            .get(field)
-            .ok_or_else(|| ModelError::config(field, "missing"))?;
-        positive(field, value)
+        within(field, self.required(field)?, MAX_COUNT)
     }
 
     /// A positive count, or `default` when absent.
     pub fn count_or(&self, field: &str, default: usize) -> Result<usize, ModelError> {
         self.get(field)
-            .map_or(Ok(default), |value| positive(field, value))
+            .map_or(Ok(default), |value| within(field, value, MAX_COUNT))
+    }
+
+    /// The number of layers.
+    pub fn layers(&self) -> Result<usize, ModelError> {
+        let field = "num_hidden_layers";
+        within(field, self.required(field)?, MAX_LAYERS)
+    }
+
+    /// The size of the vocabulary.
+    pub fn vocabulary(&self) -> Result<usize, ModelError> {
+        let field = "vocab_size";
+        within(field, self.required(field)?, MAX_TOKENS)
+    }
+
+    /// The longest sequence, or `default` when absent.
+    pub fn positions_or(&self, default: usize) -> Result<usize, ModelError> {
+        let field = "max_position_embeddings";
+        self.get(field)
+            .map_or(Ok(default), |value| within(field, value, MAX_TOKENS))
+    }
+
+    /// The taps of a convolution: 2 or more, 4 when absent.
+    pub fn taps(&self, field: &str) -> Result<usize, ModelError> {
+        match self.count_or(field, 4)? {
+            taps if (2..=MAX_TAPS).contains(&taps) => Ok(taps),
+            other => Err(ModelError::config(
+                field,
+                format!("{other} is not within 2..={MAX_TAPS}"),
+            )),
+        }
+    }
+
+    fn required(&self, field: &str) -> Result<&'a Value, ModelError> {
+        self.get(field)
+            .ok_or_else(|| ModelError::config(field, "missing"))
     }
 
     /// A count that may be zero, or `default` when absent.
     pub fn size_or(&self, field: &str, default: usize) -> Result<usize, ModelError> {
         match self.get(field) {
             Some(value) if value.as_u64() == Some(0) => Ok(0),
-            Some(value) => positive(field, value),
+            Some(value) => within(field, value, MAX_COUNT),
             None => Ok(default),
         }
     }
@@ -114,8 +156,8 @@ impl<'a> Config<'a> {
         let list = value.as_array().ok_or_else(bad)?;
         let index = |item: &Value| {
             item.as_u64()
+                .and_then(|i| usize::try_from(i).ok())
                 .filter(|i| *i < MAX_COUNT)
-                .map(|i| i as usize)
                 .ok_or_else(bad)
         };
         list.iter().map(index).collect::<Result<Vec<_>, _>>().map(Some)
@@ -131,13 +173,20 @@ impl<'a> Config<'a> {
     }
 
     /// Whether the output matrix is the embedding; the flag appears at both levels of multimodal files.
+    /// `default` also decides where the levels contradict each other.
     pub fn tied(&self, default: bool) -> Result<bool, ModelError> {
-        match self.get_any("tie_word_embeddings") {
-            Some(value) => value.as_bool().ok_or_else(|| {
-                ModelError::config("tie_word_embeddings", format!("{value} is not true or false"))
-            }),
-            None => Ok(default),
-        }
+        let field = "tie_word_embeddings";
+        let outer = Self {
+            fields: self.outer,
+            outer: self.outer,
+        };
+        let inner_flag = self.flag_or(field, outer.flag_or(field, default)?)?;
+        let outer_flag = outer.flag_or(field, inner_flag)?;
+        Ok(if inner_flag == outer_flag {
+            inner_flag
+        } else {
+            default
+        })
     }
 
     /// A pair such as `time_step_limit`, whose bounds may be infinite (written as an object or null).
@@ -149,26 +198,31 @@ impl<'a> Config<'a> {
             Value::Number(n) => n.as_f64().map_or(open, |n| n as f32),
             _ => open,
         };
-        match value.as_array().map(Vec::as_slice) {
-            Some([low, high]) => Ok((bound(low, 0.0), bound(high, f32::INFINITY))),
-            _ => Err(ModelError::config(field, format!("{value} is not a pair"))),
-        }
+        let pair = match value.as_array().map(Vec::as_slice) {
+            Some([low, high]) => Some((bound(low, 0.0), bound(high, f32::INFINITY))),
+            _ => None,
+        };
+        pair.filter(|(low, high)| low <= high)
+            .ok_or_else(|| ModelError::config(field, format!("{value} is not a pair of bounds")))
     }
 }
 
-fn positive(field: &str, value: &Value) -> Result<usize, ModelError> {
-    match value.as_u64() {
-        Some(n) if (1..=MAX_COUNT).contains(&n) => Ok(n as usize),
-        _ => Err(ModelError::config(
-            field,
-            format!("{value} is not a count within 1..={MAX_COUNT}"),
-        )),
-    }
+fn within(field: &str, value: &Value, limit: usize) -> Result<usize, ModelError> {
+    let count = value.as_u64().and_then(|n| usize::try_from(n).ok());
+    count
+        .filter(|n| (1..=limit).contains(n))
+        .ok_or_else(|| ModelError::config(field, format!("{value} is not a count within 1..={limit}")))
 }
 
 fn number(field: &str, value: &Value) -> Result<f32, ModelError> {
     let number = value.as_f64().map(|n| n as f32).filter(|n| n.is_finite());
     number.ok_or_else(|| ModelError::config(field, format!("{value} is not a finite number")))
+}
+
+/// A width of `count` times `size`, the second of which `field` gives.
+pub(crate) fn width(field: &str, count: usize, size: usize) -> Result<usize, ModelError> {
+    let product = count.checked_mul(size).filter(|width| *width <= MAX_COUNT);
+    product.ok_or_else(|| ModelError::config(field, format!("{count} times {size} is above {MAX_COUNT}")))
 }
 
 /// Fails unless `part` divides `whole`.

@@ -152,6 +152,11 @@ pub(crate) fn translate(
             format!("{blocks} with {drafts} draft layers"),
         ));
     };
+    let bias = "blk.0.attn_q.bias";
+    if architecture != "qwen2" && checkpoint.raw_tensor(bias).is_some() {
+        let why = format!("files of architecture `{architecture}` with biases are not supported");
+        return Err(ModelError::config(bias, why));
+    }
     let embedding = checkpoint.require("token_embd.weight")?;
     let mut config = Map::new();
     config.insert("model_type".into(), json!(model_type));
@@ -255,7 +260,6 @@ impl Reader<'_> {
             rope.insert("rope_type".into(), json!(kind));
             let numbers = [
                 ("rope.scaling.factor", "factor"),
-                ("rope.scaling.attn_factor", "attention_factor"),
                 ("rope.scaling.yarn_beta_fast", "beta_fast"),
                 ("rope.scaling.yarn_beta_slow", "beta_slow"),
             ];
@@ -269,9 +273,22 @@ impl Reader<'_> {
                 "original_max_position_embeddings",
             )];
             self.copy(&mut rope, &original)?;
+            if let Some(factor) = self.attention_factor()? {
+                rope.insert("attention_factor".into(), json!(factor));
+            }
         }
         config.insert("rope_parameters".into(), Value::Object(rope));
         Ok(())
+    }
+
+    /// Files state a multiple of the factor that follows from the scaling; mostly one, which says nothing.
+    fn attention_factor(&self) -> Result<Option<f32>, ModelError> {
+        let mut multiple = 1.0;
+        for key in ["rope.scaling.attn_factor", "rope.scaling.yarn_attn_factor"] {
+            multiple *= self.number(key)?.unwrap_or(1.0);
+        }
+        let factor = self.number("rope.scaling.factor")?.unwrap_or(1.0).max(1.0);
+        Ok(((multiple - 1.0_f32).abs() > 0.0).then(|| multiple * (0.1 * factor.ln() + 1.0)))
     }
 
     fn read_experts(&self, config: &mut Map<String, Value>) -> Result<(), ModelError> {

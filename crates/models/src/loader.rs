@@ -125,10 +125,10 @@ impl<'a, B: Backend> Loader<'a, B> {
         self.backend
     }
 
-    /// Whether a tensor is there. From a configuration alone, `assumed`.
+    /// Whether a tensor is there, of whatever type. From a configuration alone, `assumed`.
     pub fn has(&self, name: &str, assumed: bool) -> bool {
         match &self.source {
-            Source::Stored { checkpoint, .. } => checkpoint.tensor(&self.stored_name(name)).is_some(),
+            Source::Stored { checkpoint, .. } => checkpoint.raw_tensor(&self.stored_name(name)).is_some(),
             Source::ConfigOnly(_) => assumed,
         }
     }
@@ -151,13 +151,13 @@ impl<'a, B: Backend> Loader<'a, B> {
                 RowOrder::Stored => stored_rows,
                 RowOrder::Picked(rows) => rows.len(),
             };
-            let (dtype, data) = match self.find(&part.name, &part.stored)? {
-                Some(view) => (view.dtype, view.data),
-                None => (self.assumed_dtype(), &[][..]),
+            let (name, dtype, data) = match self.find(&part.name, &part.stored)? {
+                Some(view) => (view.name, view.dtype, view.data),
+                None => (part.name.as_str(), self.assumed_dtype(), &[][..]),
             };
             self.count(&part.name, dtype, taken * columns);
             device_parts.push(WeightPart {
-                name: &part.name,
+                name,
                 dtype,
                 stored_rows,
                 columns,
@@ -181,14 +181,7 @@ impl<'a, B: Backend> Loader<'a, B> {
             return Ok(vec![0.0; elements]);
         };
         self.count(name, view.dtype, elements);
-        let values = decode(&view)?;
-        match values.iter().position(|value| !value.is_finite()) {
-            Some(index) => Err(ModelError::NotFinite {
-                name: name.to_owned(),
-                index,
-            }),
-            None => Ok(values),
-        }
+        finite(view.name, decode(&view)?)
     }
 
     /// A small tensor on the device.
@@ -209,7 +202,7 @@ impl<'a, B: Backend> Loader<'a, B> {
                 *value = -value.exp();
             }
         }
-        self.upload(&values)
+        self.upload(&finite(&self.stored_name(name), values)?)
     }
 
     fn stored_name(&self, name: &str) -> String {
@@ -259,15 +252,26 @@ impl<'a, B: Backend> Loader<'a, B> {
     fn count(&self, name: &str, dtype: DType, elements: usize) {
         let bytes = dtype.bytes_for(elements).unwrap_or(0) as u64;
         let mut stats = self.stats.borrow_mut();
-        if name.starts_with("mtp.") {
-            stats.draft_parameters += elements as u64;
+        let parameters = if name.starts_with("mtp.") {
+            &mut stats.draft_parameters
         } else {
-            stats.parameters += elements as u64;
-        }
+            &mut stats.parameters
+        };
+        *parameters = parameters.saturating_add(elements as u64);
         let entry = stats.by_dtype.entry(dtype).or_default();
-        entry.0 += elements as u64;
-        entry.1 += bytes;
+        entry.0 = entry.0.saturating_add(elements as u64);
+        entry.1 = entry.1.saturating_add(bytes);
         (self.progress)(bytes);
+    }
+}
+
+fn finite(name: &str, values: Vec<f32>) -> Result<Vec<f32>, ModelError> {
+    match values.iter().position(|value| !value.is_finite()) {
+        Some(index) => Err(ModelError::NotFinite {
+            name: name.to_owned(),
+            index,
+        }),
+        None => Ok(values),
     }
 }
 

@@ -1,6 +1,7 @@
 //! Bamba: Mamba2 layers, a few of them attention, each followed by a gated feed-forward.
 
 use super::builder::{Builder, Frame};
+use crate::config::{divides, width};
 use crate::layers::{BlockOp, Mamba2Config, Mamba2Norm, Mlp, NormKind};
 use crate::{Config, Decoder, Loader, ModelError};
 use paceline_device::{Backend, GateOrder};
@@ -11,7 +12,7 @@ pub(crate) fn build<B: Backend>(
 ) -> Result<Decoder<B>, ModelError> {
     let mut builder = Builder::new(loader, config, NormKind::Plain, "rms_norm_eps")?;
     builder.expect_silu()?;
-    let layers = config.count("num_hidden_layers")?;
+    let layers = config.layers()?;
     let attention = builder.attention_config()?;
     let mamba = mamba_config(&builder)?;
     let rope = builder.rope(attention.head_dim)?;
@@ -46,15 +47,26 @@ pub(crate) fn build<B: Backend>(
 pub(crate) fn mamba_config<B: Backend>(builder: &Builder<'_, B>) -> Result<Mamba2Config, ModelError> {
     let config = builder.config;
     let heads = config.count("mamba_n_heads")?;
-    let expanded = config.count_or("mamba_expand", 2)? * builder.hidden;
+    let expanded = width(
+        "mamba_expand",
+        builder.hidden,
+        config.count_or("mamba_expand", 2)?,
+    )?;
     let head_dim = match config.get("mamba_d_head") {
-        None => crate::config::divides("mamba_n_heads", expanded, heads)?,
-        Some(value) if value == "auto" => crate::config::divides("mamba_n_heads", expanded, heads)?,
+        None => divides("mamba_n_heads", expanded, heads)?,
+        Some(value) if value == "auto" => divides("mamba_n_heads", expanded, heads)?,
         Some(_) => config.count("mamba_d_head")?,
     };
+    let inner = width("mamba_d_head", heads, head_dim)?;
+    let (state, groups) = (
+        config.count("mamba_d_state")?,
+        config.count_or("mamba_n_groups", 1)?,
+    );
+    divides("mamba_n_groups", heads, groups)?;
+    width("mamba_d_state", groups, state)?;
     let bias = config.flag_or("mamba_proj_bias", false)?;
     let norm = Mamba2Norm {
-        group: heads * head_dim,
+        group: inner,
         order: GateOrder::GateThenNorm,
         eps: builder.eps,
     };
@@ -62,9 +74,9 @@ pub(crate) fn mamba_config<B: Backend>(builder: &Builder<'_, B>) -> Result<Mamba
         hidden: builder.hidden,
         heads,
         head_dim,
-        state: config.count("mamba_d_state")?,
-        groups: config.count_or("mamba_n_groups", 1)?,
-        conv_width: config.count_or("mamba_d_conv", 4)?,
+        state,
+        groups,
+        conv_width: config.taps("mamba_d_conv")?,
         conv_bias: config.flag_or("mamba_conv_bias", true)?,
         input_bias: bias,
         output_bias: bias,

@@ -42,6 +42,9 @@ impl<'a, B: Backend> Builder<'a, B> {
     ) -> Result<Self, ModelError> {
         let hidden = config.count("hidden_size")?;
         let eps = config.number_or(eps_field, 1e-6)?;
+        if eps < 0.0 {
+            return Err(ModelError::config(eps_field, format!("{eps} is negative")));
+        }
         Ok(Self {
             loader,
             config,
@@ -99,7 +102,7 @@ impl<'a, B: Backend> Builder<'a, B> {
             norm_kind,
             ..
         } = self;
-        let vocabulary = config.count("vocab_size")?;
+        let vocabulary = config.vocabulary()?;
         let embedding = loader.matrix(&format!("{}.weight", frame.embedding), vocabulary, hidden)?;
         let assumed_tied = !loader.has("lm_head.weight", true);
         let tied = config.tied(assumed_tied)?;
@@ -114,7 +117,7 @@ impl<'a, B: Backend> Builder<'a, B> {
             hidden,
             vocabulary,
             layers: frame.layers,
-            max_positions: config.count_or("max_position_embeddings", 2048)?,
+            max_positions: config.positions_or(2048)?,
             eos: eos_tokens(config)?,
             tied,
         };
@@ -143,6 +146,7 @@ impl<B: Backend> Builder<'_, B> {
             Some(_) => self.config.count("head_dim")?,
             None => crate::config::divides("num_attention_heads", self.hidden, heads)?,
         };
+        crate::config::width("head_dim", heads, head_dim)?;
         Ok((heads, kv_heads, head_dim))
     }
 
@@ -166,12 +170,12 @@ impl<B: Backend> Builder<'_, B> {
 
     /// The rope of the configuration, with the divisors that GGUF files store as a tensor.
     pub(crate) fn rope(&self, head_dim: usize) -> Result<RopeConfig, ModelError> {
-        let mut rope = RopeConfig::read(self.config, head_dim)?;
+        let rope = RopeConfig::read(self.config, head_dim)?;
         if self.loader.gguf().is_some() && self.loader.has("rope_freqs.weight", false) {
             let factors = self
                 .loader
                 .vector("rope_freqs.weight", &[rope.frequencies.len()])?;
-            rope.divide_by(&factors)?;
+            return rope.divide_by(&factors);
         }
         Ok(rope)
     }
@@ -193,7 +197,7 @@ pub(crate) fn attention_layers(config: &Config<'_>, field: &str) -> Result<Optio
     let Some(kinds) = config.texts(field)? else {
         return Ok(None);
     };
-    let layers = config.count("num_hidden_layers")?;
+    let layers = config.layers()?;
     if kinds.len() != layers {
         return Err(ModelError::config(
             field,

@@ -12,7 +12,7 @@ pub(crate) fn build<B: Backend>(
 ) -> Result<Decoder<B>, ModelError> {
     let mut builder = Builder::new(loader, config, NormKind::Plain, "rms_norm_eps")?;
     builder.expect_silu()?;
-    let layers = config.count("num_hidden_layers")?;
+    let layers = config.layers()?;
     let attention = builder.attention_config()?;
     let mamba = falcon_mamba(&builder)?;
     let rope = builder.rope(attention.head_dim)?;

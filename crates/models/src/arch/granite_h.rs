@@ -47,9 +47,22 @@ pub(crate) fn build<B: Backend>(
         rope,
         embedding_scale: config.number_or("embedding_multiplier", 1.0)?,
         residual_scale: config.number_or("residual_multiplier", 1.0)?,
-        logit_scale: 1.0 / config.number_or("logits_scaling", 1.0)?,
+        logit_scale: logit_scale(config)?,
     };
     builder.finish(frame, blocks)
+}
+
+/// Logits are divided by the field.
+fn logit_scale(config: &Config<'_>) -> Result<f32, ModelError> {
+    let scale = 1.0 / config.number_or("logits_scaling", 1.0)?;
+    if scale.is_finite() {
+        Ok(scale)
+    } else {
+        Err(ModelError::config(
+            "logits_scaling",
+            "nothing can be divided by it",
+        ))
+    }
 }
 
 fn feed_forward<B: Backend>(builder: &Builder<'_, B>, prefix: &str) -> Result<BlockOp<B>, ModelError> {

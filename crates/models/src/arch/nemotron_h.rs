@@ -1,6 +1,7 @@
 //! Nemotron-H: each layer is one thing behind one norm: Mamba2, attention, feed-forward or experts.
 
 use super::builder::{Builder, Frame};
+use crate::config::{divides, width};
 use crate::layers::{
     BlockOp, ExpertLayout, Mamba2Config, Mamba2Norm, Mlp, Moe, MoeConfig, NormKind, RouterKind, SharedExpert,
 };
@@ -21,6 +22,12 @@ pub(crate) fn build<B: Backend>(
 ) -> Result<Decoder<B>, ModelError> {
     let mut builder = Builder::new(loader, config, NormKind::Plain, "layer_norm_epsilon")?;
     let kinds = layer_kinds(config)?;
+    let layers = config.get("num_hidden_layers").map(|_| config.layers());
+    let layers = layers.transpose()?.unwrap_or(kinds.len());
+    if kinds.len() != layers || kinds.is_empty() {
+        let why = format!("{} entries for {layers} layers", kinds.len());
+        return Err(ModelError::config("layers_block_type", why));
+    }
     for (layer, kind) in kinds.iter().enumerate() {
         let prefix = format!("backbone.layers.{layer}");
         let mixer = format!("{prefix}.mixer");
@@ -93,15 +100,18 @@ fn mamba_config<B: Backend>(builder: &Builder<'_, B>) -> Result<Mamba2Config, Mo
     let heads = config.count("mamba_num_heads")?;
     let head_dim = config.count("mamba_head_dim")?;
     let groups = config.count("n_groups")?;
-    let group = crate::config::divides("n_groups", heads * head_dim, groups)?;
+    let state = config.count("ssm_state_size")?;
+    divides("n_groups", heads, groups)?;
+    width("ssm_state_size", groups, state)?;
+    let group = width("mamba_head_dim", heads, head_dim)? / groups;
     let bias = config.flag_or("mamba_proj_bias", config.flag_or("use_bias", false)?)?;
     Ok(Mamba2Config {
         hidden: builder.hidden,
         heads,
         head_dim,
-        state: config.count("ssm_state_size")?,
+        state,
         groups,
-        conv_width: config.count_or("conv_kernel", 4)?,
+        conv_width: config.taps("conv_kernel")?,
         conv_bias: config.flag_or("use_conv_bias", true)?,
         input_bias: bias,
         output_bias: bias,
@@ -125,7 +135,7 @@ fn experts<B: Backend>(builder: &Builder<'_, B>, prefix: &str) -> Result<Moe<B>,
     }
     let experts = config.count("n_routed_experts")?;
     let groups = config.count_or("n_group", 1)?;
-    crate::config::divides("n_group", experts, groups)?;
+    divides("n_group", experts, groups)?;
     let moe = MoeConfig {
         hidden,
         width: config.count("moe_intermediate_size")?,

@@ -88,7 +88,7 @@ fn layer_kinds(config: &Config<'_>) -> Result<Vec<bool>, ModelError> {
         return Ok(kinds);
     }
     let every = config.count_or("full_attention_interval", 4)?;
-    Ok((1..=config.count("num_hidden_layers")?)
+    Ok((1..=config.layers()?)
         .map(|layer| layer.is_multiple_of(every))
         .collect())
 }

@@ -1,6 +1,6 @@
 //! The plain transformer that Llama, Qwen2, Qwen3 and Qwen3-MoE share.
 
-use super::builder::{Builder, Frame};
+use super::builder::{Builder, Frame, attention_layers};
 use crate::layers::{BlockOp, ExpertLayout, Mlp, Moe, MoeConfig, NormKind, RouterKind};
 use crate::{Config, Decoder, Loader, ModelError};
 use paceline_device::Backend;
@@ -29,7 +29,14 @@ pub(crate) fn build<B: Backend>(
             "sliding-window attention is not supported",
         ));
     }
-    let layers = config.count("num_hidden_layers")?;
+    let layers = config.layers()?;
+    let kinds = attention_layers(config, "layer_types")?.unwrap_or_default();
+    if kinds.iter().any(|is_attention| !is_attention) {
+        return Err(ModelError::config(
+            "layer_types",
+            "every layer of this architecture is full attention",
+        ));
+    }
     let mut attention = builder.attention_config()?;
     if family.qkv_bias {
         (attention.qkv_bias, attention.output_bias) = (true, false);
