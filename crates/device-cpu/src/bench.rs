@@ -72,12 +72,9 @@ fn measure_copies(threads: usize, dtype: DType, sizes: [usize; 3], copies: usize
     let x: Vec<f32> = (0..rows * inputs).map(|i| (i % 17) as f32 * 0.1 - 0.8).collect();
     let mut out = vec![0.0; rows * outputs];
     let view = Out::over(&mut out, outputs);
-    let pass = || {
-        for w in &weights {
-            linear(&pool, In::over(&x, inputs), w, None, None, view);
-        }
-    };
-    let seconds = median_seconds(pass) / copies as f64;
+    let seconds = median_seconds(&weights, |w| {
+        linear(&pool, In::over(&x, inputs), w, None, None, view);
+    });
     black_box(&out);
     OpTiming {
         name: format!("linear {dtype}"),
@@ -90,30 +87,39 @@ fn measure_copies(threads: usize, dtype: DType, sizes: [usize; 3], copies: usize
 
 /// GB/s at which all threads together read `bytes` of memory, which should be more than the caches hold.
 pub fn measure_bandwidth(threads: usize, bytes: usize) -> f64 {
-    const PIECE: usize = 1 << 16;
+    /// Elements of a piece, and of what is timed at a time.
+    const PIECE: usize = 1 << 15;
+    const WINDOW: usize = 1 << 20;
     let pool = Pool::new(threads, Instructions::detect());
     // Ones rather than zeros: pages that were never written all read the same physical page.
     let data = vec![1.0_f32; (bytes / size_of::<f32>()).max(LANES)];
-    let pieces: Vec<&[f32]> = data.chunks(PIECE).collect();
+    let windows: Vec<&[f32]> = data.chunks_exact(WINDOW.min(data.len())).collect();
     let total = AtomicU32::new(0);
-    let seconds = median_seconds(|| {
-        pool.run(pieces.len(), |piece, _| {
-            let sum = pool.instructions().run(Sum(pieces[piece]));
+    let seconds = median_seconds(&windows, |window| {
+        pool.run(window.len().div_ceil(PIECE), |piece, _| {
+            let part = &window[piece * PIECE..window.len().min((piece + 1) * PIECE)];
+            let sum = pool.instructions().run(Sum(part));
             total.fetch_xor(sum.to_bits(), Ordering::Relaxed);
         });
     });
     black_box(total.into_inner());
-    size_of_val(data.as_slice()) as f64 / seconds / 1e9
+    size_of_val(windows[0]) as f64 / seconds / 1e9
 }
 
-fn median_seconds(mut pass: impl FnMut()) -> f64 {
-    pass();
+/// Median over single calls, so that the machine's other work disturbs few of them. Operands are used in turn.
+fn median_seconds<T>(operands: &[T], mut call: impl FnMut(&T)) -> f64 {
+    operands.iter().for_each(&mut call);
     let mut times = Vec::new();
-    let start = Instant::now();
-    while times.len() < PASSES || start.elapsed() < ENOUGH {
-        let start = Instant::now();
-        pass();
-        times.push(start.elapsed());
+    let begin = Instant::now();
+    for pass in 0.. {
+        if pass >= PASSES && begin.elapsed() >= ENOUGH {
+            break;
+        }
+        for operand in operands {
+            let start = Instant::now();
+            call(operand);
+            times.push(start.elapsed());
+        }
     }
     times.sort_unstable();
     times[times.len() / 2].as_secs_f64()

@@ -42,6 +42,8 @@ pub(crate) trait Simd: Copy + Send + Sync + 'static {
     /// Sixteen readable elements at `from`.
     unsafe fn load_bf16_pairs(self, from: *const u16) -> [Self::F; 2];
 
+    /// Asks for a cache line that will be needed soon. Any address will do.
+    fn prefetch(self, at: *const u8);
     fn add(self, a: Self::F, b: Self::F) -> Self::F;
     fn sub(self, a: Self::F, b: Self::F) -> Self::F;
     fn mul(self, a: Self::F, b: Self::F) -> Self::F;
@@ -220,6 +222,7 @@ impl Simd for Portable {
         // SAFETY: forwarded.
         [0, 1].map(|place| unsafe { gather(from, |pair| f32::from_bits(u32::from(pair[place]) << 16)) })
     }
+    fn prefetch(self, _at: *const u8) {}
     fn add(self, a: Self::F, b: Self::F) -> Self::F {
         zip(a, b, |a, b| a + b)
     }
@@ -270,7 +273,7 @@ pub use avx2::Avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx2 {
     use super::{Kernel, LANES, Simd};
-    #[expect(
+    #[allow(
         clippy::wildcard_imports,
         reason = "a list of intrinsics says nothing the code does not"
     )]
@@ -369,6 +372,11 @@ mod avx2 {
                     _mm256_castsi256_ps(_mm256_and_si256(pairs, high)),
                 ]
             }
+        }
+        #[inline(always)]
+        fn prefetch(self, at: *const u8) {
+            // SAFETY: see above; this reads nothing.
+            unsafe { _mm_prefetch::<_MM_HINT_T0>(at.cast()) }
         }
         #[inline(always)]
         fn add(self, a: __m256, b: __m256) -> __m256 {

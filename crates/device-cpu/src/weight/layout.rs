@@ -28,6 +28,8 @@ pub(crate) trait Layout: Send + Sync + 'static {
     /// Panels to work on at a time for a single row: four where weights are read as they are, fewer where
     /// widening them already fills the time that a multiply-add takes.
     const PANELS: usize = 2;
+    /// Bytes of the codes of two inputs.
+    const PAIR_BYTES: usize;
     /// Whether the scales of several panels are too many to be kept in registers.
     const RELOAD_SCALES: bool = false;
     /// What a group needs besides its codes.
@@ -109,6 +111,7 @@ macro_rules! plain_layout {
         impl Layout for $name {
             const GROUP: usize = PLAIN_GROUP;
             const PANELS: usize = 4;
+            const PAIR_BYTES: usize = 2 * PANEL * size_of::<$element>();
             type Scales<S: Simd> = ();
 
             #[inline(always)]
@@ -264,6 +267,7 @@ pub(crate) struct Scaled<C>(PhantomData<C>);
 
 impl<C: Codes> Layout for Scaled<C> {
     const GROUP: usize = BLOCK;
+    const PAIR_BYTES: usize = C::PAIR_BYTES;
     type Scales<S: Simd> = Wide<S>;
 
     #[inline(always)]
@@ -288,6 +292,7 @@ pub(crate) struct Affine<C>(PhantomData<C>);
 
 impl<C: Codes> Layout for Affine<C> {
     const GROUP: usize = BLOCK;
+    const PAIR_BYTES: usize = C::PAIR_BYTES;
     const RELOAD_SCALES: bool = true;
     type Scales<S: Simd> = [Wide<S>; 2];
 
@@ -313,6 +318,7 @@ pub(crate) struct SuperAffine<C>(PhantomData<C>);
 
 impl<C: Codes> Layout for SuperAffine<C> {
     const GROUP: usize = BLOCK;
+    const PAIR_BYTES: usize = C::PAIR_BYTES;
     const RELOAD_SCALES: bool = true;
     type Scales<S: Simd> = [Wide<S>; 2];
 
@@ -344,6 +350,7 @@ pub(crate) struct SuperScaled;
 
 impl Layout for SuperScaled {
     const GROUP: usize = 16;
+    const PAIR_BYTES: usize = Bytes::PAIR_BYTES;
     type Scales<S: Simd> = Wide<S>;
 
     #[inline(always)]
