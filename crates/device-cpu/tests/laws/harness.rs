@@ -187,15 +187,18 @@ impl Session {
         let per_request = self.tables.limits.blocks_per_request;
         let rows = self.token_rows();
         let mut first = Vec::new();
-        let mut blocks = Vec::new();
-        for (row, chunk) in chunks.iter().enumerate() {
+        for row in 0..chunks.len() {
             let before: usize = chunks[..row].iter().map(|chunk| chunk.tokens.len()).sum();
             first.push(before as i32);
-            blocks.extend((0..per_request).map(|block| {
-                let scattered = (per_request - 1 - block) * self.requests + chunk.request;
-                scattered as i32
-            }));
         }
+        // The table has a row per slot, and slots run against requests.
+        let blocks: Vec<i32> = (0..self.requests)
+            .flat_map(|slot| {
+                let request = self.requests - 1 - slot;
+                (0..per_request).map(move |block| (per_request - 1 - block, request))
+            })
+            .map(|(block, request)| (block * self.requests + request) as i32)
+            .collect();
         let request_of: Vec<i32> = chunks
             .iter()
             .enumerate()
