@@ -1,0 +1,23 @@
+//! What runs in the next step, and the loop that keeps steps in flight. Pure host code on plain data: no device
+//! types, no IO, no waiting but for the oldest step's output.
+//!
+//! [`Scheduler`] turns requests into [`StepPlan`](paceline_types::StepPlan)s and step outputs into
+//! [`Delivery`]s. [`Pipeline`] runs it against a [`StepRunner`] with up to four steps in flight.
+
+mod clock;
+mod config;
+mod counters;
+mod pipeline;
+mod policy;
+mod record;
+mod request;
+mod scheduler;
+
+pub use clock::{Clock, RealClock};
+pub use config::{InvalidConfig, RecurrentConfig, SchedulerConfig};
+pub use counters::Counters;
+pub use pipeline::{Pipeline, RunnerFault, StepRunner, Stepped};
+pub use policy::{DraftPolicy, FixedDrafts, RequestView};
+pub use record::{HostWaits, PipelineTotals, Span, StepRecord};
+pub use request::{Delivery, Finish, GroupId, NewRequest, Rejection, RequestId};
+pub use scheduler::Scheduler;

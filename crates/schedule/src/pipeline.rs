@@ -1,0 +1,187 @@
+//! The one step loop: plan, submit, collect the oldest, deliver. With depth 1 it is the plain loop, with more
+//! the host works while the device does; there is no second path.
+
+use crate::clock::Clock;
+use crate::record::{PipelineTotals, Span, StepRecord};
+use crate::request::Delivery;
+use crate::scheduler::Scheduler;
+use paceline_types::{StepOutput, StepPlan};
+use std::collections::VecDeque;
+
+/// Runs steps, in order.
+pub trait StepRunner {
+    /// A step on its way: owns what the step needs until it is collected.
+    type InFlight;
+
+    /// Hands a step to the device. Must not wait for it.
+    fn submit(&mut self, plan: &StepPlan) -> Result<Self::InFlight, RunnerFault>;
+
+    /// Waits for the oldest step in flight. The only call that may block.
+    fn collect(&mut self, step: Self::InFlight) -> Result<StepOutput, RunnerFault>;
+}
+
+/// The device failed; no further step can be run.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the device failed: {0}")]
+pub struct RunnerFault(pub String);
+
+/// A scheduler, a device and the steps between them.
+pub struct Pipeline<R: StepRunner, C: Clock> {
+    scheduler: Scheduler,
+    runner: R,
+    clock: C,
+    depth: usize,
+    in_flight: VecDeque<Flight<R::InFlight>>,
+    /// There was nothing to plan after the newest step: what the device idles until the next is no bubble.
+    ran_dry: bool,
+    /// When the device ended the step collected last.
+    device_end: Option<u64>,
+    totals: PipelineTotals,
+}
+
+struct Flight<T> {
+    plan: StepPlan,
+    step: T,
+    record: StepRecord,
+    ran_dry: bool,
+}
+
+/// What one turn of the loop did.
+#[derive(Debug, Default)]
+pub struct Stepped {
+    /// For the requests' streams, in order.
+    pub deliveries: Vec<Delivery>,
+    /// A step was submitted.
+    pub submitted: bool,
+    /// The step that was collected.
+    pub collected: Option<StepRecord>,
+}
+
+impl Stepped {
+    /// Whether nothing was done: there is no work until a request arrives.
+    pub fn is_idle(&self) -> bool {
+        !self.submitted && self.collected.is_none() && self.deliveries.is_empty()
+    }
+}
+
+impl<R: StepRunner, C: Clock> Pipeline<R, C> {
+    /// A pipeline with up to `depth` steps in flight, 1 to 4.
+    pub fn new(scheduler: Scheduler, runner: R, clock: C, depth: usize) -> Self {
+        assert!(
+            (1..=4).contains(&depth),
+            "pipeline depth {depth} is not within 1..=4"
+        );
+        Self {
+            scheduler,
+            runner,
+            clock,
+            depth,
+            in_flight: VecDeque::with_capacity(depth),
+            ran_dry: true,
+            device_end: None,
+            totals: PipelineTotals::default(),
+        }
+    }
+
+    /// One turn: plans and submits a step if there is work, then collects the oldest one if the pipeline is full
+    /// or there was nothing to plan.
+    pub fn step(&mut self) -> Result<Stepped, RunnerFault> {
+        let mut stepped = Stepped {
+            submitted: self.submit()?,
+            ..Stepped::default()
+        };
+        if (self.in_flight.len() == self.depth || !stepped.submitted)
+            && let Some(oldest) = self.in_flight.pop_front()
+        {
+            stepped.collected = Some(self.collect(oldest, &mut stepped.deliveries)?);
+        }
+        stepped.deliveries.extend(self.scheduler.take_deliveries());
+        Ok(stepped)
+    }
+
+    fn submit(&mut self) -> Result<bool, RunnerFault> {
+        let begin = self.clock.now_ns();
+        let Some(plan) = self.scheduler.plan(begin) else {
+            self.ran_dry = true;
+            return Ok(false);
+        };
+        let planned = self.clock.now_ns();
+        let step = self.runner.submit(&plan)?;
+        let submitted = self.clock.now_ns();
+        let record = StepRecord::new(
+            &plan,
+            Span { begin, end: planned },
+            Span {
+                begin: planned,
+                end: submitted,
+            },
+            self.in_flight.len() + 1,
+        );
+        self.in_flight.push_back(Flight {
+            plan,
+            step,
+            record,
+            ran_dry: std::mem::take(&mut self.ran_dry),
+        });
+        Ok(true)
+    }
+
+    fn collect(
+        &mut self,
+        flight: Flight<R::InFlight>,
+        deliveries: &mut Vec<Delivery>,
+    ) -> Result<StepRecord, RunnerFault> {
+        let begin = self.clock.now_ns();
+        let output = self.runner.collect(flight.step)?;
+        let waited = self.clock.now_ns();
+        let mut record = flight.record;
+        record.device = output.device_ns;
+        if !flight.ran_dry {
+            record.bubble_ns = self.device_end.map(|end| record.device.0.saturating_sub(end));
+        }
+        self.device_end = Some(record.device.1);
+        *deliveries = self.scheduler.collect(&flight.plan, output);
+        record.wait = Span { begin, end: waited };
+        record.collect = Span {
+            begin: waited,
+            end: self.clock.now_ns(),
+        };
+        self.totals.add(&record);
+        Ok(record)
+    }
+
+    /// The scheduler.
+    pub fn scheduler(&self) -> &Scheduler {
+        &self.scheduler
+    }
+
+    /// The scheduler, to add, cancel and stop requests.
+    pub fn scheduler_mut(&mut self) -> &mut Scheduler {
+        &mut self.scheduler
+    }
+
+    /// The device.
+    pub fn runner(&self) -> &R {
+        &self.runner
+    }
+
+    /// The device, to look at or to tune.
+    pub fn runner_mut(&mut self) -> &mut R {
+        &mut self.runner
+    }
+
+    /// Steps in flight.
+    pub fn in_flight(&self) -> usize {
+        self.in_flight.len()
+    }
+
+    /// Whether there is no work and nothing in flight.
+    pub fn is_idle(&self) -> bool {
+        self.in_flight.is_empty() && self.scheduler.is_idle()
+    }
+
+    /// Sums over all steps.
+    pub fn totals(&self) -> PipelineTotals {
+        self.totals
+    }
+}

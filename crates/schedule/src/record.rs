@@ -1,0 +1,100 @@
+//! What the loop measures of itself.
+
+use paceline_types::StepPlan;
+
+/// A stretch of time, by the loop's clock.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Span {
+    /// Nanoseconds.
+    pub begin: u64,
+    /// Nanoseconds.
+    pub end: u64,
+}
+
+impl Span {
+    /// How long.
+    pub fn ns(&self) -> u64 {
+        self.end - self.begin
+    }
+}
+
+/// One step, seen from the host and from the device.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct StepRecord {
+    /// Number of the step.
+    pub step: u64,
+    /// Rows planned.
+    pub rows: usize,
+    /// Most tokens it could run.
+    pub tokens: usize,
+    /// Steps in flight once it was submitted, itself among them.
+    pub in_flight: usize,
+    /// Deciding what it does.
+    pub plan: Span,
+    /// Handing it to the device.
+    pub submit: Span,
+    /// Waiting for its output: the only place where the host waits.
+    pub wait: Span,
+    /// Taking its output in.
+    pub collect: Span,
+    /// The device at work, by the device's clock.
+    pub device: (u64, u64),
+    /// The device idle before it although there was work. `None`: there was no work, or no step before.
+    pub bubble_ns: Option<u64>,
+}
+
+impl StepRecord {
+    pub(crate) fn new(plan: &StepPlan, planned: Span, submit: Span, in_flight: usize) -> Self {
+        Self {
+            step: plan.step,
+            rows: plan.rows.len(),
+            tokens: plan.tokens(),
+            in_flight,
+            plan: planned,
+            submit,
+            ..Self::default()
+        }
+    }
+}
+
+/// How often and how long the host waited for the device, by place. There is one place, by construction:
+/// [`StepRunner::submit`](crate::StepRunner::submit) must not block.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct HostWaits {
+    /// Times a step's output was fetched.
+    pub collect: u64,
+    /// Time spent there.
+    pub collect_ns: u64,
+}
+
+/// Sums over all steps.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PipelineTotals {
+    /// Steps collected.
+    pub steps: u64,
+    /// Time spent planning.
+    pub plan_ns: u64,
+    /// Time spent submitting.
+    pub submit_ns: u64,
+    /// Time spent taking outputs in.
+    pub collect_ns: u64,
+    /// Time the device was at work.
+    pub device_ns: u64,
+    /// Time the device was idle although there was work.
+    pub bubble_ns: u64,
+    /// Where the host waited.
+    pub waits: HostWaits,
+}
+
+impl PipelineTotals {
+    pub(crate) fn add(&mut self, record: &StepRecord) {
+        self.steps += 1;
+        self.plan_ns += record.plan.ns();
+        self.submit_ns += record.submit.ns();
+        self.collect_ns += record.collect.ns();
+        self.device_ns += record.device.1.saturating_sub(record.device.0);
+        self.bubble_ns += record.bubble_ns.unwrap_or(0);
+        self.waits.collect += 1;
+        self.waits.collect_ns += record.wait.ns();
+    }
+}

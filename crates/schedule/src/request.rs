@@ -1,0 +1,201 @@
+//! Requests: what callers hand in, what they get back, and the little that is kept of each.
+
+use crate::scheduler::Running;
+use paceline_cache::TokenList;
+use paceline_types::{SamplingParams, TokenId, TokenLogprobs};
+use std::sync::Arc;
+
+/// A request's name, unique among those alive.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct RequestId(pub u64);
+
+/// A set of requests with the same prompt.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct GroupId(pub u64);
+
+/// A request as it comes in.
+///
+/// **Groups.** The members of a group (`n` > 1) are requests of their own with one prompt. The first to arrive
+/// leads; the others are parked until its prompt is computed and its blocks are in the prefix index. Then they
+/// are queued at their place of arrival and are admitted like anyone else: the look-up finds the prompt's full
+/// blocks, and for recurrent models the state saved at the last block boundary of the prompt, so each runs the
+/// rest of the last block and no more. Nothing is copied or forked. If the leader ends early, the next leads.
+/// Without prefix caching the members share a salt of their own.
+#[derive(Clone, Debug)]
+pub struct NewRequest {
+    /// Its name.
+    pub id: RequestId,
+    /// Its prompt.
+    pub prompt: Arc<[TokenId]>,
+    /// How tokens are chosen.
+    pub params: Arc<SamplingParams>,
+    /// Tokens that end it: the model's own unless they are to be ignored, and the caller's.
+    pub stop_tokens: Vec<TokenId>,
+    /// Lower comes first.
+    pub priority: i32,
+    /// When it is dropped, finished or not, by the clock given to [`Scheduler::plan`](crate::Scheduler::plan).
+    pub deadline: Option<u64>,
+    /// Only requests with the same salt share cached prefixes.
+    pub salt: u64,
+    /// It ends when prompt and text are this long.
+    pub max_length: usize,
+    /// Requests with the same prompt that should share it.
+    pub group: Option<GroupId>,
+}
+
+/// Why a request was not taken in.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Rejection {
+    /// There is nothing to continue.
+    #[error("the prompt has no tokens; it must have at least 1")]
+    EmptyPrompt,
+    /// There is no room for a single token behind the prompt.
+    #[error("the prompt has {prompt} tokens and max_length is {max_length}: no room is left to generate")]
+    NoRoom {
+        /// Tokens of the prompt.
+        prompt: usize,
+        /// The request's limit.
+        max_length: usize,
+    },
+    /// It could never hold enough pages, even alone.
+    #[error("max_length {max_length} needs {needed} blocks; {bound} is {limit}")]
+    TooLong {
+        /// The request's limit.
+        max_length: usize,
+        /// Pages for that many tokens.
+        needed: usize,
+        /// The bound that is exceeded.
+        bound: &'static str,
+        /// Its value.
+        limit: usize,
+    },
+    /// Too many are waiting.
+    #[error("the queue is full: max_waiting is {limit}")]
+    QueueFull {
+        /// The bound.
+        limit: usize,
+    },
+    /// The name is taken.
+    #[error("request {} exists already", .0.0)]
+    Duplicate(RequestId),
+}
+
+/// What a request gets from a step.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Delivery {
+    /// Whose.
+    pub id: RequestId,
+    /// New tokens, in order, behind those delivered before.
+    pub tokens: Vec<TokenId>,
+    /// Of `tokens`, where asked for.
+    pub logprobs: Vec<TokenLogprobs>,
+    /// Of the prompt's tokens from the second on, behind those delivered before, where asked for.
+    pub prompt_logprobs: Vec<TokenLogprobs>,
+    /// Set on the last delivery of a request, which comes exactly once.
+    pub finish: Option<Finish>,
+}
+
+/// How a request ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Finish {
+    /// With a stop token, or a stop string that the host found.
+    Stop,
+    /// At its greatest length.
+    Length,
+    /// The caller asked.
+    Cancelled,
+    /// Its deadline passed.
+    Deadline,
+}
+
+/// The order of service: priority, then arrival. A request keeps its place for life, so that one that was
+/// preempted comes before all that arrived later.
+pub(crate) type Order = (i32, u64);
+
+/// A request as it is kept.
+#[derive(Debug)]
+pub(crate) struct Request {
+    pub(crate) id: RequestId,
+    pub(crate) prompt: Arc<[TokenId]>,
+    /// Delivered, and behind the prompt on a new start after a preemption.
+    pub(crate) generated: Vec<TokenId>,
+    pub(crate) params: Arc<SamplingParams>,
+    pub(crate) stop_tokens: Vec<TokenId>,
+    pub(crate) order: Order,
+    pub(crate) deadline: Option<u64>,
+    pub(crate) salt: u64,
+    pub(crate) max_length: usize,
+    pub(crate) group: Option<GroupId>,
+    /// Prompt log-probabilities delivered.
+    pub(crate) scored: usize,
+    pub(crate) phase: Phase,
+}
+
+/// Where a request is.
+#[derive(Debug)]
+pub(crate) enum Phase {
+    /// Kept out of the queue until its group's prompt is computed.
+    Parked,
+    /// In the queue.
+    Waiting,
+    /// In a slot.
+    Running(Box<Running>),
+}
+
+impl Request {
+    pub(crate) fn new(new: NewRequest, arrival: u64, salt: u64) -> Self {
+        Self {
+            id: new.id,
+            prompt: new.prompt,
+            generated: Vec::new(),
+            params: new.params,
+            stop_tokens: new.stop_tokens,
+            order: (new.priority, arrival),
+            deadline: new.deadline,
+            salt,
+            max_length: new.max_length,
+            group: new.group,
+            scored: 0,
+            phase: Phase::Waiting,
+        }
+    }
+
+    /// Tokens known to the host.
+    pub(crate) fn known(&self) -> usize {
+        self.prompt.len() + self.generated.len()
+    }
+
+    pub(crate) fn tokens(&self) -> TokenList<'_> {
+        TokenList::new(&self.prompt, &self.generated)
+    }
+
+    /// Whether some of the prompt's log-probabilities are still owed. The first token has none.
+    pub(crate) fn scores_prompt(&self) -> bool {
+        self.params.prompt_logprobs.is_some() && self.scored + 1 < self.prompt.len()
+    }
+
+    pub(crate) fn running(&self) -> Option<&Running> {
+        match &self.phase {
+            Phase::Running(running) => Some(running),
+            Phase::Parked | Phase::Waiting => None,
+        }
+    }
+
+    pub(crate) fn running_mut(&mut self) -> Option<&mut Running> {
+        match &mut self.phase {
+            Phase::Running(running) => Some(running),
+            Phase::Parked | Phase::Waiting => None,
+        }
+    }
+
+    /// Nothing but the end.
+    pub(crate) fn ending(&self, finish: Finish) -> Delivery {
+        Delivery {
+            id: self.id,
+            tokens: Vec::new(),
+            logprobs: Vec::new(),
+            prompt_logprobs: Vec::new(),
+            finish: Some(finish),
+        }
+    }
+}

@@ -1,0 +1,283 @@
+//! The scheduler: requests in, plans out, outputs in, deliveries out.
+//!
+//! One rule covers prefill, chunks, cached prefixes, speculation and restarts: the computed tokens of a request
+//! catch up with its known ones. The host plans ahead of the results, assuming that every draft is accepted, and
+//! uses that bound to reserve pages and for nothing else.
+//!
+//! **Order.** Requests are served by (priority, arrival), for life. Only a request that comes earlier in this
+//! order can push out another, so the first one is never pushed out and always gets on: no livelock, and nobody
+//! waits for ever behind requests of its own priority.
+//!
+//! **Release.** Steps run in order, so a page, slot or state that the host lets go can be part of the very next
+//! plan, even while steps that touch it are in flight. Their late results name a generation that is no more.
+
+mod admit;
+mod collect;
+mod groups;
+mod integrity;
+mod plan;
+mod running;
+mod saves;
+mod slots;
+
+pub(crate) use running::Running;
+
+use crate::config::{InvalidConfig, SchedulerConfig};
+use crate::counters::Counters;
+use crate::policy::{DraftPolicy, FixedDrafts};
+use crate::request::{Delivery, Finish, NewRequest, Order, Phase, Rejection, Request, RequestId};
+use groups::Groups;
+use paceline_cache::{CacheConfig, CacheUse, Caches};
+use saves::Ending;
+use slots::Slots;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+/// Decides what runs. Owns the caches' bookkeeping; touches no device and never waits.
+pub struct Scheduler {
+    config: SchedulerConfig,
+    caches: Caches,
+    policy: Box<dyn DraftPolicy>,
+    requests: HashMap<RequestId, Request>,
+    waiting: BTreeMap<Order, RequestId>,
+    running: BTreeMap<Order, RequestId>,
+    deadlines: BTreeSet<(u64, RequestId)>,
+    groups: Groups,
+    slots: Slots,
+    /// Endings that no step will report.
+    outbox: Vec<Delivery>,
+    counters: Counters,
+    arrivals: u64,
+    planned_steps: u64,
+    collected_steps: u64,
+    /// Running requests that hold a place for a rolling state.
+    rolling: usize,
+    /// The first in the queue could not be admitted: it, and the free pages that it needs at least. Spares a
+    /// look-up of its whole prompt in every plan until there are so many.
+    blocked: Option<(Order, usize)>,
+}
+
+impl Scheduler {
+    /// A scheduler that gives every row `config.drafts` drafts. Panics on a configuration that
+    /// [`SchedulerConfig::check`] refuses.
+    pub fn new(config: SchedulerConfig) -> Self {
+        let drafts = FixedDrafts(config.drafts);
+        Self::with_policy(config, Box::new(drafts))
+    }
+
+    /// A scheduler with a policy of its own for drafts.
+    pub fn with_policy(config: SchedulerConfig, policy: Box<dyn DraftPolicy>) -> Self {
+        let checked: Result<(), InvalidConfig> = config.check();
+        assert!(checked.is_ok(), "{checked:?}");
+        let caches = Caches::new(CacheConfig {
+            block_size: config.block_size,
+            num_blocks: config.num_blocks,
+            snapshots: config.recurrent.map(|recurrent| recurrent.snapshots),
+        });
+        Self {
+            caches,
+            policy,
+            requests: HashMap::new(),
+            waiting: BTreeMap::new(),
+            running: BTreeMap::new(),
+            deadlines: BTreeSet::new(),
+            groups: Groups::default(),
+            slots: Slots::new(config.slots),
+            outbox: Vec::new(),
+            counters: Counters::default(),
+            arrivals: 0,
+            planned_steps: 0,
+            collected_steps: 0,
+            rolling: 0,
+            blocked: None,
+            config,
+        }
+    }
+
+    /// Takes a request in, or says which bound it breaks.
+    pub fn add(&mut self, new: NewRequest) -> Result<(), Rejection> {
+        self.admissible(&new)?;
+        let arrival = self.arrivals;
+        self.arrivals += 1;
+        // Without prefix caching every request has a salt of its own; with groups, the group's.
+        let salt = if self.config.prefix_caching {
+            new.salt
+        } else {
+            arrival
+        };
+        let mut request = Request::new(new, arrival, salt);
+        let (id, order) = (request.id, request.order);
+        if let Some(deadline) = request.deadline {
+            self.deadlines.insert((deadline, id));
+        }
+        if let Some(group) = request.group {
+            let place = self.groups.join(group, id, order, salt);
+            request.salt = if self.config.prefix_caching {
+                request.salt
+            } else {
+                place.salt
+            };
+            request.phase = if place.parked {
+                Phase::Parked
+            } else {
+                Phase::Waiting
+            };
+        }
+        if matches!(request.phase, Phase::Waiting) {
+            self.waiting.insert(order, id);
+        }
+        self.requests.insert(id, request);
+        Ok(())
+    }
+
+    fn admissible(&self, new: &NewRequest) -> Result<(), Rejection> {
+        let prompt = new.prompt.len();
+        if prompt == 0 {
+            return Err(Rejection::EmptyPrompt);
+        }
+        if prompt >= new.max_length {
+            return Err(Rejection::NoRoom {
+                prompt,
+                max_length: new.max_length,
+            });
+        }
+        let needed = new.max_length.div_ceil(self.config.block_size);
+        for (bound, limit) in [
+            ("blocks_per_request", self.config.blocks_per_request),
+            ("num_blocks", self.config.num_blocks),
+        ] {
+            if needed > limit {
+                return Err(Rejection::TooLong {
+                    max_length: new.max_length,
+                    needed,
+                    bound,
+                    limit,
+                });
+            }
+        }
+        if self.waiting() >= self.config.max_waiting {
+            return Err(Rejection::QueueFull {
+                limit: self.config.max_waiting,
+            });
+        }
+        if self.requests.contains_key(&new.id) {
+            return Err(Rejection::Duplicate(new.id));
+        }
+        Ok(())
+    }
+
+    /// Ends a request at the caller's wish, wherever it is. False if it is not known (any more).
+    pub fn cancel(&mut self, id: RequestId) -> bool {
+        self.end_early(id, Finish::Cancelled)
+    }
+
+    /// Ends a request because the host found a stop string in its text; tokens still in flight are dropped.
+    /// False if it is not known (any more).
+    pub fn stop(&mut self, id: RequestId) -> bool {
+        self.end_early(id, Finish::Stop)
+    }
+
+    /// The endings that no step reports: cancelled, stopped and expired requests.
+    pub fn take_deliveries(&mut self) -> Vec<Delivery> {
+        std::mem::take(&mut self.outbox)
+    }
+
+    /// Whether there is nothing to do, nothing in flight and nothing to deliver.
+    pub fn is_idle(&self) -> bool {
+        self.requests.is_empty() && self.outbox.is_empty() && self.planned_steps == self.collected_steps
+    }
+
+    /// Requests in a slot.
+    pub fn running(&self) -> usize {
+        self.running.len()
+    }
+
+    /// Requests without one.
+    pub fn waiting(&self) -> usize {
+        self.requests.len() - self.running.len()
+    }
+
+    /// Totals since the start.
+    pub fn counters(&self) -> Counters {
+        self.counters
+    }
+
+    /// How full the caches are.
+    pub fn cache_use(&self) -> CacheUse {
+        self.caches.usage()
+    }
+
+    /// The bounds.
+    pub fn config(&self) -> &SchedulerConfig {
+        &self.config
+    }
+
+    fn end_early(&mut self, id: RequestId, finish: Finish) -> bool {
+        let Some(request) = self.requests.get(&id) else {
+            return false;
+        };
+        self.outbox.push(request.ending(finish));
+        self.remove(id, Ending::InFlight);
+        true
+    }
+
+    /// Ends every request whose deadline has passed.
+    fn expire(&mut self, now: u64) {
+        while let Some(&(deadline, id)) = self.deadlines.first()
+            && deadline <= now
+        {
+            let known = self.end_early(id, Finish::Deadline);
+            assert!(known, "a deadline outlived request {}", id.0);
+        }
+    }
+
+    /// Forgets a request and frees all that it holds.
+    fn remove(&mut self, id: RequestId, ending: Ending) {
+        let order = self.request(id).order;
+        self.vacate(id, ending);
+        self.waiting.remove(&order);
+        let Some(request) = self.requests.remove(&id) else {
+            return;
+        };
+        if let Some(deadline) = request.deadline {
+            self.deadlines.remove(&(deadline, id));
+        }
+        if let Some(group) = request.group
+            && let Some((order, next)) = self.groups.leave(group, id, order)
+        {
+            self.queue(order, next);
+        }
+        self.policy.forget(id);
+    }
+
+    /// Takes a request out of its slot, if it has one: slot, pages and reservations are free at once.
+    fn vacate(&mut self, id: RequestId, ending: Ending) {
+        let request = self.request_mut(id);
+        if request.running().is_none() {
+            return;
+        }
+        let order = request.order;
+        let Phase::Running(mut running) = std::mem::replace(&mut request.phase, Phase::Waiting) else {
+            return;
+        };
+        self.running.remove(&order);
+        self.slots.release(running.slot, running.generation);
+        self.settle_saves(&mut running, ending);
+    }
+
+    fn queue(&mut self, order: Order, id: RequestId) {
+        self.request_mut(id).phase = Phase::Waiting;
+        self.waiting.insert(order, id);
+    }
+
+    fn request(&self, id: RequestId) -> &Request {
+        self.requests
+            .get(&id)
+            .unwrap_or_else(|| panic!("request {} is gone", id.0))
+    }
+
+    fn request_mut(&mut self, id: RequestId) -> &mut Request {
+        self.requests
+            .get_mut(&id)
+            .unwrap_or_else(|| panic!("request {} is gone", id.0))
+    }
+}

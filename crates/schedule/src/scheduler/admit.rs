@@ -1,0 +1,183 @@
+//! Into slots and out of them: admission from the queue, and preemption back to it.
+
+use super::plan::Draft;
+use super::running::Bounds;
+use super::saves::{Ending, Saves};
+use super::{Running, Scheduler};
+use crate::request::{Order, Phase, RequestId};
+
+/// Whether an admission leaves pages for those who run already.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Headroom {
+    /// One each, so that the newcomer is not pushed out by their next page.
+    Leave,
+    /// None: the newcomer comes first.
+    Ignore,
+}
+
+impl Scheduler {
+    /// Admits requests of a better priority than some that run, pushing those out if there is no room.
+    pub(super) fn admit_urgent(&mut self, draft: &mut Draft) {
+        while let Some((&order, &id)) = self.waiting.first_key_value() {
+            let outranks = |last: &Order| order.0 < last.0;
+            if !self
+                .running
+                .last_key_value()
+                .is_some_and(|(last, _)| outranks(last))
+            {
+                return;
+            }
+            if self.try_admit(id, Headroom::Ignore) {
+                continue;
+            }
+            if !self.could_make_room(order, id) {
+                return;
+            }
+            while let Some((&last, &victim)) = self.running.last_key_value()
+                && outranks(&last)
+            {
+                self.preempt(victim, draft);
+                if self.try_admit(id, Headroom::Ignore) {
+                    break;
+                }
+            }
+        }
+    }
+
+    /// Whether pushing out all of a worse priority would make room. Pages may be shared, so it may still not.
+    fn could_make_room(&self, order: Order, id: RequestId) -> bool {
+        let worse = self
+            .running
+            .iter()
+            .rev()
+            .take_while(|(other, _)| order.0 < other.0);
+        let held = |id: &RequestId| {
+            self.request(*id)
+                .running()
+                .map_or(0, |running| running.blocks.len())
+        };
+        let held: usize = worse.map(|(_, id)| held(id)).sum();
+        let needed = self.request(id).known().div_ceil(self.config.block_size);
+        self.caches.free_blocks() + held >= needed
+    }
+
+    /// Admits from the queue, in order, and plans each one's first row, while the step has room for more.
+    pub(super) fn admit_waiting(&mut self, draft: &mut Draft) {
+        // Whoever was pushed out of this step would come straight back and be pushed out again.
+        if draft.preempted {
+            return;
+        }
+        while draft.has_room()
+            && let Some((_, &id)) = self.waiting.first_key_value()
+        {
+            if !self.try_admit(id, Headroom::Leave) {
+                return;
+            }
+            self.plan_prefill(id, draft);
+        }
+    }
+
+    /// Moves a request from the queue into a slot, with the pages of all its known tokens.
+    fn try_admit(&mut self, id: RequestId, headroom: Headroom) -> bool {
+        if self.running.len() >= self.config.running_limit() || self.slots.free() == 0 {
+            return false;
+        }
+        let headroom = if headroom == Headroom::Leave {
+            self.running.len()
+        } else {
+            0
+        };
+        let free = self.caches.free_blocks();
+        let request = self.request(id);
+        let order = request.order;
+        if self
+            .blocked
+            .is_some_and(|(blocked, needed)| blocked == order && free < needed + headroom)
+        {
+            return false;
+        }
+        // Rows that owe log-probabilities of the prompt have to be run again, cached or not.
+        let limit = if request.scores_prompt() {
+            request.scored
+        } else {
+            usize::MAX
+        };
+        let target = request.known();
+        let mut hit = self.caches.lookup(request.tokens(), request.salt, limit);
+        let fresh = target.div_ceil(self.config.block_size) - hit.blocks.len();
+        let left = self.caches.free_blocks();
+        if left < fresh + headroom || !self.caches.extend(&mut hit.blocks, fresh) {
+            assert!(
+                !self.running.is_empty(),
+                "request {} does not fit into empty caches",
+                id.0
+            );
+            self.blocked = Some((order, free - left + fresh));
+            return false;
+        }
+        self.blocked = None;
+        let Some((slot, generation)) = self.slots.take(id) else {
+            return false;
+        };
+        self.counters.prefix_queries += target as u64;
+        self.counters.prefix_hits += hit.cached_tokens as u64;
+        self.request_mut(id).phase = Phase::Running(Box::new(Running {
+            slot,
+            generation,
+            blocks: hit.blocks,
+            sent: 0,
+            chain: hit.chain,
+            restore: hit.restore,
+            announced: false,
+            cached: hit.cached_tokens,
+            target,
+            planned: hit.cached_tokens,
+            bounds: Bounds {
+                low: target,
+                high: target,
+                last_drafts: 0,
+            },
+            saves: Saves::at_junction(hit.junction),
+        }));
+        self.waiting.remove(&order);
+        self.running.insert(order, id);
+        true
+    }
+
+    /// Adds pages to a running request, pushing out those behind it in order, last first, while there are not
+    /// enough. False if the request itself was the last and went.
+    pub(super) fn make_room(&mut self, id: RequestId, pages: usize, draft: &mut Draft) -> bool {
+        loop {
+            if self.extend(id, pages) {
+                return true;
+            }
+            let Some((_, &victim)) = self.running.last_key_value() else {
+                panic!("request {} runs and is not listed", id.0);
+            };
+            // Rows are planned in order, so the last one has none in this plan yet.
+            self.preempt(victim, draft);
+            if victim == id {
+                return false;
+            }
+        }
+    }
+
+    /// Adds pages to a running request, if there are enough.
+    pub(super) fn extend(&mut self, id: RequestId, pages: usize) -> bool {
+        let caches = self.caches.clone();
+        match self.request_mut(id).running_mut() {
+            Some(running) => caches.extend(&mut running.blocks, pages),
+            None => false,
+        }
+    }
+
+    /// Pushes a request out of its slot, back to its place in the queue. It starts again with the tokens known
+    /// so far; those in flight are dropped and come again, the same.
+    fn preempt(&mut self, id: RequestId, draft: &mut Draft) {
+        self.vacate(id, Ending::InFlight);
+        let order = self.request(id).order;
+        self.queue(order, id);
+        self.counters.preemptions += 1;
+        draft.preempted = true;
+    }
+}

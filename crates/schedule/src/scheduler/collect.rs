@@ -1,0 +1,147 @@
+//! What a step's output means for the requests: new tokens, published blocks, saved states, endings.
+
+use super::saves::Ending;
+use super::{Running, Scheduler};
+use crate::request::{Delivery, Finish, Request, RequestId};
+use paceline_types::{PlanRow, RowEnd, RowOutput, StepOutput, StepPlan, TokenLogprobs, Work};
+
+impl Scheduler {
+    /// Takes in the output of the oldest step in flight. Returns what it brought, and any endings since the last
+    /// call. Panics if the output cannot be true: that is corruption, not a request's error.
+    pub fn collect(&mut self, plan: &StepPlan, output: StepOutput) -> Vec<Delivery> {
+        self.collected_steps += 1;
+        assert!(
+            plan.step == self.collected_steps && output.step == plan.step,
+            "step {} was collected with the output of {}; {} is next",
+            plan.step,
+            output.step,
+            self.collected_steps
+        );
+        assert!(
+            plan.rows.len() == output.rows.len(),
+            "step {} has {} rows, its output {}",
+            plan.step,
+            plan.rows.len(),
+            output.rows.len()
+        );
+        let mut deliveries = self.take_deliveries();
+        for (row, output) in plan.rows.iter().zip(output.rows) {
+            if let Some(id) = self.slots.owner(row.slot, row.generation) {
+                deliveries.extend(self.collect_row(id, row, output));
+            } else {
+                // The request left its slot while the row was in flight.
+                self.counters.wasted_rows += 1;
+                self.counters.wasted_tokens += row.work.tokens() as u64;
+            }
+        }
+        deliveries
+    }
+
+    fn collect_row(&mut self, id: RequestId, row: &PlanRow, mut output: RowOutput) -> Option<Delivery> {
+        check_output(id, row, &output);
+        let prompt_computed = matches!(row.work, Work::Prefill { last: true, .. });
+        if let Work::Verify { .. } = row.work {
+            self.count_drafts(id, &output);
+        }
+        let end = output.end;
+        let mut delivery = self.with_running(id, |scheduler, request, running| {
+            let computed = match &row.work {
+                Work::Prefill { start, tokens, .. } => start + tokens.len(),
+                Work::Verify { drafts } => {
+                    running.bounds.settle(*drafts, output.tokens.len());
+                    // All but the newest, which was sampled and not yet run.
+                    request.known() + output.tokens.len() - 1
+                }
+            };
+            request.generated.extend_from_slice(&output.tokens);
+            let known = request.known();
+            assert!(
+                known < request.max_length || (known == request.max_length && output.end.is_some()),
+                "request {} is {known} tokens long and may be {}",
+                id.0,
+                request.max_length
+            );
+            scheduler.publish_blocks(request, running, computed);
+            if let Some(plan) = row.snapshot {
+                scheduler.collect_save(running, plan, output.snapshot_written);
+            }
+            Delivery {
+                id,
+                prompt_logprobs: new_scores(request, row, &mut output),
+                tokens: output.tokens,
+                logprobs: output.logprobs,
+                finish: None,
+            }
+        });
+        if prompt_computed && let Some(group) = self.request(id).group {
+            for (order, member) in self.groups.prompt_computed(group, id) {
+                self.queue(order, member);
+            }
+        }
+        if let Some(end) = end {
+            delivery.finish = Some(match end {
+                RowEnd::StopToken => Finish::Stop,
+                RowEnd::Length => Finish::Length,
+            });
+            self.remove(id, Ending::Done);
+        }
+        let empty =
+            delivery.tokens.is_empty() && delivery.prompt_logprobs.is_empty() && delivery.finish.is_none();
+        (!empty).then_some(delivery)
+    }
+
+    /// Publishes the blocks that are full and certain, prompt and text alike.
+    fn publish_blocks(&self, request: &Request, running: &mut Running, computed: usize) {
+        let size = self.config.block_size;
+        let mut tokens = Vec::with_capacity(size);
+        while !running.chain.is_broken() && (running.chain.len() + 1) * size <= computed {
+            let index = running.chain.len();
+            tokens.clear();
+            request
+                .tokens()
+                .append_to(index * size..(index + 1) * size, &mut tokens);
+            self.caches
+                .publish(&mut running.chain, &tokens, running.blocks[index]);
+        }
+    }
+
+    fn count_drafts(&mut self, id: RequestId, output: &RowOutput) {
+        let accepted = (output.tokens.len() - 1).min(output.drafted);
+        self.counters.drafts_verified += output.drafted as u64;
+        self.counters.drafts_accepted += accepted as u64;
+        self.counters.wasted_tokens += (output.drafted - accepted) as u64;
+        self.policy.observe(id, output.drafted, accepted);
+    }
+}
+
+/// The prompt log-probabilities of a row that were not delivered before a preemption.
+fn new_scores(request: &mut Request, row: &PlanRow, output: &mut RowOutput) -> Vec<TokenLogprobs> {
+    let mut scores = std::mem::take(&mut output.prompt_logprobs);
+    if let Work::Prefill { start, .. } = row.work {
+        // The first of them is of the token at start + 1; `scored` counts from token 1.
+        let delivered = request.scored.saturating_sub(start).min(scores.len());
+        scores.drain(..delivered);
+    }
+    request.scored += scores.len();
+    scores
+}
+
+/// Panics unless the device kept its word for a row of a request that is alive.
+fn check_output(id: RequestId, row: &PlanRow, output: &RowOutput) {
+    let tokens = output.tokens.len();
+    let holds = match row.work {
+        Work::Prefill { last, .. } => tokens == usize::from(last),
+        Work::Verify { drafts } => (1..=1 + drafts).contains(&tokens) && output.drafted <= drafts,
+    };
+    assert!(holds, "request {}: {:?} yielded {tokens} tokens", id.0, row.work);
+    assert!(
+        output.end.is_none() || tokens > 0,
+        "request {} ended without a token",
+        id.0
+    );
+    assert!(
+        row.snapshot.is_some() || !output.snapshot_written,
+        "request {}: a state was saved that nobody asked for",
+        id.0
+    );
+}

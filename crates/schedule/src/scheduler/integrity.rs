@@ -1,0 +1,79 @@
+//! The check that every part of the scheduler tells the same story.
+
+use super::Scheduler;
+use crate::request::Phase;
+
+impl Scheduler {
+    /// Panics unless queues, slots, pages, states and requests agree. Linear in all of them: for tests, and for
+    /// moments when there is nothing to do.
+    pub fn check_integrity(&self) {
+        self.caches.check_integrity();
+        self.slots.check_integrity();
+        let (mut parked, mut waiting, mut running, mut rolling) = (0, 0, 0, 0);
+        for (id, request) in &self.requests {
+            assert!(
+                request.known() < request.max_length,
+                "request {} should have ended",
+                id.0
+            );
+            match &request.phase {
+                Phase::Parked => parked += 1,
+                Phase::Waiting => {
+                    waiting += 1;
+                    assert!(
+                        self.waiting.get(&request.order) == Some(id),
+                        "request {} is lost",
+                        id.0
+                    );
+                }
+                Phase::Running(state) => {
+                    running += 1;
+                    rolling += usize::from(state.saves.rolls());
+                    assert!(
+                        self.running.get(&request.order) == Some(id),
+                        "request {} is lost",
+                        id.0
+                    );
+                    assert!(
+                        self.slots.owner(state.slot, state.generation) == Some(*id),
+                        "request {} is not in its slot",
+                        id.0
+                    );
+                    let needed = state
+                        .bounds
+                        .low
+                        .saturating_sub(1)
+                        .div_ceil(self.config.block_size);
+                    assert!(state.blocks.len() >= needed, "request {} lacks pages", id.0);
+                    assert!(
+                        state.blocks.len() <= self.config.blocks_per_request,
+                        "request {} is too wide",
+                        id.0
+                    );
+                }
+            }
+        }
+        assert!(parked == self.groups.parked(), "{parked} requests parked");
+        assert!(waiting == self.waiting.len(), "{waiting} requests waiting");
+        assert!(running == self.running.len(), "{running} requests running");
+        assert!(rolling == self.rolling, "{rolling} rolling states");
+        assert!(
+            self.slots.free() + running == self.config.slots,
+            "{running} requests in slots"
+        );
+        if running == 0 {
+            let usage = self.caches.usage();
+            assert!(
+                usage.free_blocks == self.config.num_blocks,
+                "pages are lost: {usage:?}"
+            );
+            assert!(usage.reserved_snapshots == 0, "states are lost: {usage:?}");
+        }
+        let with_deadline = self
+            .requests
+            .values()
+            .filter(|request| request.deadline.is_some())
+            .count();
+        assert!(with_deadline == self.deadlines.len(), "deadlines are lost");
+    }
+}

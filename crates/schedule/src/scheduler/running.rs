@@ -1,0 +1,66 @@
+//! A request's part of the device, from admission to release.
+
+use super::saves::Saves;
+use paceline_cache::{Blocks, Chain, Restore};
+use paceline_types::{BlockId, SlotId};
+
+/// What a running request holds and how far it is planned.
+#[derive(Debug)]
+pub(crate) struct Running {
+    pub(crate) slot: SlotId,
+    pub(crate) generation: u32,
+    pub(crate) blocks: Blocks,
+    /// Pages that the device has been told of.
+    pub(crate) sent: usize,
+    pub(crate) chain: Chain,
+    /// The state to start from, until the device has been told.
+    pub(crate) restore: Option<Restore>,
+    /// The device has been told of the admission.
+    pub(crate) announced: bool,
+    pub(crate) cached: usize,
+    /// Tokens known at admission: prefill ends here.
+    pub(crate) target: usize,
+    /// Of these, tokens cached or planned.
+    pub(crate) planned: usize,
+    pub(crate) bounds: Bounds,
+    pub(crate) saves: Saves,
+}
+
+/// Bounds of the number of known tokens once all planned rows are done.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Bounds {
+    /// Every row yields one token.
+    pub(crate) low: usize,
+    /// Every draft is accepted.
+    pub(crate) high: usize,
+    /// Drafts of the newest planned row.
+    pub(crate) last_drafts: usize,
+}
+
+impl Bounds {
+    pub(crate) fn plan(&mut self, drafts: usize) {
+        self.low += 1;
+        self.high += 1 + drafts;
+        self.last_drafts = drafts;
+    }
+
+    /// A planned row has yielded this many tokens.
+    pub(crate) fn settle(&mut self, drafts: usize, tokens: usize) {
+        self.low += tokens - 1;
+        self.high -= 1 + drafts - tokens;
+        assert!(self.low <= self.high, "bounds {self:?} have crossed");
+    }
+}
+
+impl Running {
+    /// Whether some known tokens are neither cached nor planned.
+    pub(crate) fn prefilling(&self) -> bool {
+        self.planned < self.target
+    }
+
+    /// The pages that the device does not know yet, with their places in the table.
+    pub(crate) fn unsent_blocks(&mut self) -> Vec<(u32, BlockId)> {
+        let from = std::mem::replace(&mut self.sent, self.blocks.len());
+        (from as u32..).zip(self.blocks[from..].iter().copied()).collect()
+    }
+}

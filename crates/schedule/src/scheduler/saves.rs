@@ -1,0 +1,223 @@
+//! Where the states of recurrent models are saved.
+//!
+//! Points on the way through a prompt: the last block boundary before its end, every `interval` tokens, and the
+//! junction where it leaves a text seen before. While text is generated, one place per request rolls along: it
+//! is written at each block boundary crossed, and becomes part of the prefix cache when the request leaves its
+//! slot, so that the next turn starts at the newest boundary. A place is reserved when a row is planned that may
+//! reach a point; the output says whether it was written. Nothing waits for any of it.
+
+use super::{Running, Scheduler};
+use paceline_cache::{Node, Reservation};
+use paceline_types::{SnapshotId, SnapshotPlan};
+
+/// A request's places for states.
+#[derive(Debug, Default)]
+pub(crate) struct Saves {
+    /// Where the prompt leaves a text seen before.
+    junction: Option<usize>,
+    /// Each named by one prefill row in flight.
+    pending: Vec<Reservation>,
+    rolling: Option<Rolling>,
+}
+
+#[derive(Debug)]
+struct Rolling {
+    place: Reservation,
+    /// The block at whose end the state in it stands.
+    written: Option<Node>,
+    /// Rows in flight that may write it.
+    in_flight: usize,
+}
+
+impl Saves {
+    pub(super) fn at_junction(junction: Option<usize>) -> Self {
+        Self {
+            junction,
+            ..Self::default()
+        }
+    }
+
+    /// Whether it holds a place that rolls along.
+    pub(super) fn rolls(&self) -> bool {
+        self.rolling.is_some()
+    }
+}
+
+/// How a request leaves its slot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Ending {
+    /// The device ended it: rows in flight do nothing.
+    Done,
+    /// The host ended it: rows in flight still run.
+    InFlight,
+}
+
+/// The sizes that points depend on.
+#[derive(Clone, Copy)]
+struct Grid {
+    block_size: usize,
+    interval: usize,
+}
+
+impl Grid {
+    /// The first point behind `after` on the way to `target`.
+    fn next_point(self, after: usize, target: usize, junction: Option<usize>) -> Option<usize> {
+        let interval = (after / self.interval + 1) * self.interval;
+        let boundary = (target - 1) / self.block_size * self.block_size;
+        [Some(interval), Some(boundary), junction]
+            .into_iter()
+            .flatten()
+            .filter(|point| *point > after && *point <= target)
+            .min()
+    }
+}
+
+impl Scheduler {
+    fn grid(&self) -> Option<Grid> {
+        let recurrent = self
+            .config
+            .recurrent
+            .filter(|recurrent| recurrent.snapshots > 0)?;
+        Some(Grid {
+            block_size: self.config.block_size,
+            interval: recurrent.interval,
+        })
+    }
+
+    fn reserve(&mut self) -> Option<Reservation> {
+        let place = self.caches.reserve_snapshot()?;
+        self.counters.snapshots_reserved += 1;
+        Some(place)
+    }
+
+    /// For a prefill row of at most `len` tokens: where to save a state, and the length of the row, cut so that
+    /// it reaches one point only.
+    pub(super) fn save_in_prefill(
+        &mut self,
+        running: &mut Running,
+        len: usize,
+    ) -> (usize, Option<SnapshotPlan>) {
+        let Some(grid) = self.grid() else {
+            return (len, None);
+        };
+        let (start, target, junction) = (running.planned, running.target, running.saves.junction);
+        let Some(position) = grid
+            .next_point(start, target, junction)
+            .filter(|point| *point <= start + len)
+        else {
+            return (len, None);
+        };
+        let Some(place) = self.reserve() else {
+            return (len, None);
+        };
+        let id = place.id();
+        running.saves.pending.push(place);
+        let len = match grid.next_point(position, target, junction) {
+            Some(second) => len.min(second - 1 - start),
+            None => len,
+        };
+        (len, Some(SnapshotPlan { position, id }))
+    }
+
+    /// For a decode row about to be planned: where to save the rolling state, if it may cross a boundary.
+    pub(super) fn save_in_decode(&mut self, running: &mut Running) -> Option<SnapshotPlan> {
+        let grid = self.grid()?;
+        let bounds = running.bounds;
+        // The row before has folded all tokens known before it; this one folds those known before itself.
+        let folded = bounds.low - 1 - bounds.last_drafts;
+        let position = (folded / grid.block_size + 1) * grid.block_size;
+        if position > bounds.high {
+            return None;
+        }
+        if running.saves.rolling.is_none() {
+            // Half of the places at most roll along: the others hold what has been worth keeping.
+            let snapshots = self.config.recurrent.map_or(0, |recurrent| recurrent.snapshots);
+            if self.rolling >= snapshots / 2 {
+                return None;
+            }
+            let place = self.reserve()?;
+            self.rolling += 1;
+            running.saves.rolling = Some(Rolling {
+                place,
+                written: None,
+                in_flight: 0,
+            });
+        }
+        let rolling = running.saves.rolling.as_mut()?;
+        rolling.in_flight += 1;
+        Some(SnapshotPlan {
+            position,
+            id: rolling.place.id(),
+        })
+    }
+
+    /// A row that was to save a state is done, and the request's blocks are published up to what it computed.
+    pub(super) fn collect_save(&mut self, running: &mut Running, plan: SnapshotPlan, written: bool) {
+        self.counters.snapshots_written += u64::from(written);
+        let node = running
+            .chain
+            .node(plan.position / self.config.block_size)
+            .filter(|_| written);
+        if let Some(place) = take_pending(&mut running.saves.pending, plan.id) {
+            self.publish_or_release(place, node);
+            return;
+        }
+        let Some(rolling) = running
+            .saves
+            .rolling
+            .as_mut()
+            .filter(|rolling| rolling.place.id() == plan.id)
+        else {
+            panic!(
+                "a row names snapshot {}, which its request does not hold",
+                plan.id.0
+            );
+        };
+        rolling.in_flight -= 1;
+        if written {
+            rolling.written = node;
+        }
+        // A state at a regular point stays for good. The place is given away only when no row in flight writes it.
+        let interval = self.config.recurrent.map_or(1, |recurrent| recurrent.interval);
+        if written && rolling.in_flight == 0 && plan.position.is_multiple_of(interval) {
+            self.publish_rolling(running);
+        }
+    }
+
+    /// A request leaves its slot: its places are published or go back.
+    pub(super) fn settle_saves(&mut self, running: &mut Running, ending: Ending) {
+        for place in running.saves.pending.drain(..) {
+            // Its row is still in flight, so nobody knows whether it will be written.
+            self.counters.snapshots_released += 1;
+            drop(place);
+        }
+        if let Some(rolling) = &mut running.saves.rolling
+            && rolling.in_flight > 0
+            && ending == Ending::InFlight
+        {
+            // A row in flight may overwrite the state with a newer one that no result will tell of.
+            rolling.written = None;
+        }
+        self.publish_rolling(running);
+    }
+
+    fn publish_rolling(&mut self, running: &mut Running) {
+        if let Some(rolling) = running.saves.rolling.take() {
+            self.rolling -= 1;
+            self.publish_or_release(rolling.place, rolling.written);
+        }
+    }
+
+    fn publish_or_release(&mut self, place: Reservation, node: Option<Node>) {
+        if node.is_some_and(|node| self.caches.publish_snapshot(place, node)) {
+            self.counters.snapshots_published += 1;
+        } else {
+            self.counters.snapshots_released += 1;
+        }
+    }
+}
+
+fn take_pending(pending: &mut Vec<Reservation>, id: SnapshotId) -> Option<Reservation> {
+    let index = pending.iter().position(|place| place.id() == id)?;
+    Some(pending.remove(index))
+}
