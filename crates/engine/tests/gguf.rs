@@ -1,9 +1,10 @@
 //! GGUF files of every architecture give what the reference implementation gives.
 
+#![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
+
 mod support;
 
 #[path = "support/model_files.rs"]
-#[allow(dead_code, reason = "each test file uses a part")]
 mod model_files;
 #[path = "support/to_gguf.rs"]
 mod to_gguf;
@@ -24,7 +25,8 @@ const TOLERANCE: f64 = 2e-4;
 fn converted(fixture: &Fixture, options: Options) -> Checkpoint {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("model.gguf");
-    to_gguf(&ModelFiles::of(fixture), options).write(&path).unwrap();
+    let model = ModelFiles::of(fixture).with_single_experts();
+    to_gguf(&model, options).write(&path).unwrap();
     let checkpoint = Checkpoint::open(&path).unwrap_or_else(|e| panic!("{}: {e}", fixture.name));
     assert_eq!(checkpoint.format(), Format::Gguf);
     checkpoint

@@ -1,5 +1,13 @@
 //! Reference models as tensors in memory, to be changed and written in other layouts.
 
+#![allow(
+    clippy::unwrap_used,
+    dead_code,
+    unreachable_pub,
+    reason = "shared by several test programs"
+)]
+
+use paceline_device_cpu::{Cpu, CpuOptions, Instructions};
 use paceline_testkit::Fixture;
 use paceline_weights::{Bytes, Checkpoint, ModelParts};
 use serde_json::{Map, Value, json};
@@ -83,6 +91,74 @@ impl ModelFiles {
         self
     }
 
+    /// The same experts, one tensor per matrix.
+    pub fn with_single_experts(mut self) -> Self {
+        let stacks: Vec<String> = self
+            .tensors
+            .keys()
+            .filter(|name| name.contains(".experts.") && !name.ends_with(".weight"))
+            .cloned()
+            .collect();
+        for name in stacks {
+            let stack = self.tensors.remove(&name).unwrap();
+            let (prefix, kind) = name.rsplit_once('.').unwrap();
+            let kinds = match kind {
+                "gate_up_proj" => vec!["gate_proj", "up_proj"],
+                other => vec![other],
+            };
+            let [experts, rows, columns] = stack.shape[..] else {
+                panic!("{name} is no stack")
+            };
+            let rows = rows / kinds.len();
+            let names = (0..experts).flat_map(|expert| {
+                kinds
+                    .iter()
+                    .map(move |kind| format!("{prefix}.{expert}.{kind}.weight"))
+            });
+            let matrices = stack.values();
+            for (name, matrix) in names.zip(matrices.chunks_exact(rows * columns)) {
+                self.tensors.insert(name, Stored::f32(&[rows, columns], matrix));
+            }
+        }
+        self
+    }
+
+    /// The same experts, one stack per kind of matrix; gates and ups in one.
+    pub fn with_stacked_experts(self) -> Self {
+        let mut model = self.with_single_experts();
+        let firsts: Vec<String> = model
+            .tensors
+            .keys()
+            .filter_map(|name| name.strip_suffix(".experts.0.up_proj.weight"))
+            .map(str::to_owned)
+            .collect();
+        for prefix in firsts {
+            let gated = model
+                .tensors
+                .contains_key(&format!("{prefix}.experts.0.gate_proj.weight"));
+            let first = if gated {
+                ("gate_up_proj", vec!["gate_proj", "up_proj"])
+            } else {
+                ("up_proj", vec!["up_proj"])
+            };
+            for (stack, kinds) in [first, ("down_proj", vec!["down_proj"])] {
+                let (mut shape, mut values) = (vec![0, 0, 0], Vec::new());
+                let name = |expert: usize, kind: &str| format!("{prefix}.experts.{expert}.{kind}.weight");
+                while model.tensors.contains_key(&name(shape[0], kinds[0])) {
+                    for kind in &kinds {
+                        let matrix = model.tensors.remove(&name(shape[0], kind)).unwrap();
+                        (shape[1], shape[2]) = (matrix.shape[0] * kinds.len(), matrix.shape[1]);
+                        values.extend(matrix.values());
+                    }
+                    shape[0] += 1;
+                }
+                let name = format!("{prefix}.experts.{stack}");
+                model.tensors.insert(name, Stored::f32(&shape, &values));
+            }
+        }
+        model
+    }
+
     /// The model opened from memory.
     pub fn checkpoint(&self) -> Checkpoint {
         let parts = ModelParts {
@@ -116,4 +192,16 @@ pub fn safetensors(tensors: &BTreeMap<String, Stored>) -> Vec<u8> {
     file.extend(header.into_bytes());
     file.extend(data);
     file
+}
+
+/// The message of the error that loading gives, on a device that reads every weight.
+pub fn failure(checkpoint: &Checkpoint) -> String {
+    let backend = Cpu::new(CpuOptions {
+        threads: 1,
+        instructions: Instructions::detect(),
+    });
+    match paceline_models::load(&backend, checkpoint, None, &|_| {}) {
+        Ok(_) => panic!("the model loads"),
+        Err(error) => error.to_string(),
+    }
 }

@@ -1,5 +1,12 @@
 //! Writes Hugging Face models as GGUF files, by the published conventions of that format.
 
+#![allow(
+    clippy::unwrap_used,
+    dead_code,
+    unreachable_pub,
+    reason = "shared by several test programs"
+)]
+
 use crate::model_files::{ModelFiles, Stored};
 use half::f16;
 use paceline_types::DType;

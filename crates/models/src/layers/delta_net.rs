@@ -121,6 +121,11 @@ impl<B: Backend> DeltaNet<B> {
         })
     }
 
+    /// Columns of its widest tensor.
+    pub fn width(&self) -> usize {
+        self.input.outputs()
+    }
+
     /// Shape.
     pub fn config(&self) -> &DeltaNetConfig {
         &self.config
@@ -190,9 +195,14 @@ fn projection_parts<B: Backend>(loader: &Loader<'_, B>, prefix: &str, config: &D
     let (channels, value_width) = (config.conv_channels(), config.value_width());
     let per_key = value_heads / key_heads;
     let name = |tensor: &str| format!("{prefix}.{tensor}.weight");
+    // Where neither layout is in the file, the family's own is reported missing.
+    let is_flat = |flat: &str, grouped: &str| {
+        loader.has(&name(flat), !grouped_projections)
+            || !(grouped_projections || loader.has(&name(grouped), false))
+    };
     let mut parts = Vec::new();
 
-    if loader.has(&name("in_proj_qkv"), !grouped_projections) {
+    if is_flat("in_proj_qkv", "in_proj_qkvz") {
         parts.push(Part::whole(name("in_proj_qkv"), channels, hidden));
         parts.push(Part::whole(name("in_proj_z"), value_width, hidden));
     } else {
@@ -206,7 +216,7 @@ fn projection_parts<B: Backend>(loader: &Loader<'_, B>, prefix: &str, config: &D
                 .map(|order| Part::picked(name("in_proj_qkvz"), rows, hidden, order)),
         );
     }
-    if loader.has(&name("in_proj_b"), !grouped_projections) {
+    if is_flat("in_proj_b", "in_proj_ba") {
         parts.push(Part::whole(name("in_proj_b"), value_heads, hidden));
         parts.push(Part::whole(name("in_proj_a"), value_heads, hidden));
     } else {

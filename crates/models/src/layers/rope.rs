@@ -225,3 +225,41 @@ impl<B: Backend> Rope<B> {
         Ok(out)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn read(parameters: &Value, head_dim: usize) -> Result<RopeConfig, ModelError> {
+        RopeConfig::read(&Config::new(&json!({ "rope_parameters": parameters })), head_dim)
+    }
+
+    #[test]
+    fn a_share_that_was_divided_out_gives_its_count_back() {
+        for head_dim in 2..=512 {
+            for pairs in 1..=head_dim / 2 {
+                let share = 2.0 * pairs as f64 / head_dim as f64;
+                let rope = read(&json!({ "partial_rotary_factor": share }), head_dim);
+                assert_eq!(
+                    rope.unwrap().frequencies.len(),
+                    pairs,
+                    "{pairs} pairs of {head_dim}"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn parameters_that_leave_the_numbers_are_refused() {
+        let equal = json!({"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 4.0, "high_freq_factor": 4.0,
+            "original_max_position_embeddings": 2.0 * std::f64::consts::PI * 4.0});
+        for parameters in [json!({ "rope_theta": 1e-45 }), equal] {
+            let message = read(&parameters, 16).unwrap_err().to_string();
+            assert!(message.contains("rope_parameters"), "{message}");
+        }
+        let rope = read(&json!({}), 4).unwrap();
+        assert!(rope.clone().divide_by(&[1.0]).is_err());
+        assert!(rope.divide_by(&[1.0, 0.0]).is_err());
+    }
+}
