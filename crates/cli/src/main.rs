@@ -1,1 +1,68 @@
-fn main() {}
+//! The `paceline` command line: flags become a validated configuration, one command runs, one exit code is given.
+
+mod commands;
+mod env;
+mod flags;
+mod format;
+mod interrupt;
+mod model;
+mod ui;
+
+use clap::Parser;
+use flags::{BenchCommand, Cli, Command};
+use std::io;
+use std::process::ExitCode;
+use ui::Ui;
+
+/// How a command that did not fail ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Ending {
+    /// It did what it was asked to.
+    Done,
+    /// The user stopped it.
+    Cancelled,
+}
+
+fn main() -> ExitCode {
+    let Cli { command, quiet, log } = Cli::parse();
+    let ui = Ui::new(quiet);
+    let result = start_log(log).and_then(|()| run(command, ui));
+    match result {
+        Ok(Ending::Done) => ExitCode::SUCCESS,
+        Ok(Ending::Cancelled) => ExitCode::from(interrupt::EXIT_CODE),
+        // Whoever read the output has seen enough.
+        Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
+        Err(error) => {
+            ui::error(&error);
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(command: Command, ui: Ui) -> anyhow::Result<Ending> {
+    match command {
+        Command::Generate(flags) => return commands::generate::run(&flags.into_config(), ui),
+        Command::Inspect(flags) => commands::inspect::run(&flags, ui)?,
+        Command::Doctor(flags) => commands::doctor::run(&flags)?,
+        Command::Bench(BenchCommand::Ops(flags)) => commands::bench::run(&flags, ui)?,
+        Command::Completions(flags) => commands::completions::run(&flags)?,
+    }
+    Ok(Ending::Done)
+}
+
+fn start_log(level: Option<flags::LogLevel>) -> anyhow::Result<()> {
+    let level = level.map_or_else(env::log_level, |level| Ok(Some(level)))?;
+    tracing_subscriber::fmt()
+        .with_writer(io::stderr)
+        .with_target(false)
+        .with_max_level(level.unwrap_or(flags::LogLevel::Warn).filter())
+        .init();
+    Ok(())
+}
+
+fn is_broken_pipe(error: &anyhow::Error) -> bool {
+    let broken = |cause: &io::Error| cause.kind() == io::ErrorKind::BrokenPipe;
+    error
+        .chain()
+        .any(|cause| cause.downcast_ref::<io::Error>().is_some_and(broken))
+}

@@ -1,0 +1,294 @@
+//! Operations over a sequence, timed through the device as a model calls them.
+
+use anyhow::Result;
+use paceline_device::{
+    Attention, Backend, DeltaRule, HeadMap, KeyValueStore, KvShape, Pending, StateShape, StateSpace,
+    StepLimits, StepTables,
+};
+use paceline_device_cpu::bench::OpTiming;
+use paceline_device_cpu::{Cpu, CpuKvCache, CpuTensor};
+use std::time::{Duration, Instant};
+
+const BLOCK_SIZE: usize = 16;
+const FLOAT: usize = size_of::<f32>();
+
+/// Samples at least, and time spent on them at least.
+const SAMPLES: usize = 7;
+const ENOUGH: Duration = Duration::from_millis(120);
+/// Calls between two looks at the clock: waiting for the device costs more than a small operation.
+const CALLS: usize = 8;
+
+/// An operation and its size: `tokens` new ones of one request that ends at position `context`.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum SequenceOp {
+    Norm { tokens: usize },
+    Attention { tokens: usize, context: usize },
+    DeltaRule { tokens: usize },
+    StateSpace { tokens: usize },
+}
+
+/// Sizes of a model of some four billion parameters.
+const HIDDEN: usize = 2048;
+const HEADS: usize = 16;
+const KV_HEADS: usize = 4;
+const HEAD_DIM: usize = 128;
+const STATE_HEADS: usize = 32;
+const STATE_DIM: usize = 128;
+
+impl SequenceOp {
+    /// Those to time.
+    pub(super) fn all(quick: bool) -> Vec<Self> {
+        let decode = [
+            Self::Norm { tokens: 1 },
+            Self::Attention {
+                tokens: 1,
+                context: 1024,
+            },
+            Self::DeltaRule { tokens: 1 },
+            Self::StateSpace { tokens: 1 },
+        ];
+        let prefill = [
+            Self::Norm { tokens: 256 },
+            Self::Attention {
+                tokens: 1,
+                context: 8192,
+            },
+            Self::Attention {
+                tokens: 256,
+                context: 1024,
+            },
+            Self::DeltaRule { tokens: 256 },
+            Self::StateSpace { tokens: 256 },
+        ];
+        let prefill = prefill.into_iter().filter(|_| !quick);
+        decode.into_iter().chain(prefill).collect()
+    }
+
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Norm { .. } => "rms norm",
+            Self::Attention { .. } => "attention",
+            Self::DeltaRule { .. } => "delta rule",
+            Self::StateSpace { .. } => "state space",
+        }
+    }
+
+    pub(super) fn size(self) -> String {
+        match self {
+            Self::Norm { tokens } => format!("{tokens} x {HIDDEN}"),
+            Self::Attention { tokens, context } => {
+                format!("{tokens} x {HEADS}/{KV_HEADS} heads over {context}")
+            }
+            Self::DeltaRule { tokens } | Self::StateSpace { tokens } => {
+                format!("{tokens} x {STATE_HEADS} x [{STATE_DIM}, {STATE_DIM}]")
+            }
+        }
+    }
+
+    /// Times it.
+    pub(super) fn measure(self, cpu: &Cpu) -> Result<OpTiming> {
+        let (tokens, context) = match self {
+            Self::Attention { tokens, context } => (tokens, context),
+            Self::Norm { tokens } | Self::DeltaRule { tokens } | Self::StateSpace { tokens } => {
+                (tokens, tokens)
+            }
+        };
+        let bench = Bench {
+            cpu,
+            step: step(cpu, tokens, context)?,
+        };
+        let seconds = match self {
+            Self::Norm { .. } => bench.norm(),
+            Self::Attention { context, .. } => bench.attention(context),
+            Self::DeltaRule { .. } => bench.delta_rule(),
+            Self::StateSpace { .. } => bench.state_space(),
+        }?;
+        let (flops, bytes) = self.work();
+        Ok(OpTiming {
+            name: self.name().to_owned(),
+            size: self.size(),
+            seconds,
+            flops: flops as f64,
+            bytes: bytes as f64,
+        })
+    }
+
+    /// Arithmetic operations and bytes of one call.
+    fn work(self) -> (usize, usize) {
+        let state = STATE_HEADS * STATE_DIM * STATE_DIM;
+        match self {
+            Self::Norm { tokens } => (4 * tokens * HIDDEN, 2 * tokens * HIDDEN * FLOAT),
+            Self::Attention { tokens, context } => {
+                let visible: usize = (context - tokens + 1..=context).sum();
+                let cache = 2 * context * KV_HEADS * HEAD_DIM * FLOAT;
+                let queries = 2 * tokens * HEADS * HEAD_DIM * FLOAT;
+                (4 * visible * HEADS * HEAD_DIM, cache + queries)
+            }
+            // Decay, read, update and read again; the state comes and goes once.
+            Self::DeltaRule { tokens } => (7 * tokens * state, 2 * state * FLOAT),
+            Self::StateSpace { tokens } => (5 * tokens * state, 2 * state * FLOAT),
+        }
+    }
+}
+
+struct Bench<'a> {
+    cpu: &'a Cpu,
+    step: StepTables<Cpu>,
+}
+
+impl Bench<'_> {
+    fn tensor(&self, columns: usize) -> Result<CpuTensor> {
+        Ok(self.cpu.tensor(&self.step.tokens, columns)?)
+    }
+
+    fn norm(&self) -> Result<f64> {
+        let (x, mut out) = (self.tensor(HIDDEN)?, self.tensor(HIDDEN)?);
+        let weight = self.cpu.buffer_from(&vec![1.0; HIDDEN])?;
+        self.time(|| self.cpu.rms_norm(&x, &weight, 1e-6, &mut out))
+    }
+
+    fn attention(&self, context: usize) -> Result<f64> {
+        let (q, mut out) = (self.tensor(HEADS * HEAD_DIM)?, self.tensor(HEADS * HEAD_DIM)?);
+        let cache = self.cpu.kv_cache(KvShape {
+            blocks: context.div_ceil(BLOCK_SIZE),
+            block_size: BLOCK_SIZE,
+            heads: KV_HEADS,
+            head_dim: HEAD_DIM,
+        })?;
+        self.fill(&cache, context)?;
+        self.time(|| {
+            self.cpu.attention(Attention {
+                q: &q,
+                gate: None,
+                cache: &cache,
+                scale: 0.1,
+                out: &mut out,
+                step: &self.step,
+            });
+        })
+    }
+
+    /// Pages that were never written are all one page to the system, and read too fast.
+    fn fill(&self, cache: &CpuKvCache, context: usize) -> Result<()> {
+        let whole = Bench {
+            cpu: self.cpu,
+            step: step(self.cpu, context, context)?,
+        };
+        let (mut q, width) = (whole.tensor(HEADS * HEAD_DIM)?, KV_HEADS * HEAD_DIM);
+        let (k, v) = (whole.tensor(width)?, whole.tensor(width)?);
+        self.cpu.store_kv(KeyValueStore {
+            q: &mut q,
+            k: &k,
+            v: &v,
+            norms: None,
+            angles: None,
+            cache,
+            step: &whole.step,
+        });
+        Ok(())
+    }
+
+    fn delta_rule(&self) -> Result<f64> {
+        let width = STATE_HEADS * STATE_DIM;
+        let (q, k, v) = (self.tensor(width)?, self.tensor(width)?, self.tensor(width)?);
+        let (a, b) = (self.tensor(STATE_HEADS)?, self.tensor(STATE_HEADS)?);
+        let per_head = self.cpu.buffer_from(&[-1.0; STATE_HEADS])?;
+        let (cache, mut out) = (self.cpu.state_cache(state_shape(3 * width))?, self.tensor(width)?);
+        self.time(|| {
+            self.cpu.delta_rule(DeltaRule {
+                q: &q,
+                k: &k,
+                v: &v,
+                a: &a,
+                b: &b,
+                decay: &per_head,
+                dt_bias: &per_head,
+                head_map: HeadMap::Grouped,
+                cache: &cache,
+                out: &mut out,
+                step: &self.step,
+            });
+        })
+    }
+
+    fn state_space(&self) -> Result<f64> {
+        let width = STATE_HEADS * STATE_DIM;
+        let (x, dt) = (self.tensor(width)?, self.tensor(STATE_HEADS)?);
+        let (b, c) = (self.tensor(STATE_DIM)?, self.tensor(STATE_DIM)?);
+        let per_head = self.cpu.buffer_from(&[-1.0; STATE_HEADS])?;
+        let channels = width + 2 * STATE_DIM;
+        let (cache, mut out) = (self.cpu.state_cache(state_shape(channels))?, self.tensor(width)?);
+        self.time(|| {
+            self.cpu.state_space(StateSpace {
+                x: &x,
+                b: &b,
+                c: &c,
+                dt: &dt,
+                decay: &per_head,
+                skip: &per_head,
+                dt_bias: &per_head,
+                dt_limits: (0.0, f32::INFINITY),
+                cache: &cache,
+                out: &mut out,
+                step: &self.step,
+            });
+        })
+    }
+
+    /// Median seconds of one call.
+    fn time(&self, mut enqueue: impl FnMut()) -> Result<f64> {
+        let mut sample = || -> Result<f64> {
+            let start = Instant::now();
+            for _ in 0..CALLS {
+                enqueue();
+            }
+            self.cpu.read(&self.step.tokens.live, 1).wait()?;
+            Ok(start.elapsed().as_secs_f64() / CALLS as f64)
+        };
+        sample()?;
+        let (start, mut samples) = (Instant::now(), Vec::new());
+        while samples.len() < SAMPLES || start.elapsed() < ENOUGH {
+            samples.push(sample()?);
+        }
+        samples.sort_by(f64::total_cmp);
+        Ok(samples[samples.len() / 2])
+    }
+}
+
+fn state_shape(conv_channels: usize) -> StateShape {
+    StateShape {
+        slots: 1,
+        conv_channels,
+        conv_width: 4,
+        heads: STATE_HEADS,
+        rows: STATE_DIM,
+        columns: STATE_DIM,
+        drafts: 0,
+        snapshots: 0,
+    }
+}
+
+/// A step with the last `tokens` of one request of `context` tokens.
+fn step(cpu: &Cpu, tokens: usize, context: usize) -> Result<StepTables<Cpu>> {
+    let blocks = context.div_ceil(BLOCK_SIZE);
+    let step = StepTables::new(
+        cpu,
+        StepLimits {
+            tokens,
+            requests: 1,
+            samples: 1,
+            blocks_per_request: blocks,
+            block_size: BLOCK_SIZE,
+        },
+    )?;
+    let positions: Vec<i32> = (context - tokens..context)
+        .map(|position| position as i32)
+        .collect();
+    let block_table: Vec<i32> = (0..blocks as i32).collect();
+    cpu.write(&step.tokens.live, &[tokens as i32]);
+    cpu.write(&step.requests.live, &[1]);
+    cpu.write(&step.positions, &positions);
+    cpu.write(&step.token_count, &[tokens as i32]);
+    cpu.write(&step.block_table, &block_table);
+    Ok(step)
+}

@@ -1,0 +1,146 @@
+//! Processor and memory, as Linux tells them; elsewhere some answers are missing.
+
+use crate::format::{self, Facts};
+use paceline_device_cpu::Instructions;
+use serde::Serialize;
+use std::fs;
+
+/// The processor and what will be used of it.
+#[derive(Serialize)]
+pub(super) struct Processor {
+    model: Option<String>,
+    features: Vec<Feature>,
+    kernels: &'static str,
+    logical_cores: Option<usize>,
+    usable_cores: usize,
+}
+
+#[derive(Serialize)]
+struct Feature {
+    name: &'static str,
+    present: bool,
+}
+
+/// Main memory.
+#[derive(Serialize)]
+#[expect(clippy::struct_field_names, reason = "these are the names in the JSON object")]
+pub(super) struct Memory {
+    total_bytes: Option<u64>,
+    available_bytes: Option<u64>,
+    /// What the process's control group may use.
+    limit_bytes: Option<u64>,
+}
+
+impl Processor {
+    pub(super) fn look() -> Self {
+        let info = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+        let values = |key: &'static str| {
+            info.lines().filter_map(move |line| {
+                let (name, value) = line.split_once(':')?;
+                (name.trim() == key).then(|| value.trim().to_owned())
+            })
+        };
+        let logical_cores = values("processor").count();
+        Self {
+            model: values("model name").next(),
+            features: features(),
+            kernels: Instructions::detect().name(),
+            logical_cores: Some(logical_cores).filter(|count| *count > 0),
+            usable_cores: std::thread::available_parallelism().map_or(1, usize::from),
+        }
+    }
+
+    pub(super) fn describe(&self, facts: &mut Facts) {
+        let model = self.model.clone();
+        facts.add(
+            "processor",
+            model.unwrap_or_else(|| std::env::consts::ARCH.to_owned()),
+        );
+        if !self.features.is_empty() {
+            let named = |wanted: bool| {
+                let names = self.features.iter().filter(|feature| feature.present == wanted);
+                names.map(|feature| feature.name).collect::<Vec<_>>().join(" ")
+            };
+            let (present, absent) = (named(true), named(false));
+            let absent = if absent.is_empty() {
+                absent
+            } else {
+                format!("; not: {absent}")
+            };
+            facts.add("features", format!("{present}{absent}"));
+        }
+        facts.add("kernels", self.kernels);
+        let logical = self.logical_cores.map(|count| format!(" of {count}"));
+        let logical = logical.unwrap_or_default();
+        facts.add("cores", format!("{}{logical} usable", self.usable_cores));
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+fn features() -> Vec<Feature> {
+    let feature = |name, present| Feature { name, present };
+    vec![
+        feature("AVX2", std::arch::is_x86_feature_detected!("avx2")),
+        feature("FMA", std::arch::is_x86_feature_detected!("fma")),
+        feature("F16C", std::arch::is_x86_feature_detected!("f16c")),
+        feature("AVX-512", std::arch::is_x86_feature_detected!("avx512f")),
+        feature("AVX-512-VNNI", std::arch::is_x86_feature_detected!("avx512vnni")),
+        feature("AVX-VNNI", std::arch::is_x86_feature_detected!("avxvnni")),
+        feature("AVX-512-BF16", std::arch::is_x86_feature_detected!("avx512bf16")),
+    ]
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+fn features() -> Vec<Feature> {
+    Vec::new()
+}
+
+impl Memory {
+    pub(super) fn look() -> Self {
+        let info = fs::read_to_string("/proc/meminfo").unwrap_or_default();
+        let limit = fs::read_to_string("/sys/fs/cgroup/memory.max").unwrap_or_default();
+        Self {
+            total_bytes: kilobytes(&info, "MemTotal"),
+            available_bytes: kilobytes(&info, "MemAvailable"),
+            limit_bytes: limit.trim().parse().ok(),
+        }
+    }
+
+    pub(super) fn describe(&self, facts: &mut Facts) {
+        let memory = match (self.total_bytes, self.available_bytes) {
+            (Some(total), Some(available)) => {
+                format!(
+                    "{} available of {}",
+                    format::bytes(available),
+                    format::bytes(total)
+                )
+            }
+            _ => "unknown".to_owned(),
+        };
+        let limit = self
+            .limit_bytes
+            .map(|limit| format!(", limited to {}", format::bytes(limit)));
+        facts.add("memory", memory + &limit.unwrap_or_default());
+    }
+}
+
+fn kilobytes(info: &str, key: &str) -> Option<u64> {
+    let line = info
+        .lines()
+        .find_map(|line| line.strip_prefix(key)?.strip_prefix(':'))?;
+    let number: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    Some(number * 1024)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_lines_are_in_units_of_1024_bytes() {
+        let info = "MemTotal:       24600000 kB\nMemAvailable:   100 kB\nMemTotalX: 1 kB\n";
+        assert_eq!(kilobytes(info, "MemTotal"), Some(24_600_000 * 1024));
+        assert_eq!(kilobytes(info, "MemAvailable"), Some(102_400));
+        assert_eq!(kilobytes(info, "SwapTotal"), None);
+    }
+}

@@ -1,0 +1,158 @@
+//! One line of a prompts file.
+
+use super::Content;
+use crate::commands::generate::Settings;
+use crate::flags::numbers;
+use anyhow::{Context, Result, anyhow, bail};
+use paceline_types::TokenId;
+use serde_json::{Map, Value};
+
+const KEYS: &str = "prompt, prompt_ids, max_tokens, temperature, top_p, top_k, min_p, seed, stop, ignore_eos, \
+                    logprobs, chat";
+
+/// Reads a line. Errors name the field.
+pub(super) fn parse(line: &str) -> Result<(Content, Settings)> {
+    let fields: Map<String, Value> = match serde_json::from_str(line) {
+        Ok(Value::Object(fields)) => fields,
+        Ok(other) => bail!("{other} is not a JSON object such as {{\"prompt\": \"...\"}}"),
+        Err(error) => return Err(anyhow!("not valid JSON: {error}")),
+    };
+    let mut settings = Settings::default();
+    let (mut text, mut ids) = (None, None);
+    for (key, value) in &fields {
+        let field = || format!("field `{key}`");
+        match key.as_str() {
+            "prompt" => text = Some(string(value).with_context(field)?),
+            "prompt_ids" => ids = Some(token_ids(value).with_context(field)?),
+            _ => set(&mut settings, key, value).with_context(field)?,
+        }
+    }
+    let content = match (text, ids) {
+        (Some(text), None) => Content::Text(text),
+        (None, Some(ids)) => Content::Ids(ids),
+        (Some(_), Some(_)) => bail!("fields `prompt` and `prompt_ids` exclude each other"),
+        (None, None) => bail!("field `prompt` or `prompt_ids` is missing"),
+    };
+    if matches!(content, Content::Ids(_)) && settings.chat == Some(true) {
+        bail!("field `chat`: token ids take no chat template; give `prompt`");
+    }
+    Ok((content, settings))
+}
+
+fn set(settings: &mut Settings, key: &str, value: &Value) -> Result<()> {
+    match key {
+        "max_tokens" => settings.max_tokens = Some(checked(count(value)?, numbers::at_least_one)?),
+        "temperature" => settings.temperature = Some(checked(number(value)?, numbers::temperature)?),
+        "top_p" => settings.top_p = Some(checked(number(value)?, numbers::top_p)?),
+        "top_k" => settings.top_k = Some(integer(value)?.try_into()?),
+        "min_p" => settings.min_p = Some(checked(number(value)?, numbers::min_p)?),
+        "seed" => settings.seed = Some(integer(value)?),
+        "stop" => settings.stop = Some(strings(value)?),
+        "ignore_eos" => settings.ignore_eos = Some(flag(value)?),
+        "logprobs" => settings.logprobs = Some(checked(count(value)?, numbers::logprobs)?),
+        "chat" => settings.chat = Some(flag(value)?),
+        _ => bail!("unknown; known are {KEYS}"),
+    }
+    Ok(())
+}
+
+fn checked<T>(value: T, check: fn(T) -> Result<T, String>) -> Result<T> {
+    check(value).map_err(|why| anyhow!(why))
+}
+
+fn string(value: &Value) -> Result<String> {
+    let text = value
+        .as_str()
+        .with_context(|| format!("{value} is not a string"))?;
+    Ok(text.to_owned())
+}
+
+fn strings(value: &Value) -> Result<Vec<String>> {
+    match value {
+        Value::Array(list) => list.iter().map(string).collect(),
+        one => Ok(vec![string(one)?]),
+    }
+}
+
+fn flag(value: &Value) -> Result<bool> {
+    value
+        .as_bool()
+        .with_context(|| format!("{value} is not true or false"))
+}
+
+fn integer(value: &Value) -> Result<u64> {
+    value
+        .as_u64()
+        .with_context(|| format!("{value} is not a whole number of at least 0"))
+}
+
+fn count(value: &Value) -> Result<usize> {
+    Ok(integer(value)?.try_into()?)
+}
+
+fn number(value: &Value) -> Result<f32> {
+    let number = value
+        .as_f64()
+        .with_context(|| format!("{value} is not a number"))?;
+    Ok(number as f32)
+}
+
+fn token_ids(value: &Value) -> Result<Vec<TokenId>> {
+    let list = value
+        .as_array()
+        .with_context(|| format!("{value} is not a list of token ids"))?;
+    let id = |item: &Value| {
+        let id = item.as_u64().and_then(|id| TokenId::try_from(id).ok());
+        id.with_context(|| format!("{item} is not a token id"))
+    };
+    list.iter().map(id).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_field_is_understood() {
+        let line = r#"{"prompt": "x", "max_tokens": 3, "temperature": 0, "top_p": 0.5, "top_k": 4, "min_p": 0.1,
+            "seed": 5, "stop": ["a", "b"], "ignore_eos": true, "logprobs": 2, "chat": true}"#;
+        let (content, settings) = parse(line).unwrap();
+        assert_eq!(content, Content::Text("x".to_owned()));
+        let expected = Settings {
+            max_tokens: Some(3),
+            temperature: Some(0.0),
+            top_p: Some(0.5),
+            top_k: Some(4),
+            min_p: Some(0.1),
+            seed: Some(5),
+            stop: Some(vec!["a".to_owned(), "b".to_owned()]),
+            ignore_eos: Some(true),
+            logprobs: Some(2),
+            chat: Some(true),
+        };
+        assert_eq!(settings, expected);
+        let (content, settings) = parse(r#"{"prompt_ids": [1, 2], "stop": "end"}"#).unwrap();
+        assert_eq!(content, Content::Ids(vec![1, 2]));
+        assert_eq!(settings.stop, Some(vec!["end".to_owned()]));
+    }
+
+    #[test]
+    fn a_bad_field_is_named() {
+        for (line, field) in [
+            (r#"{"prompt": 1}"#, "`prompt`"),
+            (r#"{"prompt": "x", "max_tokens": 0}"#, "`max_tokens`"),
+            (r#"{"prompt": "x", "temperature": -1}"#, "`temperature`"),
+            (r#"{"prompt": "x", "top_k": 1e10}"#, "`top_k`"),
+            (r#"{"prompt": "x", "tempreature": 1}"#, "`tempreature`: unknown"),
+            (r#"{"prompt_ids": [1, -1]}"#, "`prompt_ids`: -1"),
+            (r#"{"prompt": "x", "prompt_ids": [1]}"#, "exclude"),
+            (r#"{"prompt_ids": [1], "chat": true}"#, "`chat`"),
+            ("{}", "missing"),
+            ("[]", "not a JSON object"),
+            ("{", "not valid JSON"),
+        ] {
+            let error = format!("{:#}", parse(line).unwrap_err());
+            assert!(error.contains(field), "{line}: {error}");
+        }
+    }
+}

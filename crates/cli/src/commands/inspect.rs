@@ -1,0 +1,70 @@
+//! `paceline inspect`.
+
+mod report;
+
+use crate::flags::InspectFlags;
+use crate::model::{self, EMBEDDED, LoadedModel, ModelSource};
+use crate::ui::Ui;
+use anyhow::{Context, Result};
+use paceline_device::Recorder;
+use paceline_models::Summary;
+use paceline_weights::Checkpoint;
+use report::ModelReport;
+use std::io::{self, Write};
+use std::path::Path;
+
+/// Runs the command.
+pub(crate) fn run(flags: &InspectFlags, ui: Ui) -> Result<()> {
+    let model = open(&ModelSource::new(flags.model.clone()), ui)?;
+    let report = ModelReport::new(&model, &summarise(&model)?);
+    let mut out = io::stdout().lock();
+    if flags.json {
+        serde_json::to_writer_pretty(&mut out, &report).map_err(io::Error::from)?;
+        writeln!(out)?;
+        out.flush()?;
+    } else {
+        report.facts().write(&mut out)?;
+    }
+    Ok(())
+}
+
+fn open(source: &ModelSource, ui: Ui) -> Result<LoadedModel> {
+    let Some(path) = source.resolve(ui)? else {
+        return LoadedModel::new(model::embedded()?, format!("{EMBEDDED} (built in)"));
+    };
+    let checkpoint = if is_config_only(&path) {
+        Checkpoint::config_only(&path)?
+    } else {
+        Checkpoint::open(&path)?
+    };
+    let source = checkpoint.source().to_owned();
+    LoadedModel::new(checkpoint, source)
+}
+
+/// A configuration by itself, or a folder that has one and no weights.
+fn is_config_only(path: &Path) -> bool {
+    let has_extension =
+        |path: &Path, extension: &str| path.extension().is_some_and(|found| found == extension);
+    if !path.is_dir() {
+        return has_extension(path, "json");
+    }
+    let has_weights = std::fs::read_dir(path).is_ok_and(|files| {
+        files.flatten().any(|file| {
+            let path = file.path();
+            has_extension(&path, "safetensors") || path.ends_with("model.safetensors.index.json")
+        })
+    });
+    path.join("config.json").is_file() && !has_weights
+}
+
+/// Builds the model on a device that owns no memory: names and shapes are checked, weights stay on disk.
+fn summarise(model: &LoadedModel) -> Result<Summary> {
+    let recorder = Recorder::new();
+    let checkpoint = &model.checkpoint;
+    let has_tensors = checkpoint.raw_tensors().next().is_some();
+    let decoder = match checkpoint.config() {
+        Some(config) if !has_tensors => paceline_models::load_config_only(&recorder, config),
+        _ => paceline_models::load(&recorder, checkpoint, None, &|_| {}),
+    };
+    Ok(Summary::of(&decoder.with_context(|| model.source.clone())?))
+}

@@ -1,0 +1,30 @@
+//! The environment variables this program reads, all of them.
+//!
+//! | variable | meaning |
+//! |---|---|
+//! | `PACELINE_LOG` | level of the log on stderr where `--log` is not given |
+//! | `LD_LIBRARY_PATH` | looked through by `doctor` for the CUDA driver, as the loader would |
+//! | `HF_*` | the hub's, see [`HubConfig::from_env`](paceline_weights::hub::HubConfig::from_env) |
+
+use crate::flags::LogLevel;
+use anyhow::{Result, anyhow};
+use clap::ValueEnum;
+use std::path::PathBuf;
+
+/// The level in `PACELINE_LOG`, if it is set.
+pub(crate) fn log_level() -> Result<Option<LogLevel>> {
+    let Some(value) = std::env::var_os("PACELINE_LOG").filter(|value| !value.is_empty()) else {
+        return Ok(None);
+    };
+    let value = value.to_string_lossy();
+    LogLevel::from_str(&value, true)
+        .map(Some)
+        .map_err(|_| anyhow!("PACELINE_LOG is `{value}`; it must be off, error, warn, info, debug or trace"))
+}
+
+/// The folders of `LD_LIBRARY_PATH`.
+pub(crate) fn library_folders() -> Vec<PathBuf> {
+    std::env::var_os("LD_LIBRARY_PATH")
+        .map(|value| std::env::split_paths(&value).collect())
+        .unwrap_or_default()
+}

@@ -1,0 +1,86 @@
+//! What can be typed on the command line.
+
+mod generate;
+pub(crate) mod numbers;
+mod tools;
+
+pub(crate) use generate::GenerateFlags;
+pub(crate) use tools::{BenchCommand, BenchOpsFlags, CompletionsFlags, DoctorFlags, InspectFlags};
+
+use clap::{Parser, Subcommand, ValueEnum};
+use tracing_subscriber::filter::LevelFilter;
+
+const EXAMPLES: &str = "\
+Examples:
+  paceline generate --prompt \"Once upon a time\"
+  paceline generate --model path/to/model --chat --prompt \"Why is the sky blue?\"
+  paceline inspect path/to/model.gguf
+  paceline doctor
+
+Exit codes: 0 success, 1 failure, 2 wrong usage, 130 stopped by Ctrl-C.";
+
+/// Runs large language models on this machine.
+///
+/// A small story-telling model is built in, so every command works without a download. Other models are given
+/// as a folder in Hugging Face layout, as a GGUF file, or by their id on the Hugging Face hub.
+#[derive(Debug, Parser)]
+#[command(name = "paceline", version, after_help = EXAMPLES, max_term_width = 100)]
+#[command(disable_help_subcommand = true)]
+pub(crate) struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub(crate) command: Command,
+    /// Print nothing on stderr but errors.
+    #[arg(short, long, global = true, help_heading = "Messages")]
+    pub(crate) quiet: bool,
+    /// Log to stderr from this level on [default: $PACELINE_LOG, or warn].
+    #[arg(long, global = true, value_name = "LEVEL", help_heading = "Messages")]
+    pub(crate) log: Option<LogLevel>,
+}
+
+/// The commands.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    Generate(Box<GenerateFlags>),
+    Inspect(InspectFlags),
+    Doctor(DoctorFlags),
+    #[command(subcommand)]
+    Bench(BenchCommand),
+    Completions(CompletionsFlags),
+}
+
+/// How much is logged.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub(crate) enum LogLevel {
+    Off,
+    Error,
+    Warn,
+    Info,
+    Debug,
+    Trace,
+}
+
+impl LogLevel {
+    /// The same as the log knows it.
+    pub(crate) fn filter(self) -> LevelFilter {
+        match self {
+            Self::Off => LevelFilter::OFF,
+            Self::Error => LevelFilter::ERROR,
+            Self::Warn => LevelFilter::WARN,
+            Self::Info => LevelFilter::INFO,
+            Self::Debug => LevelFilter::DEBUG,
+            Self::Trace => LevelFilter::TRACE,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_flags_contradict_each_other_nowhere() {
+        Cli::command().debug_assert();
+    }
+}

@@ -1,0 +1,170 @@
+//! A model as the commands use it: its files, its tokenizer, its chat template and its sampling defaults.
+
+mod defaults;
+mod gguf;
+
+pub(crate) use defaults::GenerationDefaults;
+
+use crate::ui::Ui;
+use anyhow::{Context, Result, bail};
+use paceline_text::{ChatTemplate, Tokenizer, TokenizerConfig};
+use paceline_weights::hub::{self, HubConfig};
+use paceline_weights::{Bytes, Checkpoint, ModelParts};
+use std::path::PathBuf;
+
+/// Name of the model in the binary.
+pub(crate) const EMBEDDED: &str = "storyteller";
+
+/// Where a model comes from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum ModelSource {
+    /// The binary.
+    Embedded,
+    /// A path or an id of the hub, as typed.
+    Named(String),
+}
+
+impl ModelSource {
+    /// What an optional model argument means. A folder called like the embedded model is `./storyteller`.
+    pub(crate) fn new(argument: Option<String>) -> Self {
+        match argument {
+            Some(name) if name != EMBEDDED => Self::Named(name),
+            _ => Self::Embedded,
+        }
+    }
+
+    /// The local path, after a download if need be; `None` for the embedded model.
+    pub(crate) fn resolve(&self, ui: Ui) -> Result<Option<PathBuf>> {
+        let Self::Named(name) = self else {
+            return Ok(None);
+        };
+        let looks_local = [".", "/", "~"].iter().any(|start| name.starts_with(start))
+            || name.ends_with('/')
+            || [".gguf", ".json", ".safetensors"]
+                .iter()
+                .any(|end| name.ends_with(end) && !name.contains(':'));
+        if looks_local && !std::path::Path::new(name).exists() {
+            bail!("{name}: no such file or folder");
+        }
+        let path = hub::resolve(name, &HubConfig::from_env(), &ui.downloads())?;
+        Ok(Some(path))
+    }
+}
+
+/// A model's files, opened and understood, but not yet on a device.
+#[derive(Debug)]
+pub(crate) struct LoadedModel {
+    /// Tensors and configuration.
+    pub(crate) checkpoint: Checkpoint,
+    /// Absent for models that come without one: they work on token ids.
+    pub(crate) tokenizer: Option<Tokenizer>,
+    /// Sampling parameters the model asks for.
+    pub(crate) defaults: GenerationDefaults,
+    /// Name for people.
+    pub(crate) source: String,
+    text_config: TokenizerConfig,
+}
+
+impl LoadedModel {
+    /// Opens a model, downloading it first if need be.
+    pub(crate) fn open(source: &ModelSource, ui: Ui) -> Result<Self> {
+        match source.resolve(ui)? {
+            None => Self::new(embedded()?, format!("{EMBEDDED} (built in)")),
+            Some(path) => {
+                let checkpoint = Checkpoint::open(&path)?;
+                let source = checkpoint.source().to_owned();
+                Self::new(checkpoint, source)
+            }
+        }
+    }
+
+    /// Reads what lies beside the tensors.
+    pub(crate) fn new(checkpoint: Checkpoint, source: String) -> Result<Self> {
+        let (tokenizer, text_config) = match checkpoint.gguf() {
+            Some(metadata) => {
+                gguf::text_parts(metadata).with_context(|| format!("{source}: metadata tokenizer.ggml"))?
+            }
+            None => text_parts(&checkpoint)?,
+        };
+        let defaults = match checkpoint.generation_config() {
+            Some(config) => GenerationDefaults::from_json(config)
+                .with_context(|| format!("{}/generation_config.json", checkpoint.source()))?,
+            None => GenerationDefaults::default(),
+        };
+        Ok(Self {
+            checkpoint,
+            tokenizer,
+            defaults,
+            source,
+            text_config,
+        })
+    }
+
+    /// The tokenizer; a model without one is an error that says what still works.
+    pub(crate) fn require_tokenizer(&self, what: &str) -> Result<&Tokenizer> {
+        self.tokenizer.as_ref().with_context(|| {
+            format!(
+                "{}: the model has no tokenizer (tokenizer.json), so {what} cannot be used; use --prompt-ids",
+                self.source
+            )
+        })
+    }
+
+    /// Compiles the chat template, if the model has one. A damaged template is an error only here, so that it does
+    /// not keep anyone from plain generation.
+    pub(crate) fn template(&self) -> Result<Option<ChatTemplate>> {
+        if self.text_config.chat_templates.is_empty() {
+            return Ok(None);
+        }
+        let template = ChatTemplate::from_config(&self.text_config);
+        template.map(Some).with_context(|| self.source.clone())
+    }
+
+    /// The sources of the chat templates.
+    pub(crate) fn template_sources(&self) -> impl Iterator<Item = &str> {
+        let templates = self.text_config.chat_templates.iter();
+        templates.map(|template| template.source.as_str())
+    }
+}
+
+/// Tokenizer and configuration of a model in Hugging Face layout.
+fn text_parts(checkpoint: &Checkpoint) -> Result<(Option<Tokenizer>, TokenizerConfig)> {
+    let file = |name: &str| format!("{}/{name}", checkpoint.source());
+    let mut config = match checkpoint.tokenizer_config() {
+        Some(json) => TokenizerConfig::from_json_bytes(json.to_string().as_bytes())
+            .with_context(|| file("tokenizer_config.json"))?,
+        None => TokenizerConfig::default(),
+    };
+    if let Some(template) = checkpoint.chat_template_file() {
+        config = config.with_chat_template(template);
+    }
+    let tokenizer = checkpoint
+        .tokenizer_json()
+        .map(|bytes| Tokenizer::from_json_bytes(bytes).with_context(|| file("tokenizer.json")))
+        .transpose()?;
+    Ok((tokenizer.map(|tokenizer| tokenizer.with_config(&config)), config))
+}
+
+macro_rules! asset {
+    ($file:literal) => {
+        Bytes::from_static(include_bytes!(concat!(
+            env!("CARGO_MANIFEST_DIR"),
+            "/../../assets/storyteller/",
+            $file
+        )))
+    };
+}
+
+/// The model in the binary.
+pub(crate) fn embedded() -> Result<Checkpoint> {
+    let parts = ModelParts {
+        name: EMBEDDED.to_owned(),
+        config_json: asset!("config.json"),
+        safetensors: asset!("model.safetensors"),
+        tokenizer_json: Some(asset!("tokenizer.json")),
+        tokenizer_config: Some(asset!("tokenizer_config.json")),
+        generation_config: Some(asset!("generation_config.json")),
+        chat_template: None,
+    };
+    Ok(Checkpoint::from_parts(parts)?)
+}

@@ -1,0 +1,137 @@
+//! What the user sees on stderr: notes, errors and progress. Results go to stdout and do not pass here.
+
+use crate::format;
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use paceline_weights::hub;
+use std::cell::{Cell, RefCell};
+use std::fmt::Display;
+use std::io::{self, IsTerminal, Write};
+use std::time::{Duration, Instant};
+
+/// Work shorter than this needs no bar.
+const PATIENCE: Duration = Duration::from_millis(300);
+
+/// Stderr.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Ui {
+    quiet: bool,
+    terminal: bool,
+}
+
+impl Ui {
+    /// Stderr, silent but for errors if `quiet`.
+    pub(crate) fn new(quiet: bool) -> Self {
+        Self {
+            quiet,
+            terminal: io::stderr().is_terminal(),
+        }
+    }
+
+    /// One line, unless quiet.
+    pub(crate) fn note(self, line: impl Display) {
+        if !self.quiet {
+            write_line(line);
+        }
+    }
+
+    /// A bar over `total` units of work; it shows once the work turns out to take time.
+    pub(crate) fn bar(self, total: u64, template: &'static str) -> LateBar {
+        LateBar {
+            shown: self.terminal && !self.quiet,
+            start: Instant::now(),
+            bar: hidden_bar(total, template),
+            done: Cell::new(0),
+        }
+    }
+
+    /// Bars for the files of a download.
+    pub(crate) fn downloads(self) -> Downloads {
+        Downloads {
+            ui: self,
+            bar: RefCell::new(ProgressBar::hidden()),
+        }
+    }
+}
+
+/// Prints a failure with its causes, in one line.
+pub(crate) fn error(error: &anyhow::Error) {
+    let causes = format!("{error:#}");
+    write_line(format_args!("error: {}", causes.replace('\n', " ")));
+}
+
+/// A stderr that is gone is no reason to fail.
+fn write_line(line: impl Display) {
+    let _ = writeln!(io::stderr().lock(), "{line}");
+}
+
+fn hidden_bar(total: u64, template: &str) -> ProgressBar {
+    let style = ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar());
+    ProgressBar::with_draw_target(Some(total), ProgressDrawTarget::hidden())
+        .with_style(style.progress_chars("=> "))
+}
+
+/// A bar for loading bytes.
+pub(crate) const LOADING: &str = "loading [{bar:30}] {bytes}/{total_bytes}";
+/// A bar for a list of tasks.
+pub(crate) const TASKS: &str = "[{bar:30}] {pos}/{len} {msg}";
+const DOWNLOADING: &str = "{msg} [{bar:30}] {bytes}/{total_bytes} {bytes_per_sec} {eta}";
+
+/// A bar that is invisible at first and gone at the end.
+pub(crate) struct LateBar {
+    shown: bool,
+    start: Instant,
+    bar: ProgressBar,
+    done: Cell<u64>,
+}
+
+impl LateBar {
+    /// `units` more are done.
+    pub(crate) fn advance(&self, units: u64) {
+        self.done.set(self.done.get() + units);
+        if self.shown && self.start.elapsed() >= PATIENCE {
+            if self.bar.is_hidden() {
+                self.bar.set_draw_target(ProgressDrawTarget::stderr());
+            }
+            self.bar.set_position(self.done.get());
+        }
+    }
+
+    /// Names what is being done.
+    pub(crate) fn name(&self, task: String) {
+        self.bar.set_message(task);
+    }
+}
+
+impl Drop for LateBar {
+    fn drop(&mut self) {
+        self.bar.finish_and_clear();
+    }
+}
+
+/// Shows downloads: a bar on a terminal, else a line per file.
+pub(crate) struct Downloads {
+    ui: Ui,
+    bar: RefCell<ProgressBar>,
+}
+
+impl hub::Progress for Downloads {
+    fn start(&self, file: &str, total: Option<u64>) {
+        if !self.ui.terminal {
+            let size = total.map(|total| format!(" ({})", format::bytes(total)));
+            self.ui
+                .note(format_args!("downloading {file}{}", size.unwrap_or_default()));
+        } else if !self.ui.quiet {
+            let bar = hidden_bar(total.unwrap_or(0), DOWNLOADING).with_message(file.to_owned());
+            bar.set_draw_target(ProgressDrawTarget::stderr());
+            self.bar.replace(bar).finish_and_clear();
+        }
+    }
+
+    fn advance(&self, bytes: u64) {
+        self.bar.borrow().inc(bytes);
+    }
+
+    fn finish(&self) {
+        self.bar.borrow().finish();
+    }
+}

@@ -1,0 +1,201 @@
+//! What goes wrong is told in one line that names the file, tensor or field, with the right exit code.
+
+mod common;
+
+use common::{Copy, expect_failure, expect_usage_error, repository};
+use serde_json::json;
+use std::fs;
+
+/// Generates a little with a model that is expected to be refused.
+fn refused(model: &str, parts: &[&str]) {
+    let arguments = [
+        "generate",
+        "--model",
+        model,
+        "--prompt-ids",
+        "1,2",
+        "--max-tokens",
+        "2",
+    ];
+    expect_failure(&arguments, parts);
+}
+
+#[test]
+fn an_unknown_path_is_named() {
+    refused("./no/such/model", &["./no/such/model", "no such file"]);
+    refused("model.gguf", &["model.gguf", "no such file"]);
+    refused("no such thing", &["no such thing"]);
+    expect_failure(&["inspect", "/nowhere/config.json"], &["/nowhere/config.json"]);
+}
+
+#[test]
+fn a_model_that_cannot_be_fetched_is_named() {
+    refused("org/name", &["org/name"]);
+}
+
+#[test]
+fn an_empty_folder_is_named() {
+    let folder = tempfile::tempdir().unwrap();
+    refused(
+        folder.path().to_str().unwrap(),
+        &[folder.path().to_str().unwrap(), "config.json"],
+    );
+}
+
+#[test]
+fn wrong_usage_gets_a_hint() {
+    expect_usage_error(&["generate"], &["--prompt"]);
+    expect_usage_error(
+        &["generate", "--prompt", "x", "--prompt-ids", "1"],
+        &["--prompt-ids", "cannot be used with"],
+    );
+    expect_usage_error(
+        &["generate", "--prompt", "x", "--prompts", "f"],
+        &["--prompts", "cannot be used with"],
+    );
+    expect_usage_error(&["generate", "--prompt-ids", "1", "--chat"], &["--chat"]);
+    expect_usage_error(&["generate", "--prompt", "x", "--system", "s"], &["--chat"]);
+    for (flag, value) in [
+        ("--max-tokens", "0"),
+        ("--max-tokens", "many"),
+        ("--temperature", "-1"),
+        ("--temperature", "NaN"),
+        ("--top-p", "0"),
+        ("--top-p", "1.5"),
+        ("--top-k", "-1"),
+        ("--min-p", "2"),
+        ("--seed", "x"),
+        ("--logprobs", "21"),
+        ("--threads", "0"),
+        ("--dtype", "f8"),
+    ] {
+        expect_usage_error(
+            &["generate", "--prompt", "x", &format!("{flag}={value}")],
+            &[flag, value],
+        );
+    }
+    expect_usage_error(&["generate", "--prompt-ids", "1,x"], &["--prompt-ids", "`x`"]);
+    expect_usage_error(&["bench", "ops", "--threads", "0"], &["--threads"]);
+}
+
+#[test]
+fn a_prompt_the_model_cannot_take_is_refused() {
+    let ids = |ids: &str, parts: &[&str]| expect_failure(&["generate", "--prompt-ids", ids], parts);
+    ids("1,4096", &["4096", "4095"]);
+    ids(&vec!["5"; 4096].join(","), &["4096 tokens"]);
+    ids(&vec!["5"; 5000].join(","), &["5000 tokens", "4096"]);
+    expect_failure(&["generate", "--prompt", ""], &["no tokens"]);
+    expect_failure(&["generate", "--prompts", "/no/such.jsonl"], &["/no/such.jsonl"]);
+}
+
+#[test]
+fn a_truncated_weight_file_is_named() {
+    for keep in [0, 7, 100, 100_000] {
+        let model = Copy::of("fixtures/llama");
+        model.edit("model.safetensors", |bytes| bytes.truncate(keep));
+        refused(model.path(), &["model.safetensors"]);
+    }
+}
+
+#[test]
+fn a_corrupted_tokenizer_is_named() {
+    let model = Copy::of("assets/storyteller");
+    model.edit("tokenizer.json", |bytes| bytes.truncate(bytes.len() / 2));
+    refused(model.path(), &["tokenizer.json"]);
+    let model = Copy::of("assets/storyteller");
+    model.edit_json("tokenizer.json", |file| {
+        file["model"]["merges"] = json!([["never", "seen"]]);
+    });
+    refused(model.path(), &["tokenizer.json", "merge"]);
+}
+
+#[test]
+fn corrupted_configurations_are_named() {
+    for file in ["config.json", "generation_config.json", "tokenizer_config.json"] {
+        let model = Copy::of("assets/storyteller");
+        model.edit(file, |bytes| bytes.truncate(bytes.len() / 2));
+        refused(model.path(), &[file]);
+    }
+    let model = Copy::of("assets/storyteller");
+    model.edit_json("generation_config.json", |file| file["top_p"] = json!("much"));
+    refused(model.path(), &["generation_config.json", "`top_p`"]);
+    let model = Copy::of("fixtures/llama");
+    model.edit_json("config.json", |file| file["num_attention_heads"] = json!(0));
+    refused(model.path(), &["num_attention_heads"]);
+}
+
+#[test]
+fn a_damaged_chat_template_hinders_chats_only() {
+    let model = Copy::of("assets/storyteller");
+    model.edit_json("tokenizer_config.json", |file| {
+        file["chat_template"] = json!("{% if %}");
+    });
+    let arguments = [
+        "generate",
+        "--model",
+        model.path(),
+        "--prompt",
+        "x",
+        "--max-tokens",
+        "2",
+    ];
+    common::succeed(&arguments);
+    expect_failure(&[&arguments[..], &["--chat"]].concat(), &["chat template"]);
+    model.edit_json("tokenizer_config.json", |file| {
+        file["chat_template"] = json!(null);
+    });
+    expect_failure(
+        &[&arguments[..], &["--chat"]].concat(),
+        &["no chat template", "--chat"],
+    );
+}
+
+#[test]
+fn an_unknown_architecture_is_named() {
+    let model = Copy::of("fixtures/llama");
+    model.edit_json("config.json", |file| {
+        file["architectures"] = json!(["SpamForCausalLM"]);
+        file["model_type"] = json!("spam");
+    });
+    refused(model.path(), &["SpamForCausalLM", "LlamaForCausalLM"]);
+}
+
+#[test]
+fn a_missing_tensor_is_named() {
+    let model = Copy::of("fixtures/llama");
+    model.edit_header(|header| {
+        let tensor = header.remove("model.norm.weight").unwrap();
+        header.insert("model.other.weight".to_owned(), tensor);
+    });
+    refused(model.path(), &[model.path(), "model.norm.weight", "missing"]);
+}
+
+#[test]
+fn a_wrong_shape_is_named() {
+    let model = Copy::of("fixtures/llama");
+    let name = "model.layers.0.mlp.gate_proj.weight";
+    model.edit_header(|header| header[name]["shape"].as_array_mut().unwrap().reverse());
+    refused(model.path(), &[name, "[64, 160]", "[160, 64]"]);
+    expect_failure(&["inspect", model.path()], &[name, "[64, 160]"]);
+}
+
+#[test]
+fn values_that_are_not_finite_are_found() {
+    for name in ["model.norm.weight", "model.layers.1.self_attn.q_proj.weight"] {
+        for value in [f32::NAN, f32::INFINITY] {
+            let model = Copy::of("fixtures/llama");
+            model.set_first_element(name, value);
+            refused(model.path(), &[name]);
+        }
+    }
+}
+
+#[test]
+fn a_file_that_is_no_model_is_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("model.gguf");
+    fs::write(&file, b"GGUF\x03\0\0\0").unwrap();
+    refused(file.to_str().unwrap(), &["model.gguf", "truncated"]);
+    let weights = repository("fixtures/llama/model.safetensors");
+    refused(weights.to_str().unwrap(), &["model.safetensors"]);
+}

@@ -1,0 +1,153 @@
+//! `paceline inspect`, against figures worked out by hand.
+
+#![allow(clippy::unwrap_used, reason = "a failure here fails the test")]
+
+mod common;
+
+use common::{repository, succeed};
+use serde_json::Value;
+
+fn inspect(model: &str) -> Value {
+    serde_json::from_str(&succeed(&["inspect", "--json", model])).unwrap()
+}
+
+fn config(name: &str) -> Value {
+    let path = format!("{}/tests/data/configs/{name}.json", env!("CARGO_MANIFEST_DIR"));
+    inspect(&path)
+}
+
+/// Keys and values per token, the draft head's, and the state per request.
+fn memory(report: &Value) -> [u64; 3] {
+    [
+        "kv_bytes_per_token",
+        "draft_kv_bytes_per_token",
+        "state_bytes_per_request",
+    ]
+    .map(|field| report["memory"][field].as_u64().unwrap())
+}
+
+/// A count in units, rounded.
+fn rounded(count: &Value, unit: f64) -> u64 {
+    (count.as_u64().unwrap() as f64 / unit).round() as u64
+}
+
+#[test]
+fn qwen3_5_4b_is_measured_from_its_configuration() {
+    let report = config("qwen3.5-4b");
+    assert_eq!(memory(&report), [32_768, 4_096, 51_511_296]);
+    assert_eq!(rounded(&report["parameters"]["model"], 1e6), 4_206);
+    assert_eq!(rounded(&report["parameters"]["draft_head"], 1e6), 121);
+    assert_eq!(
+        (&report["layers"]["attention"], &report["layers"]["delta_net"]),
+        (&8.into(), &24.into())
+    );
+    assert_eq!(
+        (&report["format"], &report["draft_head"]),
+        (&"config only".into(), &true.into())
+    );
+}
+
+#[test]
+fn qwen3_5_27b_is_measured_from_its_configuration() {
+    let report = config("qwen3.5-27b");
+    assert_eq!(memory(&report), [65_536, 4_096, 153_944_064]);
+    assert_eq!(rounded(&report["parameters"]["model"], 1e7), 2_690);
+    assert_eq!(rounded(&report["parameters"]["draft_head"], 1e6), 425);
+}
+
+#[test]
+fn qwen3_next_80b_is_measured_from_its_configuration() {
+    let report = config("qwen3-next-80b-a3b");
+    assert_eq!(memory(&report), [24_576, 2_048, 77_266_944]);
+    assert_eq!(rounded(&report["parameters"]["model"], 1e7), 7_967);
+    assert_eq!(rounded(&report["parameters"]["draft_head"], 1e7), 165);
+    assert_eq!(
+        (&report["experts"]["total"], &report["experts"]["per_token"]),
+        (&512.into(), &10.into())
+    );
+}
+
+#[test]
+fn granite_4_h_small_is_measured_from_its_configuration() {
+    let report = config("granite-4.0-h-small");
+    assert_eq!(memory(&report), [16_384, 0, 152_819_712]);
+    assert_eq!(
+        (&report["layers"]["attention"], &report["layers"]["mamba2"]),
+        (&4.into(), &36.into())
+    );
+}
+
+#[test]
+fn nemotron_h_8b_is_measured_from_its_configuration() {
+    let report = config("nemotron-h-8b");
+    assert_eq!(memory(&report), [16_384, 0, 102_137_856]);
+    assert_eq!(
+        (&report["layers"]["mlp"], &report["layers"]["mamba2"]),
+        (&24.into(), &24.into())
+    );
+}
+
+#[test]
+fn the_embedded_model_describes_itself() {
+    let report: Value = serde_json::from_str(&succeed(&["inspect", "--json"])).unwrap();
+    assert_eq!(report["architecture"], "qwen3_5");
+    assert_eq!(
+        (&report["layers"]["attention"], &report["layers"]["delta_net"]),
+        (&2.into(), &6.into())
+    );
+    assert_eq!(
+        (&report["vocabulary_size"], &report["context_length"]),
+        (&4096.into(), &4096.into())
+    );
+    assert_eq!(rounded(&report["parameters"]["model"], 1e5), 91);
+    assert_eq!(report["weights_bytes"], report["file_bytes"]);
+    assert_eq!(report["tensor_types"][0]["dtype"], "BF16");
+    assert_eq!(report["tokenizer"]["eos"]["text"], "<|im_end|>");
+    assert_eq!(report["chat_template"]["mentions_tools"], false);
+    let table = succeed(&["inspect"]);
+    for part in [
+        "qwen3_5",
+        "6 Gated DeltaNet",
+        "4,096 tokens",
+        "<|im_end|> (2)",
+        "draft head",
+    ] {
+        assert!(table.contains(part), "`{part}` is not in:\n{table}");
+    }
+}
+
+#[test]
+fn weights_give_the_same_figures_as_the_configuration() {
+    for family in [
+        "llama",
+        "qwen3_next",
+        "granite_h",
+        "nemotron_h",
+        "falcon_h1",
+        "bamba",
+    ] {
+        let folder = repository("fixtures").join(family);
+        let with_weights = inspect(folder.to_str().unwrap());
+        let from_config = inspect(folder.join("config.json").to_str().unwrap());
+        assert_eq!(with_weights["format"], "safetensors");
+        for field in ["architecture", "layers", "memory", "hidden_size", "experts"] {
+            assert_eq!(with_weights[field], from_config[field], "{family}: {field}");
+        }
+        assert_eq!(
+            with_weights["parameters"]["model"], from_config["parameters"]["model"],
+            "{family}"
+        );
+    }
+}
+
+#[test]
+fn a_folder_without_weights_will_do() {
+    let model = common::Copy::of("assets/storyteller");
+    std::fs::remove_file(model.file("model.safetensors")).unwrap();
+    let report = inspect(model.path());
+    assert_eq!(
+        (&report["format"], &report["file_bytes"]),
+        (&"config only".into(), &Value::Null)
+    );
+    assert_eq!(report["tokenizer"]["vocabulary_size"], 4096);
+}
