@@ -143,7 +143,7 @@ impl Report {
         let ended = match finish_reason {
             FinishReason::Stop => "stopped",
             FinishReason::Length => "reached the limit",
-            FinishReason::Cancelled => "cancelled",
+            other => other.name(),
         };
         let choice = if self.params.temperature > 0.0 {
             format!("seed {}", self.params.seed)
