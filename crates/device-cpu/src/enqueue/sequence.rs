@@ -101,7 +101,7 @@ impl Cpu {
                     step: Step::of(&step),
                 }
             };
-            attention::attention(pool, args);
+            attention::attention(pool, &args);
         });
     }
 
@@ -135,7 +135,7 @@ impl Cpu {
                     step: Step::of(&step),
                 }
             };
-            causal_conv::causal_conv(pool, args);
+            causal_conv::causal_conv(pool, &args);
         });
     }
 

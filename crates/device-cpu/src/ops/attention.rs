@@ -32,7 +32,7 @@ pub(crate) struct Attend<'a> {
 }
 
 /// Attention of every live token over its request's pages.
-pub(crate) fn attention(pool: &Pool, args: Attend<'_>) {
+pub(crate) fn attention(pool: &Pool, args: &Attend<'_>) {
     let shape = args.cache.shape();
     let group = args.q.columns / shape.head_dim / shape.heads;
     let heads_per_piece = group.min(ROWS);
@@ -81,7 +81,7 @@ fn spans(step: Step<'_>, tokens: usize, most: usize) -> Vec<Range<usize>> {
 }
 
 struct Piece<'a> {
-    args: Attend<'a>,
+    args: &'a Attend<'a>,
     tokens: Range<usize>,
     kv_head: usize,
     heads: Range<usize>,

@@ -1,7 +1,10 @@
 //! Depthwise causal convolution over time with SiLU.
+//!
+//! A slot's window ends with the inputs of the last step's drafts. Those that held are part of the past, so the
+//! past is read that much further on, and what did not hold is overwritten.
 
 use super::vector::{load_part, store_part};
-use super::{Step, pieces};
+use super::{RequestTokens, Start, Step, pieces};
 use crate::caches::CpuStateCache;
 use crate::pool::Pool;
 use crate::simd::{Kernel, LANES, Simd};
@@ -25,9 +28,9 @@ pub(crate) struct Conv<'a> {
     pub(crate) step: Step<'a>,
 }
 
-/// `out[t] = silu(bias + Σ_j weight[j] · x[t - (width - 1) + j])`, taps in ascending order; leaves the last
-/// inputs of every request in its window.
-pub(crate) fn causal_conv(pool: &Pool, args: Conv<'_>) {
+/// `out[t] = silu(bias + Σ_j weight[j] · x[t - (width - 1) + j])`, taps in ascending order; leaves the inputs
+/// of every request that later steps need in its window.
+pub(crate) fn causal_conv(pool: &Pool, args: &Conv<'_>) {
     let blocks = args.x.columns.div_ceil(CHANNELS);
     let work = args.x.rows * args.x.columns + args.weight.len();
     pieces(pool, blocks, work, |block| {
@@ -38,7 +41,7 @@ pub(crate) fn causal_conv(pool: &Pool, args: Conv<'_>) {
 }
 
 struct Piece<'a> {
-    args: Conv<'a>,
+    args: &'a Conv<'a>,
     channels: Range<usize>,
 }
 
@@ -64,35 +67,78 @@ impl Kernel for Piece<'_> {
 impl Piece<'_> {
     #[inline(always)]
     fn request<S: Simd>(&self, s: S, request: usize, taps: &[[f32; CHANNELS]]) {
-        let tokens = self.args.step.request(request, self.args.x.rows);
+        let room = self.args.cache.shape().drafts;
+        let tokens = self.args.step.request(request, self.args.x.rows, room);
         let before = taps.len() - 1;
-        let count = tokens.rows.len();
-        if count == 0 {
+        if tokens.rows.is_empty() {
             return;
         }
-        // SAFETY: a slot belongs to one request, and these channels of it to this piece.
-        let window = |row: usize| unsafe { self.args.cache.window(tokens.slot, row, self.channels.clone()) };
-        if tokens.fresh {
-            (0..before).for_each(|row| window(row).fill(0.0));
-        }
+        self.start(&tokens);
         let mut inputs: [&[f32]; MAX_WIDTH] = [&[]; MAX_WIDTH];
-        for token in 0..count {
+        for row in tokens.rows.clone() {
+            // The current token is `before` inputs after the first one it meets.
+            let first = tokens.replay + row - tokens.rows.start;
             for (j, input) in inputs.iter_mut().enumerate().take(taps.len()) {
-                *input = if token + j < before {
-                    window(token + j)
-                } else {
-                    self.input(tokens.rows.start + token + j - before)
-                };
+                *input = self.seen(&tokens, before, first + j);
             }
-            self.token(s, tokens.rows.start + token, &inputs[..taps.len()], taps);
+            self.token(s, row, &inputs[..taps.len()], taps);
         }
-        for row in 0..before {
-            if count + row < before {
-                window(row).copy_from_slice(window(count + row));
-            } else {
-                window(row).copy_from_slice(self.input(tokens.rows.start + count + row - before));
+        if let Some((folds, snapshot)) = tokens.snapshot() {
+            for row in 0..before {
+                // SAFETY: a snapshot is written for one request, and these channels of it by this piece.
+                let saved = unsafe { self.args.cache.saved_window(snapshot, row, self.channels.clone()) };
+                saved.copy_from_slice(self.seen(&tokens, before, folds + row));
             }
         }
+        let moved = tokens.replay + tokens.certain().len();
+        if moved > 0 {
+            // Inputs move to the front, so none is overwritten before it has been moved.
+            for row in 0..before + tokens.drafts().len() {
+                self.window(tokens.slot, row)
+                    .copy_from_slice(self.seen(&tokens, before, moved + row));
+            }
+        }
+    }
+
+    /// Makes the window the one that the request starts from.
+    #[inline(always)]
+    fn start(&self, tokens: &RequestTokens) {
+        let cache = self.args.cache;
+        for row in 0..cache.shape().conv_width - 1 {
+            match tokens.start {
+                Start::Kept => return,
+                Start::Zero => self.window(tokens.slot, row).fill(0.0),
+                Start::Snapshot(snapshot) => {
+                    // SAFETY: these channels belong to this piece.
+                    let saved = unsafe { cache.saved_window(snapshot, row, self.channels.clone()) };
+                    self.window(tokens.slot, row).copy_from_slice(saved);
+                }
+            }
+        }
+    }
+
+    /// An input of the request, counted from the start of its window: `before` inputs, those that are replayed,
+    /// and those of this step.
+    #[inline(always)]
+    fn seen(&self, tokens: &RequestTokens, before: usize, index: usize) -> &[f32] {
+        let past = before + tokens.replay;
+        if index < past {
+            // SAFETY: a slot belongs to one request, and these channels of it to this piece, which writes none
+            // of those it reads.
+            unsafe { self.args.cache.window(tokens.slot, index, self.channels.clone()) }
+        } else {
+            self.input(tokens.rows.start + index - past)
+        }
+    }
+
+    #[inline(always)]
+    #[expect(
+        clippy::mut_from_ref,
+        reason = "exclusive by the division into channels, not by borrow"
+    )]
+    fn window(&self, slot: usize, row: usize) -> &mut [f32] {
+        // SAFETY: as in `seen`; a row is moved to another one.
+        unsafe { self.args.cache.window_mut(slot, row, self.channels.clone()) }
     }
 
     #[inline(always)]

@@ -1,15 +1,17 @@
 //! The gated delta rule, token by token.
 //!
 //! A column of a state matrix never meets another one, so a piece (one head of one request) walks the tokens
-//! once per block of columns, and the block stays in the first-level cache.
+//! once per block of columns, and the block stays in the first-level cache. The walk folds the drafts that the
+//! last step recorded and that held, then the certain tokens, and leaves the state there; drafts go on from a copy.
 
 use super::vector::{load_part, sigmoid, softplus, store_part, sum_of_squares};
 use super::{RequestTokens, Step, pieces};
-use crate::caches::CpuStateCache;
+use crate::caches::{CpuStateCache, Record};
 use crate::pool::Pool;
 use crate::simd::{Kernel, LANES, Simd};
 use crate::storage::{In, Out};
 use paceline_device::HeadMap;
+use std::ops::Range;
 
 /// Vectors of a full block of columns.
 const WIDE: usize = 4;
@@ -37,9 +39,9 @@ pub(crate) struct Delta<'a> {
 pub(crate) fn delta_rule(pool: &Pool, args: &Delta<'_>) {
     let shape = args.cache.shape();
     let heads = shape.heads;
-    let total_ns = args.out.rows * shape.matrix_elements() / 6;
+    let total_ns = (args.out.rows + args.step.replayed()) * shape.matrix_elements() / 6;
     pieces(pool, args.step.requests * heads, total_ns, |piece| {
-        let tokens = args.step.request(piece / heads, args.out.rows);
+        let tokens = args.step.request(piece / heads, args.out.rows, shape.drafts);
         if !tokens.rows.is_empty() {
             pool.instructions().run(Piece {
                 args,
@@ -56,15 +58,30 @@ struct Piece<'a> {
     head: usize,
 }
 
-/// What a token does to every column of the state.
-struct Token<'a> {
+/// What a token does to a block of columns of the state.
+struct Fold<'a> {
     /// Unit length.
     k: &'a [f32],
-    /// Unit length, times `dk^-½`.
-    q: &'a [f32],
+    /// The columns of the block.
+    v: &'a [f32],
     /// `exp(g)`.
     decay: f32,
     beta: f32,
+}
+
+/// What a token reads from a block of columns of the state.
+struct Read<'a> {
+    /// Unit length, times `dk^-½`.
+    q: &'a [f32],
+    out: &'a mut [f32],
+}
+
+/// Memory that a piece works in.
+struct Scratch {
+    k: Vec<f32>,
+    q: Vec<f32>,
+    /// A block of columns that drafts run on.
+    state: Vec<f32>,
 }
 
 impl Kernel for Piece<'_> {
@@ -75,57 +92,159 @@ impl Kernel for Piece<'_> {
         let shape = self.args.cache.shape();
         let (dk, dv) = (shape.rows, shape.columns);
         // SAFETY: a slot belongs to one request, and this head of it to this piece.
-        let state = unsafe { self.args.cache.matrix(self.tokens.slot, self.head) };
-        if self.tokens.fresh {
-            state.fill(0.0);
-        }
-        let mut unit = vec![0.0; 2 * dk];
-        let (k, q) = unit.split_at_mut(dk);
+        let state = unsafe { self.args.cache.start_matrix(&self.tokens, self.head) };
+        let mut scratch = Scratch {
+            k: vec![0.0; dk],
+            q: vec![0.0; dk],
+            state: Vec::new(),
+        };
         let mut column = 0;
         while column < dv {
-            let wide = dv - column >= WIDE * LANES;
-            let width = if wide {
-                WIDE * LANES
+            let state = &mut state[column..];
+            if dv - column >= WIDE * LANES {
+                self.block::<S, WIDE>(s, (column, LANES), state, &mut scratch);
+                column += WIDE * LANES;
             } else {
-                LANES.min(dv - column)
-            };
-            for row in self.tokens.rows.clone() {
-                let token = self.token(s, row, k, q);
-                let start = self.head * dv + column;
-                let v = &self.args.v.row(row)[start..start + width];
-                // SAFETY: the columns of this head belong to this piece.
-                let out = unsafe { self.args.out.part(row, start..start + width) };
-                let state = (&mut state[column..], dv);
-                if wide {
-                    advance::<S, WIDE>(s, &token, state, (v, out), LANES);
-                } else {
-                    advance::<S, 1>(s, &token, state, (v, out), width);
-                }
+                let width = LANES.min(dv - column);
+                self.block::<S, 1>(s, (column, width), state, &mut scratch);
+                column += width;
             }
-            column += width;
         }
+        self.write_records(s, &mut scratch.k);
     }
 }
 
 impl Piece<'_> {
+    /// Walks the tokens for `N` vectors of columns from `column` on, each with `width` lanes in use; `state`
+    /// starts with the first of them.
     #[inline(always)]
-    fn token<'t, S: Simd>(&self, s: S, row: usize, k: &'t mut [f32], q: &'t mut [f32]) -> Token<'t> {
+    fn block<S: Simd, const N: usize>(
+        &self,
+        s: S,
+        (column, width): (usize, usize),
+        state: &mut [f32],
+        scratch: &mut Scratch,
+    ) {
+        let (cache, tokens) = (self.args.cache, &self.tokens);
+        let dv = cache.shape().columns;
+        let columns = column..column + (N - 1) * LANES + width;
+        let mut folds = 0;
+        for index in 0..tokens.replay {
+            // SAFETY: records are written when all blocks are done with them.
+            let record = unsafe { cache.record(tokens.slot, self.head, index) };
+            let fold = Fold {
+                k: record.by_row,
+                v: &record.by_column[columns.clone()],
+                decay: record.factors[0],
+                beta: record.factors[1],
+            };
+            advance::<S, N>(s, &fold, None, (state, dv), width);
+            folds += 1;
+            self.save(folds, state, columns.clone());
+        }
+        for row in tokens.certain() {
+            self.token::<S, N>(s, row, columns.clone(), (state, dv), scratch);
+            folds += 1;
+            self.save(folds, state, columns.clone());
+        }
+        if !tokens.drafts().is_empty() {
+            let mut copy = std::mem::take(&mut scratch.state);
+            copy.clear();
+            for row in state.chunks(dv) {
+                copy.extend_from_slice(&row[..columns.len()]);
+            }
+            for row in tokens.drafts() {
+                self.token::<S, N>(s, row, columns.clone(), (&mut copy, columns.len()), scratch);
+            }
+            scratch.state = copy;
+        }
+    }
+
+    /// Folds a token of this step into a block of columns and reads its outputs.
+    #[inline(always)]
+    fn token<S: Simd, const N: usize>(
+        &self,
+        s: S,
+        row: usize,
+        columns: Range<usize>,
+        state: (&mut [f32], usize),
+        scratch: &mut Scratch,
+    ) {
         let args = self.args;
-        let dk = k.len();
-        let key_heads = args.k.columns / dk;
-        let key_head = match args.head_map {
-            HeadMap::Grouped => self.head / (args.cache.shape().heads / key_heads),
+        let dk = scratch.q.len();
+        let (decay, beta) = self.key(s, row, &mut scratch.k);
+        let q = &args.q.row(row)[self.key_columns()];
+        unit_length(s, q, 1.0 / (dk as f32).sqrt(), &mut scratch.q);
+        let width = columns.len() - (N - 1) * LANES;
+        let first = self.head * args.cache.shape().columns;
+        let columns = first + columns.start..first + columns.end;
+        let fold = Fold {
+            k: &scratch.k,
+            v: &args.v.row(row)[columns.clone()],
+            decay,
+            beta,
+        };
+        let read = Read {
+            q: &scratch.q,
+            // SAFETY: the columns of this head belong to this piece.
+            out: unsafe { args.out.part(row, columns) },
+        };
+        // A constant where it matters.
+        let width = if N == 1 { width } else { LANES };
+        advance::<S, N>(s, &fold, Some(read), state, width);
+    }
+
+    /// Writes a token's unit-length key and returns its decay and `β`.
+    #[inline(always)]
+    fn key<S: Simd>(&self, s: S, row: usize, k: &mut [f32]) -> (f32, f32) {
+        let args = self.args;
+        unit_length(s, &args.k.row(row)[self.key_columns()], 1.0, k);
+        let step = softplus(args.a.row(row)[self.head] + args.dt_bias[self.head]);
+        let decay = (args.decay[self.head] * step).exp();
+        (decay, sigmoid(args.b.row(row)[self.head]))
+    }
+
+    /// The columns of queries and keys that this value head reads.
+    #[inline(always)]
+    fn key_columns(&self) -> Range<usize> {
+        let shape = self.args.cache.shape();
+        let dk = shape.rows;
+        let key_heads = self.args.k.columns / dk;
+        let key_head = match self.args.head_map {
+            HeadMap::Grouped => self.head / (shape.heads / key_heads),
             HeadMap::Tiled => self.head % key_heads,
         };
-        let columns = key_head * dk..(key_head + 1) * dk;
-        unit_length(s, &args.k.row(row)[columns.clone()], 1.0, k);
-        unit_length(s, &args.q.row(row)[columns], 1.0 / (dk as f32).sqrt(), q);
-        let step = softplus(args.a.row(row)[self.head] + args.dt_bias[self.head]);
-        Token {
-            k,
-            q,
-            decay: (args.decay[self.head] * step).exp(),
-            beta: sigmoid(args.b.row(row)[self.head]),
+        key_head * dk..(key_head + 1) * dk
+    }
+
+    /// Saves a block of columns if a snapshot is due after this fold.
+    #[inline(always)]
+    fn save(&self, folds: usize, state: &[f32], columns: Range<usize>) {
+        if let Some(snapshot) = self.tokens.snapshot_after(folds) {
+            let cache = self.args.cache;
+            let dv = cache.shape().columns;
+            // SAFETY: a snapshot is written for one request, and this head of it by this piece.
+            let saved = unsafe { cache.saved_matrix(snapshot, self.head) };
+            for (saved, row) in saved.chunks_mut(dv).zip(state.chunks(dv)) {
+                saved[columns.clone()].copy_from_slice(&row[..columns.len()]);
+            }
+        }
+    }
+
+    /// Records the drafts, so that the next step can fold those that held.
+    #[inline(always)]
+    fn write_records<S: Simd>(&self, s: S, k: &mut [f32]) {
+        let (cache, head) = (self.args.cache, self.head);
+        let dv = cache.shape().columns;
+        for (index, row) in self.tokens.drafts().enumerate() {
+            let (decay, beta) = self.key(s, row, k);
+            let record = Record {
+                by_row: k,
+                by_column: &self.args.v.row(row)[head * dv..(head + 1) * dv],
+                factors: [decay, beta],
+            };
+            // SAFETY: this head of the slot belongs to this piece, which has read the old records.
+            unsafe { cache.write_record(self.tokens.slot, head, index, record) };
         }
     }
 }
@@ -140,23 +259,25 @@ fn unit_length<S: Simd>(s: S, x: &[f32], scale: f32, out: &mut [f32]) {
     }
 }
 
-/// One token's update of `N` vectors of columns, each with `width` lanes in use.
+/// One token's update of `N` vectors of columns, each with `width` lanes in use, and what it reads from them.
 #[inline(always)]
 fn advance<S: Simd, const N: usize>(
     s: S,
-    token: &Token<'_>,
+    fold: &Fold<'_>,
+    read: Option<Read<'_>>,
     (state, stride): (&mut [f32], usize),
-    (v, out): (&[f32], &mut [f32]),
     width: usize,
 ) {
-    let dk = token.k.len();
+    let dk = fold.k.len();
     let used = (N - 1) * LANES + width;
-    assert!(token.q.len() == dk && v.len() == used && out.len() == used);
+    // A fold that nobody reads goes over its key instead, and uses nothing of it.
+    let q = read.as_ref().map_or(fold.k, |read| read.q);
+    assert!(q.len() == dk && fold.v.len() == used);
     assert!(state.len() >= (dk - 1) * stride + used);
     let state = state.as_mut_ptr();
-    let decay = s.splat(token.decay);
+    let decay = s.splat(fold.decay);
     let mut seen = [s.splat(0.0); N];
-    for (i, k) in token.k.iter().enumerate() {
+    for (i, k) in fold.k.iter().enumerate() {
         let k = s.splat(*k);
         for n in 0..N {
             // SAFETY: within the state, as asserted.
@@ -164,13 +285,13 @@ fn advance<S: Simd, const N: usize>(
             seen[n] = s.mul_add(s.mul(old, decay), k, seen[n]);
         }
     }
-    let beta = s.splat(token.beta);
+    let beta = s.splat(fold.beta);
     let mut update = seen;
     for n in 0..N {
-        update[n] = s.mul(beta, s.sub(load_part(s, &v[n * LANES..]), seen[n]));
+        update[n] = s.mul(beta, s.sub(load_part(s, &fold.v[n * LANES..]), seen[n]));
     }
-    let mut read = [s.splat(0.0); N];
-    for (i, (k, q)) in token.k.iter().zip(token.q).enumerate() {
+    let mut sums = [s.splat(0.0); N];
+    for (i, (k, q)) in fold.k.iter().zip(q).enumerate() {
         let (k, q) = (s.splat(*k), s.splat(*q));
         for n in 0..N {
             // SAFETY: within the state, as asserted.
@@ -178,12 +299,17 @@ fn advance<S: Simd, const N: usize>(
                 let place = state.add(i * stride + n * LANES);
                 let value = s.mul_add(k, update[n], s.mul(load(s, place, width), decay));
                 store(s, value, place, width);
-                read[n] = s.mul_add(value, q, read[n]);
+                if read.is_some() {
+                    sums[n] = s.mul_add(value, q, sums[n]);
+                }
             }
         }
     }
-    for n in 0..N {
-        store_part(s, read[n], &mut out[n * LANES..]);
+    if let Some(Read { out, .. }) = read {
+        assert!(out.len() == used);
+        for n in 0..N {
+            store_part(s, sums[n], &mut out[n * LANES..]);
+        }
     }
 }
 

@@ -68,20 +68,66 @@ pub(crate) struct Step<'a> {
     first_token: &'a [i32],
     token_count: &'a [i32],
     state_slot: &'a [i32],
+    replay: &'a [i32],
+    drafts: &'a [i32],
+    snapshot_after: &'a [i32],
+    snapshot_slot: &'a [i32],
+    restore: &'a [i32],
     block_table: &'a [i32],
     blocks_per_request: usize,
     /// Request rows that carry data.
     pub(crate) requests: usize,
 }
 
-/// The tokens of one request in a step.
+/// The tokens of one request in a step, and what they mean for its recurrent state.
 pub(crate) struct RequestTokens {
     /// Token rows.
     pub(crate) rows: Range<usize>,
     /// Index of its recurrent state.
     pub(crate) slot: usize,
-    /// Whether the sequence starts with this step, that is, from the zero state.
-    pub(crate) fresh: bool,
+    /// What the state is before anything is folded into it.
+    pub(crate) start: Start,
+    /// Records of the last step to fold in first.
+    pub(crate) replay: usize,
+    /// How many of the last rows are drafts, which leave no trace in the state.
+    drafts: usize,
+    /// Fold after which the state is saved, and the snapshot it goes to.
+    snapshot: Option<(usize, usize)>,
+}
+
+/// Where a request's state comes from.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Start {
+    /// Its last step left it.
+    Kept,
+    /// The sequence starts here.
+    Zero,
+    /// A snapshot holds it.
+    Snapshot(usize),
+}
+
+impl RequestTokens {
+    /// Rows of tokens that stay.
+    pub(crate) fn certain(&self) -> Range<usize> {
+        self.rows.start..self.rows.end - self.drafts
+    }
+
+    /// Rows of tokens that may be taken back.
+    pub(crate) fn drafts(&self) -> Range<usize> {
+        self.rows.end - self.drafts..self.rows.end
+    }
+
+    /// The snapshot that is to hold the state as it is after so many folds.
+    #[inline(always)]
+    pub(crate) fn snapshot_after(&self, folds: usize) -> Option<usize> {
+        let (after, snapshot) = self.snapshot?;
+        (after == folds).then_some(snapshot)
+    }
+
+    /// The snapshot to write, and the fold after which it is due.
+    pub(crate) fn snapshot(&self) -> Option<(usize, usize)> {
+        self.snapshot
+    }
 }
 
 impl<'a> Step<'a> {
@@ -99,6 +145,11 @@ impl<'a> Step<'a> {
                 first_token: tables.first_token.read(),
                 token_count: tables.token_count.read(),
                 state_slot: tables.state_slot.read(),
+                replay: tables.replay.read(),
+                drafts: tables.drafts.read(),
+                snapshot_after: tables.snapshot_after.read(),
+                snapshot_slot: tables.snapshot_slot.read(),
+                restore: tables.restore.read(),
                 block_table: tables.block_table.read(),
                 blocks_per_request: tables.limits.blocks_per_request,
                 requests: live.min(tables.requests.bucket),
@@ -106,19 +157,52 @@ impl<'a> Step<'a> {
         }
     }
 
-    /// The tokens of a request row; `tokens` is the number of live token rows.
-    pub(crate) fn request(&self, request: usize, tokens: usize) -> RequestTokens {
+    /// The tokens of a request row of a recurrent layer; `tokens` is the number of live token rows, `room` the
+    /// number of drafts that the layer can record.
+    pub(crate) fn request(&self, request: usize, tokens: usize, room: usize) -> RequestTokens {
         let first = self.first_token[request] as usize;
         let count = self.token_count[request] as usize;
         assert!(
             first <= tokens && count <= tokens - first,
             "request row {request} has tokens {first}+{count} of {tokens}"
         );
+        let replay = self.replay[request] as usize;
+        let drafts = if count == 0 {
+            0
+        } else {
+            self.drafts[request] as usize
+        };
+        let after = self.snapshot_after[request] as usize;
+        assert!(
+            drafts.max(replay) <= room,
+            "request row {request}: {drafts} drafts and {replay} replayed records, with room for {room}"
+        );
+        assert!(
+            drafts <= count && after <= replay + count - drafts,
+            "request row {request}: {drafts} drafts of {count} tokens, a snapshot after {after} folds"
+        );
+        let start = match self.restore[request] {
+            0 if replay == 0 && count > 0 && self.positions[first] == 0 => Start::Zero,
+            0 => Start::Kept,
+            snapshot => Start::Snapshot(snapshot as usize - 1),
+        };
+        assert!(
+            replay == 0 || start == Start::Kept,
+            "request row {request} replays records of another state"
+        );
         RequestTokens {
             rows: first..first + count,
             slot: self.state_slot[request] as usize,
-            fresh: count > 0 && self.positions[first] == 0,
+            start,
+            replay,
+            drafts,
+            snapshot: (after > 0).then_some((after, self.snapshot_slot[request] as usize)),
         }
+    }
+
+    /// Records that are folded in this step, all requests together.
+    pub(crate) fn replayed(&self) -> usize {
+        self.replay[..self.requests].iter().map(|n| *n as usize).sum()
     }
 
     /// The blocks of a request row, in order of position.

@@ -1,14 +1,16 @@
 //! The Mamba2 state space recurrence, token by token.
 //!
 //! Rows of a state matrix never meet, so a piece (one head of one request) walks the tokens once per block of
-//! rows, and the block stays in the first-level cache.
+//! rows, and the block stays in the first-level cache. The walk folds the drafts that the last step recorded and
+//! that held, then the certain tokens, and leaves the state there; drafts go on from a copy.
 
 use super::vector::{load_part, softplus, store_part};
 use super::{RequestTokens, Step, pieces};
-use crate::caches::CpuStateCache;
+use crate::caches::{CpuStateCache, Record};
 use crate::pool::Pool;
 use crate::simd::{Kernel, LANES, Simd};
 use crate::storage::{In, Out};
+use std::ops::Range;
 
 /// Rows of a block.
 const ROWS: usize = 4;
@@ -33,9 +35,9 @@ pub(crate) struct Space<'a> {
 pub(crate) fn state_space(pool: &Pool, args: &Space<'_>) {
     let shape = args.cache.shape();
     let heads = shape.heads;
-    let total_ns = args.out.rows * shape.matrix_elements() / 8;
+    let total_ns = (args.out.rows + args.step.replayed()) * shape.matrix_elements() / 8;
     pieces(pool, args.step.requests * heads, total_ns, |piece| {
-        let tokens = args.step.request(piece / heads, args.out.rows);
+        let tokens = args.step.request(piece / heads, args.out.rows, shape.drafts);
         if !tokens.rows.is_empty() {
             pool.instructions().run(Piece {
                 args,
@@ -52,14 +54,21 @@ struct Piece<'a> {
     head: usize,
 }
 
-/// What a token does to every row of the state.
-struct Token<'a> {
+/// What a token does to a block of rows of the state.
+struct Fold<'a> {
+    /// The rows of the block.
+    x: &'a [f32],
     b: &'a [f32],
-    c: &'a [f32],
-    dt: f32,
     /// `exp(dt · decay)`.
     decay: f32,
+    dt: f32,
+}
+
+/// What a token reads from a block of rows of the state.
+struct Read<'a> {
+    c: &'a [f32],
     skip: f32,
+    out: &'a mut [f32],
 }
 
 impl Kernel for Piece<'_> {
@@ -67,84 +76,162 @@ impl Kernel for Piece<'_> {
 
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
-        let shape = self.args.cache.shape();
-        let (p, n) = (shape.rows, shape.columns);
+        let n = self.args.cache.shape().columns;
         // SAFETY: a slot belongs to one request, and this head of it to this piece.
-        let state = unsafe { self.args.cache.matrix(self.tokens.slot, self.head) };
-        if self.tokens.fresh {
-            state.fill(0.0);
-        }
-        for (block, rows) in state.chunks_mut(ROWS * n).enumerate() {
-            let first = self.head * p + block * ROWS;
-            let count = rows.len() / n;
-            for row in self.tokens.rows.clone() {
-                let token = self.token(row, n);
-                let x = &self.args.x.row(row)[first..first + count];
-                // SAFETY: the columns of this head belong to this piece.
-                let out = unsafe { self.args.out.part(row, first..first + count) };
-                if count == ROWS {
-                    advance::<S, ROWS>(s, &token, rows, x, out);
-                } else {
-                    for (i, rows) in rows.chunks_mut(n).enumerate() {
-                        advance::<S, 1>(s, &token, rows, &x[i..=i], &mut out[i..=i]);
-                    }
+        let state = unsafe { self.args.cache.start_matrix(&self.tokens, self.head) };
+        let mut copy = Vec::new();
+        let mut first = 0;
+        for block in state.chunks_mut(ROWS * n) {
+            if block.len() == ROWS * n {
+                self.block::<S, ROWS>(s, first, block, &mut copy);
+                first += ROWS;
+            } else {
+                for row in block.chunks_mut(n) {
+                    self.block::<S, 1>(s, first, row, &mut copy);
+                    first += 1;
                 }
             }
         }
+        self.write_records();
     }
 }
 
 impl Piece<'_> {
+    /// Walks the tokens for `N` rows of the state from `first` on; `copy` is what drafts run on.
     #[inline(always)]
-    fn token(&self, row: usize, n: usize) -> Token<'_> {
+    fn block<S: Simd, const N: usize>(&self, s: S, first: usize, state: &mut [f32], copy: &mut Vec<f32>) {
+        let (cache, tokens) = (self.args.cache, &self.tokens);
+        let rows = first..first + N;
+        let mut folds = 0;
+        for index in 0..tokens.replay {
+            // SAFETY: records are written when all blocks are done with them.
+            let record = unsafe { cache.record(tokens.slot, self.head, index) };
+            let fold = Fold {
+                x: &record.by_row[rows.clone()],
+                b: record.by_column,
+                decay: record.factors[0],
+                dt: record.factors[1],
+            };
+            advance::<S, N>(s, &fold, None, state);
+            folds += 1;
+            self.save(folds, first, state);
+        }
+        for row in tokens.certain() {
+            self.token::<S, N>(s, row, rows.clone(), state);
+            folds += 1;
+            self.save(folds, first, state);
+        }
+        if !tokens.drafts().is_empty() {
+            copy.clear();
+            copy.extend_from_slice(state);
+            for row in tokens.drafts() {
+                self.token::<S, N>(s, row, rows.clone(), copy);
+            }
+        }
+    }
+
+    /// Folds a token of this step into a block of rows and reads its outputs.
+    #[inline(always)]
+    fn token<S: Simd, const N: usize>(&self, s: S, row: usize, rows: Range<usize>, state: &mut [f32]) {
         let args = self.args;
-        let group = self.head / (args.cache.shape().heads / (args.b.columns / n));
-        let columns = group * n..(group + 1) * n;
+        let (decay, dt) = self.factors(row);
+        let first = self.head * args.cache.shape().rows;
+        let columns = first + rows.start..first + rows.end;
+        let fold = Fold {
+            x: &args.x.row(row)[columns.clone()],
+            b: &args.b.row(row)[self.group_columns()],
+            decay,
+            dt,
+        };
+        let read = Read {
+            c: &args.c.row(row)[self.group_columns()],
+            skip: args.skip[self.head],
+            // SAFETY: the columns of this head belong to this piece.
+            out: unsafe { args.out.part(row, columns) },
+        };
+        advance::<S, N>(s, &fold, Some(read), state);
+    }
+
+    /// A token's `exp(dt · decay)` and `dt`.
+    #[inline(always)]
+    fn factors(&self, row: usize) -> (f32, f32) {
+        let args = self.args;
         let (least, most) = args.dt_limits;
         let dt = softplus(args.dt.row(row)[self.head] + args.dt_bias[self.head])
             .max(least)
             .min(most);
-        Token {
-            b: &args.b.row(row)[columns.clone()],
-            c: &args.c.row(row)[columns],
-            dt,
-            decay: (dt * args.decay[self.head]).exp(),
-            skip: args.skip[self.head],
+        ((dt * args.decay[self.head]).exp(), dt)
+    }
+
+    /// The columns of `B` and `C` that this head reads.
+    #[inline(always)]
+    fn group_columns(&self) -> Range<usize> {
+        let shape = self.args.cache.shape();
+        let n = shape.columns;
+        let group = self.head / (shape.heads / (self.args.b.columns / n));
+        group * n..(group + 1) * n
+    }
+
+    /// Saves a block of rows if a snapshot is due after this fold.
+    #[inline(always)]
+    fn save(&self, folds: usize, first: usize, state: &[f32]) {
+        if let Some(snapshot) = self.tokens.snapshot_after(folds) {
+            let cache = self.args.cache;
+            // SAFETY: a snapshot is written for one request, and this head of it by this piece.
+            let saved = unsafe { cache.saved_matrix(snapshot, self.head) };
+            saved[first * cache.shape().columns..][..state.len()].copy_from_slice(state);
+        }
+    }
+
+    /// Records the drafts, so that the next step can fold those that held.
+    fn write_records(&self) {
+        let (args, head) = (self.args, self.head);
+        let p = args.cache.shape().rows;
+        for (index, row) in self.tokens.drafts().enumerate() {
+            let (decay, dt) = self.factors(row);
+            let record = Record {
+                by_row: &args.x.row(row)[head * p..(head + 1) * p],
+                by_column: &args.b.row(row)[self.group_columns()],
+                factors: [decay, dt],
+            };
+            // SAFETY: this head of the slot belongs to this piece, which has read the old records.
+            unsafe { args.cache.write_record(self.tokens.slot, head, index, record) };
         }
     }
 }
 
-/// One token's update of `N` rows.
+/// One token's update of `N` rows, and what it reads from them.
 #[inline(always)]
-fn advance<S: Simd, const N: usize>(s: S, token: &Token<'_>, state: &mut [f32], x: &[f32], out: &mut [f32]) {
-    let n = token.b.len();
-    let decay = s.splat(token.decay);
+fn advance<S: Simd, const N: usize>(s: S, fold: &Fold<'_>, read: Option<Read<'_>>, state: &mut [f32]) {
+    let n = fold.b.len();
+    let decay = s.splat(fold.decay);
     let mut inputs = [s.splat(0.0); N];
     for i in 0..N {
-        inputs[i] = s.splat(token.dt * x[i]);
+        inputs[i] = s.splat(fold.dt * fold.x[i]);
     }
-    let mut sums = inputs;
-    for sum in &mut sums {
-        *sum = s.splat(0.0);
-    }
-    assert!(token.c.len() == n && state.len() == N * n);
+    let mut sums = [s.splat(0.0); N];
+    // A fold that nobody reads goes over `b` twice, and uses nothing of it.
+    let c = read.as_ref().map_or(fold.b, |read| read.c);
+    assert!(c.len() == n && state.len() == N * n);
     let full = n / LANES * LANES;
     for at in (0..full).step_by(LANES) {
         // SAFETY: eight elements of each row from `at` on, as asserted.
         unsafe {
-            let b = s.load_ptr(token.b.as_ptr().add(at));
-            let c = s.load_ptr(token.c.as_ptr().add(at));
+            let b = s.load_ptr(fold.b.as_ptr().add(at));
+            let c = s.load_ptr(c.as_ptr().add(at));
             for i in 0..N {
                 let place = state.as_mut_ptr().add(i * n + at);
                 let value = s.mul_add(inputs[i], b, s.mul(s.load_ptr(place), decay));
                 s.store_ptr(value, place);
-                sums[i] = s.mul_add(value, c, sums[i]);
+                if read.is_some() {
+                    sums[i] = s.mul_add(value, c, sums[i]);
+                }
             }
         }
     }
     if full < n {
         // Lanes past the end hold zeros in `b` and `c`, and add nothing.
-        let (b, c) = (load_part(s, &token.b[full..]), load_part(s, &token.c[full..]));
+        let (b, c) = (load_part(s, &fold.b[full..]), load_part(s, &c[full..]));
         for i in 0..N {
             let state = &mut state[i * n + full..(i + 1) * n];
             let value = s.mul_add(inputs[i], b, s.mul(load_part(s, state), decay));
@@ -152,7 +239,9 @@ fn advance<S: Simd, const N: usize>(s: S, token: &Token<'_>, state: &mut [f32], 
             sums[i] = s.mul_add(value, c, sums[i]);
         }
     }
-    for i in 0..N {
-        out[i] = token.skip.mul_add(x[i], s.sum(sums[i]));
+    if let Some(Read { skip, out, .. }) = read {
+        for i in 0..N {
+            out[i] = skip.mul_add(fold.x[i], s.sum(sums[i]));
+        }
     }
 }

@@ -1,0 +1,442 @@
+//! Recurrent layers under speculation: verify windows with every number of drafts that hold, snapshots at every
+//! point, states restored elsewhere. All must give the bits of plain decoding.
+
+use crate::harness::{bits, devices, numbers, tensor};
+use paceline_device::{
+    Backend, CausalConv, DeltaRule, HeadMap, Pending, StateShape, StateSpace, StepLimits, StepTables,
+};
+use paceline_device_cpu::{Cpu, CpuBuffer, CpuTensor};
+
+const CHANNELS: usize = 300;
+const HEADS: usize = 4;
+/// Key heads of the delta rule, groups of the state space.
+const GROUPS: usize = 2;
+const ROWS: usize = 21;
+const COLUMNS: usize = 44;
+
+const KINDS: [Kind; 5] = [
+    Kind::Conv(4),
+    Kind::Conv(2),
+    Kind::Conv(1),
+    Kind::Delta,
+    Kind::Space,
+];
+
+#[derive(Clone, Copy, Debug)]
+enum Kind {
+    Conv(usize),
+    Delta,
+    Space,
+}
+
+/// A request's part of a step.
+#[derive(Clone, Default)]
+struct Row {
+    request: usize,
+    slot: usize,
+    start: usize,
+    certain: usize,
+    /// Whether each draft is the right token.
+    drafts: Vec<bool>,
+    replay: usize,
+    snapshot: Option<(usize, usize)>,
+    restore: Option<usize>,
+}
+
+impl Row {
+    fn len(&self) -> usize {
+        self.certain + self.drafts.len()
+    }
+
+    /// The row of the next step if `held` drafts hold, with tokens yet to be set.
+    fn next(&self, held: usize) -> Self {
+        Self {
+            request: self.request,
+            slot: self.slot,
+            start: self.start + self.certain + held,
+            certain: 1,
+            replay: held,
+            ..Self::default()
+        }
+    }
+}
+
+/// A layer on a device.
+struct Layer {
+    kind: Kind,
+    cpu: Cpu,
+    cache: <Cpu as Backend>::StateCache,
+    parameters: Vec<CpuBuffer<f32>>,
+}
+
+impl Layer {
+    fn new(cpu: &Cpu, kind: Kind, slots: usize, (drafts, snapshots): (usize, usize)) -> Self {
+        let (conv_channels, conv_width, heads) = match kind {
+            Kind::Conv(width) => (CHANNELS, width, 0),
+            Kind::Delta | Kind::Space => (0, 1, HEADS),
+        };
+        let shape = StateShape {
+            slots,
+            conv_channels,
+            conv_width,
+            heads,
+            rows: ROWS,
+            columns: COLUMNS,
+            drafts,
+            snapshots,
+        };
+        let parameters = match kind {
+            Kind::Conv(width) => vec![
+                numbers((20, 0, 0), CHANNELS * width, 1.0),
+                numbers((21, 0, 0), CHANNELS, 1.0),
+            ],
+            Kind::Delta | Kind::Space => {
+                let decay = numbers((30, 0, 0), HEADS, 1.0);
+                vec![
+                    decay.iter().map(|x| -x.exp()).collect(),
+                    numbers((31, 0, 0), HEADS, 1.0),
+                    numbers((32, 0, 0), HEADS, 1.0),
+                ]
+            }
+        };
+        Self {
+            kind,
+            cpu: cpu.clone(),
+            cache: cpu.state_cache(shape).unwrap(),
+            parameters: parameters
+                .iter()
+                .map(|data| cpu.buffer_from(data).unwrap())
+                .collect(),
+        }
+    }
+
+    /// Runs a step and returns the outputs of each row's tokens.
+    fn step(&self, rows: &[Row]) -> Vec<Vec<Vec<f32>>> {
+        let cpu = &self.cpu;
+        let tables = tables(cpu, rows);
+        let input = |name: u64, columns: usize| {
+            let mut data = Vec::new();
+            for row in rows {
+                for token in 0..row.len() {
+                    let wrong = token >= row.certain && !row.drafts[token - row.certain];
+                    let name = name + 100 * u64::from(wrong);
+                    data.extend(numbers((name, row.request, row.start + token), columns, 2.0));
+                }
+            }
+            tensor(cpu, &tables.tokens, &data, columns)
+        };
+        let out = self.run(&tables, &input);
+        let values = cpu.read_tensor(&out).wait().unwrap();
+        let columns = values.len() / rows.iter().map(Row::len).sum::<usize>();
+        let mut outputs = values.chunks(columns).map(<[f32]>::to_vec);
+        rows.iter()
+            .map(|row| outputs.by_ref().take(row.len()).collect())
+            .collect()
+    }
+
+    fn run(&self, step: &StepTables<Cpu>, input: &dyn Fn(u64, usize) -> CpuTensor) -> CpuTensor {
+        let (cpu, cache, parameters) = (&self.cpu, &self.cache, &self.parameters);
+        let empty = |columns| cpu.tensor(&step.tokens, columns).unwrap();
+        match self.kind {
+            Kind::Conv(_) => {
+                let mut out = empty(CHANNELS);
+                cpu.causal_conv(CausalConv {
+                    x: &input(1, CHANNELS),
+                    weight: &parameters[0],
+                    bias: Some(&parameters[1]),
+                    cache,
+                    out: &mut out,
+                    step,
+                });
+                out
+            }
+            Kind::Delta => {
+                let mut out = empty(HEADS * COLUMNS);
+                cpu.delta_rule(DeltaRule {
+                    q: &input(1, GROUPS * ROWS),
+                    k: &input(2, GROUPS * ROWS),
+                    v: &input(3, HEADS * COLUMNS),
+                    a: &input(4, HEADS),
+                    b: &input(5, HEADS),
+                    decay: &parameters[0],
+                    dt_bias: &parameters[1],
+                    head_map: HeadMap::Grouped,
+                    cache,
+                    out: &mut out,
+                    step,
+                });
+                out
+            }
+            Kind::Space => {
+                let mut out = empty(HEADS * ROWS);
+                cpu.state_space(StateSpace {
+                    x: &input(1, HEADS * ROWS),
+                    b: &input(2, GROUPS * COLUMNS),
+                    c: &input(3, GROUPS * COLUMNS),
+                    dt: &input(4, HEADS),
+                    decay: &parameters[0],
+                    skip: &parameters[1],
+                    dt_bias: &parameters[2],
+                    dt_limits: (0.2, 1.5),
+                    cache,
+                    out: &mut out,
+                    step,
+                });
+                out
+            }
+        }
+    }
+}
+
+/// The tables of a step.
+fn tables(cpu: &Cpu, rows: &[Row]) -> StepTables<Cpu> {
+    let tokens: usize = rows.iter().map(Row::len).sum();
+    let limits = StepLimits {
+        tokens,
+        requests: rows.len(),
+        samples: 1,
+        blocks_per_request: 1,
+        block_size: 1024,
+    };
+    let tables = StepTables::new(cpu, limits).unwrap();
+    let (mut positions, mut request_of, mut first) = (Vec::new(), Vec::new(), Vec::new());
+    for (index, row) in rows.iter().enumerate() {
+        first.push(positions.len() as i32);
+        positions.extend((row.start..row.start + row.len()).map(|position| position as i32));
+        request_of.resize(positions.len(), index as i32);
+    }
+    let per_row =
+        |value: &dyn Fn(&Row) -> usize| -> Vec<i32> { rows.iter().map(|row| value(row) as i32).collect() };
+    let (after, snapshot) = (
+        per_row(&|row| row.snapshot.map_or(0, |(after, _)| after)),
+        per_row(&|row| row.snapshot.map_or(0, |(_, snapshot)| snapshot)),
+    );
+    for (table, values) in [
+        (&tables.tokens.live, vec![tokens as i32]),
+        (&tables.requests.live, vec![rows.len() as i32]),
+        (&tables.positions, positions),
+        (&tables.request_of, request_of),
+        (&tables.first_token, first),
+        (&tables.token_count, per_row(&Row::len)),
+        (&tables.state_slot, per_row(&|row| row.slot)),
+        (&tables.replay, per_row(&|row| row.replay)),
+        (&tables.drafts, per_row(&|row| row.drafts.len())),
+        (&tables.snapshot_after, after),
+        (&tables.snapshot_slot, snapshot),
+        (
+            &tables.restore,
+            per_row(&|row| row.restore.map_or(0, |id| id + 1)),
+        ),
+    ] {
+        cpu.write(table, &values);
+    }
+    tables
+}
+
+/// The outputs of plain decoding, token by token, one request at a time.
+fn plain(kind: Kind, requests: usize, length: usize) -> Vec<Vec<Vec<f32>>> {
+    let (_, cpu) = devices().remove(0);
+    let layer = Layer::new(&cpu, kind, requests, (0, 0));
+    let decode = |request| {
+        let token = |start| {
+            let row = Row {
+                request,
+                slot: request,
+                start,
+                certain: 1,
+                ..Row::default()
+            };
+            layer.step(&[row]).remove(0).remove(0)
+        };
+        (0..length).map(token).collect()
+    };
+    (0..requests).map(decode).collect()
+}
+
+/// Runs a step and compares the outputs of all tokens that follow right ones only.
+fn check(what: &str, layer: &Layer, plain: &[Vec<Vec<f32>>], rows: &[Row]) {
+    let outputs = layer.step(rows);
+    for (row, outputs) in rows.iter().zip(&outputs) {
+        let right = row.certain + row.drafts.iter().take_while(|right| **right).count();
+        for (token, output) in outputs.iter().enumerate().take(right) {
+            let position = row.start + token;
+            assert!(
+                bits(output) == bits(&plain[row.request][position]),
+                "{:?}, {what}: request {}, position {position} (row from {})",
+                layer.kind,
+                row.request,
+                row.start
+            );
+        }
+    }
+}
+
+/// `k` drafts, the first `held` of them right.
+fn drafts(k: usize, held: usize) -> Vec<bool> {
+    (0..k).map(|index| index < held).collect()
+}
+
+const WINDOWS: [usize; 6] = [1, 2, 3, 5, 8, 15];
+
+#[test]
+fn verify_windows_give_the_bits_of_plain_decoding_for_every_acceptance() {
+    const REQUESTS: usize = 4;
+    for kind in KINDS {
+        let plain = plain(kind, REQUESTS, 90);
+        for (device, cpu) in devices() {
+            for k in WINDOWS {
+                for held in 0..=k {
+                    let what = format!("{device}, {held} of {k}");
+                    let layer = Layer::new(&cpu, kind, REQUESTS, (k, 0));
+                    run_windows(&what, &layer, &plain, (k, held));
+                }
+            }
+        }
+    }
+}
+
+/// Prefill in chunks, then windows of several requests with different acceptances, then plain tokens. The last
+/// request sits out some steps.
+fn run_windows(what: &str, layer: &Layer, plain: &[Vec<Vec<f32>>], (k, held): (usize, usize)) {
+    let requests = plain.len();
+    let prefill = |request: usize, start: usize, certain: usize| Row {
+        request,
+        slot: requests - 1 - request,
+        start,
+        certain,
+        ..Row::default()
+    };
+    let chunk = |start: usize| -> Vec<Row> {
+        (0..requests)
+            .map(|request| prefill(request, start * (request + 1), request + 1))
+            .collect()
+    };
+    check(what, layer, plain, &chunk(0));
+    check(what, layer, plain, &chunk(1));
+    let mut rows: Vec<Row> = chunk(1).iter().map(|row| row.next(0)).collect();
+    for window in 0..4 {
+        let mut kept = Vec::new();
+        for row in &mut rows {
+            // Windows are not all as long as they may be, and requests differ.
+            let k = k - usize::from(window == 2 && k > 1);
+            let held = (held + row.request * (window + 1)) % (k + 1);
+            row.drafts = drafts(k, held);
+            kept.push(row.next(held));
+            if row.request == requests - 1 && window % 2 == 1 {
+                kept.pop();
+                kept.push(Row {
+                    drafts: Vec::new(),
+                    ..row.clone()
+                });
+                // No tokens in this step: whatever else the row says changes nothing.
+                row.certain = 0;
+                row.replay = 0;
+                row.drafts.clear();
+            }
+        }
+        check(what, layer, plain, &rows);
+        rows = kept;
+    }
+    for _ in 0..3 {
+        check(what, layer, plain, &rows);
+        rows = rows.iter().map(|row| row.next(0)).collect();
+    }
+}
+
+#[test]
+fn snapshots_at_every_fold_continue_elsewhere_with_the_same_bits() {
+    for kind in KINDS {
+        let plain = plain(kind, 2, 40);
+        for (device, cpu) in devices() {
+            for k in [1, 3, 8] {
+                for held in 0..=k {
+                    for point in 1..=9 + held {
+                        let what = format!("{device}, {held} of {k}, saved at {point}");
+                        save_and_restore(
+                            &what,
+                            &Layer::new(&cpu, kind, 5, (k, 3)),
+                            &plain,
+                            (k, held, point),
+                        );
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// A prompt of 4 + 4 tokens, a window, a row that replays it; somewhere on the way the state is saved. Then two
+/// slots start from the snapshot.
+fn save_and_restore(
+    what: &str,
+    layer: &Layer,
+    plain: &[Vec<Vec<f32>>],
+    (k, held, point): (usize, usize, usize),
+) {
+    const SNAPSHOT: usize = 1;
+    let first = Row {
+        slot: 3,
+        certain: 4,
+        ..Row::default()
+    };
+    let second = Row {
+        start: 4,
+        certain: 4,
+        ..first.clone()
+    };
+    let mut window = second.next(0);
+    window.drafts = drafts(k, held);
+    let mut last = window.next(held);
+    last.drafts = drafts(k, 0);
+    let mut rows = [first, second, window, last];
+    for row in &mut rows {
+        // The state stands where the certain tokens before this row end.
+        let folded = row.start - row.replay;
+        let folds = row.replay + row.certain;
+        row.snapshot = (folded < point && point <= folded + folds).then(|| (point - folded, SNAPSHOT));
+        // Another request in the same steps, in the slot that is started from the snapshot later.
+        let other = Row {
+            request: 1,
+            slot: 0,
+            start: row.start,
+            certain: 1,
+            ..Row::default()
+        };
+        layer.step(&[other, row.clone()]);
+    }
+    assert_eq!(
+        rows.iter().filter(|row| row.snapshot.is_some()).count(),
+        1,
+        "{what}"
+    );
+    let restored = |slot, certain| Row {
+        slot,
+        start: point,
+        certain,
+        drafts: drafts(k, k),
+        restore: Some(SNAPSHOT),
+        ..Row::default()
+    };
+    let original = rows[3].next(0);
+    let rows = [restored(0, 2), original, restored(4, 1)];
+    check(what, layer, plain, &rows);
+    let rows: Vec<Row> = rows
+        .iter()
+        .map(|row| row.next(row.drafts.len().saturating_sub(1)))
+        .collect();
+    check(what, layer, plain, &rows);
+    let rows: Vec<Row> = rows.iter().map(|row| row.next(0)).collect();
+    check(what, layer, plain, &rows);
+}
+
+#[test]
+#[should_panic(expected = "3 drafts and 0 replayed records, with room for 2")]
+fn more_drafts_than_there_are_records_are_refused() {
+    let (_, cpu) = devices().remove(1);
+    let layer = Layer::new(&cpu, Kind::Delta, 1, (2, 0));
+    layer.step(&[Row {
+        certain: 1,
+        drafts: drafts(3, 3),
+        ..Row::default()
+    }]);
+}
