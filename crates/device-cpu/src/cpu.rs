@@ -68,6 +68,11 @@ impl Cpu {
         self.stream.threads()
     }
 
+    /// What the device clock counts from.
+    pub fn started(&self) -> Instant {
+        self.started
+    }
+
     /// What kernels are run with.
     pub fn instructions(&self) -> Instructions {
         self.instructions

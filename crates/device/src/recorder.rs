@@ -339,8 +339,10 @@ impl Backend for Recorder {
     }
 
     fn prepare(&self, a: Prepare<'_, Self>) {
+        let step = a.step;
+        let shape = [step.tokens.bucket, step.requests.bucket, step.samples.bucket];
         self.record(format!(
-            "prepare {} {} {}",
+            "prepare {} {} {} -> {shape:?}",
             a.plan, a.slots.state, a.slots.history
         ));
     }

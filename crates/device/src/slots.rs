@@ -28,8 +28,10 @@ pub mod slot {
     pub const PROMPT_LENGTH: usize = 7;
     /// Snapshot to start the recurrent state from, or -1. Used once.
     pub const RESTORE: usize = 8;
+    /// The newest token. It enters the history when it is run: until then its page may not be there.
+    pub const NEWEST: usize = 9;
     /// A [`SamplingRow`].
-    pub const SAMPLING: usize = 9;
+    pub const SAMPLING: usize = 10;
     /// Multiplies or divides logits of known tokens; f32.
     pub const REPETITION_PENALTY: usize = SAMPLING + SamplingRow::INTS;
     /// Subtracted for tokens of the text; f32.
@@ -186,8 +188,8 @@ pub struct Prepare<'a, B: Backend> {
 /// Arguments of [`Backend::accept`].
 ///
 /// For each row, counts how many drafts equal the tokens sampled before them: `a`. The first `a + 1` samples
-/// become part of the text, cut after the first stop token and at the length limit. They are appended to the
-/// history, the slot's length grows by them, `a` drafts (fewer if cut) wait to be folded, and the record gets the
+/// become part of the text, cut after the first stop token and at the length limit. All but the newest are
+/// appended to the history, the slot's length grows by them, `a` drafts (fewer if cut) wait to be folded, and the record gets the
 /// tokens, contiguous from 0, the rest -1.
 pub struct Accept<'a, B: Backend> {
     /// The plan.

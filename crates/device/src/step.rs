@@ -238,6 +238,12 @@ impl StateShape {
         self.heads * self.rows * self.columns
     }
 
+    /// Elements recorded per draft: what it takes to fold a token into the matrices. An upper bound that holds for
+    /// both recurrences: keys and values of every head, and two numbers per head.
+    pub const fn record_elements(&self) -> usize {
+        self.heads * (self.rows + self.columns + 2)
+    }
+
     /// Elements of one slot's convolution window.
     pub const fn window_elements(&self) -> usize {
         (self.conv_width - 1) * self.conv_channels

@@ -163,6 +163,11 @@ impl<B: Backend> Decoder<B> {
         Ok(logits)
     }
 
+    /// Columns of the widest tensor of any block.
+    pub fn widest_row(&self) -> usize {
+        self.blocks.iter().map(|block| block.op.width()).max().unwrap_or(0)
+    }
+
     /// Page shapes of the attention layers (the draft head's last), for this many blocks.
     pub fn kv_shapes(&self, blocks: usize, block_size: usize) -> Vec<KvShape> {
         let draft = self.mtp.iter().flat_map(|mtp| &mtp.blocks);

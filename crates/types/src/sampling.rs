@@ -81,6 +81,8 @@ pub enum FinishReason {
     Length,
     /// The caller asked.
     Cancelled,
+    /// The deadline passed.
+    Deadline,
 }
 
 impl FinishReason {
@@ -90,6 +92,7 @@ impl FinishReason {
             Self::Stop => "stop",
             Self::Length => "length",
             Self::Cancelled => "cancelled",
+            Self::Deadline => "deadline",
         }
     }
 }

@@ -92,7 +92,11 @@ impl Outcome<'_> {
         state[slot::PENDING] = count.saturating_sub(1) as i32;
         state[slot::DRAFT_COUNT] = 0;
         state[slot::FINISHED] = i32::from(ended != 0);
-        for (offset, token) in chosen[..count].iter().enumerate() {
+        let Some((newest, run)) = chosen[..count].split_last() else {
+            return;
+        };
+        state[slot::NEWEST] = *newest;
+        for (offset, token) in run.iter().enumerate() {
             *self.slots.token(index, length as usize + offset) = *token;
         }
     }

@@ -150,11 +150,12 @@ impl<'a> Frame<'a> {
             .min(room)
             .max(0);
         state[slot::DRAFT_COUNT] = drafts;
+        let newest = state[slot::NEWEST];
         let mut window = [0; slot::INTS - slot::DRAFTS];
         window.copy_from_slice(&state[slot::DRAFTS..]);
         let start = length - 1;
         let first = self.open_row(request, row, (start, 1 + drafts as usize), (replay, drafts));
-        let newest = *self.slots.token(index, start);
+        *self.slots.token(index, start) = newest;
         self.push_token(request, newest, start);
         for (offset, draft) in window[..drafts as usize].iter().enumerate() {
             self.push_token(request, *draft, length + offset);

@@ -140,6 +140,11 @@ impl<B: Backend> Attention<B> {
         self.output.set_uniform_scale(loader, scales.output)
     }
 
+    /// Columns of its widest tensor.
+    pub fn width(&self) -> usize {
+        self.qkv.outputs()
+    }
+
     /// Shape and options.
     pub fn config(&self) -> &AttentionConfig {
         &self.config

@@ -21,6 +21,18 @@ pub enum BlockOp<B: Backend> {
 }
 
 impl<B: Backend> BlockOp<B> {
+    /// Columns of its widest tensor.
+    pub fn width(&self) -> usize {
+        match self {
+            Self::Attention(layer) => layer.width(),
+            Self::DeltaNet(layer) => layer.width(),
+            Self::Mamba2(layer) => layer.width(),
+            Self::AttentionAndMamba2(attention, mamba) => attention.width() + mamba.width(),
+            Self::Mlp(layer) => layer.width(),
+            Self::Moe(layer) => layer.width(),
+        }
+    }
+
     /// The block's contribution to the residual stream.
     pub fn run(&self, cx: &Forward<'_, B>, x: &B::Tensor) -> Result<Scratch<B>, DeviceError> {
         match self {

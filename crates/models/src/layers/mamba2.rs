@@ -143,6 +143,11 @@ impl<B: Backend> Mamba2<B> {
         self.output.set_uniform_scale(loader, output)
     }
 
+    /// Columns of its widest tensor.
+    pub fn width(&self) -> usize {
+        self.input.outputs()
+    }
+
     /// Shape and options.
     pub fn config(&self) -> &Mamba2Config {
         &self.config

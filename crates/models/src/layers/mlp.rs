@@ -87,6 +87,11 @@ impl<B: Backend> Mlp<B> {
         self.down.set_uniform_scale(loader, down)
     }
 
+    /// Columns of its widest tensor.
+    pub fn width(&self) -> usize {
+        self.up.outputs()
+    }
+
     /// The feed-forward output of each token.
     pub fn run(&self, cx: &Forward<'_, B>, x: &B::Tensor) -> Result<Scratch<B>, DeviceError> {
         let up = self.up.run(cx, x)?;

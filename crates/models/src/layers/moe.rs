@@ -160,6 +160,13 @@ impl<B: Backend> Moe<B> {
         (self.config.experts, self.config.chosen)
     }
 
+    /// Columns of its widest tensor; the experts' own are as wide as the chosen ones together.
+    pub fn width(&self) -> usize {
+        let experts = self.config.chosen * self.config.width * self.activation.fan_in();
+        let shared = self.shared.as_ref().map_or(0, |shared| shared.mlp.width());
+        experts.max(shared).max(self.config.experts)
+    }
+
     /// The mixture's output for each token.
     pub fn run(&self, cx: &Forward<'_, B>, x: &B::Tensor) -> Result<Scratch<B>, DeviceError> {
         let logits = self.router.run(cx, x)?;

@@ -1,0 +1,101 @@
+//! How an engine is set up.
+
+use crate::StartError;
+use paceline_types::DType;
+
+/// Options of an engine. The defaults suit a machine that serves a few users.
+#[derive(Clone, Debug)]
+pub struct EngineConfig {
+    /// Threads that operations are spread over.
+    pub threads: usize,
+    /// Convert weight matrices to this type; `None` keeps them as stored.
+    pub dtype: Option<DType>,
+    /// Steps in flight, 1 to 4.
+    pub pipeline_depth: usize,
+    /// Requests running at a time.
+    pub max_num_seqs: usize,
+    /// Tokens of a step: all running requests' next tokens, and prompt chunks in what is left.
+    pub max_num_batched_tokens: usize,
+    /// Tokens of a page.
+    pub block_size: usize,
+    /// Pages; `None` takes what memory allows.
+    pub num_blocks: Option<usize>,
+    /// Longest sequence; `None` takes the model's limit.
+    pub max_model_len: Option<usize>,
+    /// Share of the available memory that may be used.
+    pub memory_utilization: f64,
+    /// Available memory in bytes; `None` asks the system.
+    pub available_memory: Option<u64>,
+    /// Keep and reuse what was computed for shared beginnings.
+    pub prefix_caching: bool,
+    /// Share of the memory left after weights and states that saved recurrent states may take.
+    pub snapshot_share: f64,
+    /// Save the recurrent state every so many tokens.
+    pub snapshot_interval: usize,
+    /// Requests that may wait.
+    pub max_waiting: usize,
+    /// Most drafts verified per request and step.
+    pub max_drafts: usize,
+    /// Keep the times of every step for [`Handle::trace`](crate::Handle::trace).
+    pub trace: bool,
+}
+
+impl Default for EngineConfig {
+    fn default() -> Self {
+        Self {
+            threads: std::thread::available_parallelism().map_or(1, usize::from),
+            dtype: None,
+            pipeline_depth: 2,
+            max_num_seqs: 16,
+            max_num_batched_tokens: 512,
+            block_size: 16,
+            num_blocks: None,
+            max_model_len: None,
+            memory_utilization: 0.8,
+            available_memory: None,
+            prefix_caching: true,
+            snapshot_share: 0.1,
+            snapshot_interval: 512,
+            max_waiting: 1024,
+            max_drafts: 0,
+            trace: false,
+        }
+    }
+}
+
+impl EngineConfig {
+    /// Checks every option against its bounds.
+    pub(crate) fn check(&self) -> Result<(), StartError> {
+        let within = |option, value: usize, low: usize, high: usize| {
+            if (low..=high).contains(&value) {
+                return Ok(());
+            }
+            Err(StartError::Option {
+                option,
+                value: value.to_string(),
+                bound: format!("within {low}..={high}"),
+            })
+        };
+        within("threads", self.threads, 1, 1024)?;
+        within("pipeline-depth", self.pipeline_depth, 1, 4)?;
+        within("max-num-seqs", self.max_num_seqs, 1, 4096)?;
+        within("max-num-batched-tokens", self.max_num_batched_tokens, 1, 1 << 16)?;
+        within("block-size", self.block_size, 1, 1024)?;
+        within("max-waiting", self.max_waiting, 1, 1 << 20)?;
+        within("snapshot-interval", self.snapshot_interval, 1, 1 << 24)?;
+        within("draft-tokens", self.max_drafts, 0, paceline_types::MAX_DRAFTS)?;
+        let share = |option, value: f64| {
+            if value > 0.0 && value <= 1.0 {
+                return Ok(());
+            }
+            let bound = "above 0 and at most 1".to_owned();
+            Err(StartError::Option {
+                option,
+                value: value.to_string(),
+                bound,
+            })
+        };
+        share("memory-utilization", self.memory_utilization)?;
+        share("snapshot-share", self.snapshot_share)
+    }
+}

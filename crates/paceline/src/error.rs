@@ -1,0 +1,55 @@
+//! Why an engine cannot start or a request cannot be served.
+
+use paceline_models::ModelError;
+use paceline_runner::ListsTooLong;
+
+/// An engine that does not start.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// An option outside its bounds.
+    #[error("`{option}` is {value}; it must be {bound}")]
+    Option {
+        /// Which.
+        option: &'static str,
+        /// What was given.
+        value: String,
+        /// What is allowed.
+        bound: String,
+    },
+    /// Not enough memory for what was asked.
+    #[error("{0}")]
+    Memory(String),
+    /// The model cannot be built.
+    #[error(transparent)]
+    Model(#[from] ModelError),
+    /// The engine's thread cannot be started.
+    #[error("cannot start the engine's thread: {0}")]
+    Thread(#[from] std::io::Error),
+}
+
+/// A request that is refused. The engine goes on serving others.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum RequestError {
+    /// A parameter outside its bounds.
+    #[error("`{field}` is {value}; it must be {bound}")]
+    Parameter {
+        /// Which.
+        field: &'static str,
+        /// What was given.
+        value: String,
+        /// What is allowed.
+        bound: String,
+    },
+    /// Too many stop tokens, biases and bad words.
+    #[error(transparent)]
+    Lists(#[from] ListsTooLong),
+    /// As many requests wait as may wait.
+    #[error("the queue is full: {waiting} requests wait; try again later")]
+    QueueFull {
+        /// How many.
+        waiting: usize,
+    },
+    /// The engine has stopped.
+    #[error("the engine has stopped: {0}")]
+    Stopped(String),
+}

@@ -1,0 +1,169 @@
+//! The caller's side of the engine.
+
+use crate::event::Event;
+use crate::request::{Bounds, Request};
+use crate::service::{Intake, Job};
+use crate::{MemoryPlan, RequestError, Stats, trace};
+use async_channel::Receiver;
+use futures_core::Stream;
+use paceline_schedule::StepRecord;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::mpsc::{SyncSender, TrySendError};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll};
+use std::time::Instant;
+
+/// Events that may wait for a reader before the engine holds them back.
+const EVENTS: usize = 64;
+
+/// What engine thread and callers share.
+pub(crate) struct Shared {
+    pub(crate) stats: Mutex<Stats>,
+    pub(crate) trace: Mutex<Vec<StepRecord>>,
+    /// Requests accepted and not yet ended.
+    pub(crate) open: AtomicUsize,
+    /// Why the engine stopped, once it has.
+    pub(crate) stopped: Mutex<Option<String>>,
+}
+
+impl Shared {
+    pub(crate) fn stop_reason(&self) -> Option<String> {
+        self.stopped
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
+    }
+}
+
+/// Talks to a running engine. Clones talk to the same one; when the last is dropped the engine finishes what it has
+/// and ends.
+#[derive(Clone)]
+pub struct Handle {
+    pub(crate) intake: SyncSender<Intake>,
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) bounds: Arc<Bounds>,
+    pub(crate) memory: MemoryPlan,
+    pub(crate) max_open: usize,
+}
+
+impl Handle {
+    /// Hands in a request. Fails at once if it cannot be served or if too many wait.
+    pub fn generate(&self, request: Request) -> Result<Generation, RequestError> {
+        self.bounds.check(&request)?;
+        let open = self.shared.open.fetch_add(request.count(), Ordering::Relaxed);
+        if open + request.count() > self.max_open {
+            self.shared.open.fetch_sub(request.count(), Ordering::Relaxed);
+            return Err(RequestError::QueueFull { waiting: open });
+        }
+        let (events, receiver) = async_channel::bounded(EVENTS);
+        let cancelled = Arc::new(AtomicBool::new(false));
+        let choices = request.count();
+        let job = Job {
+            request,
+            events,
+            cancelled: Arc::clone(&cancelled),
+            arrived: Instant::now(),
+        };
+        match self.intake.try_send(Intake::Job(Box::new(job))) {
+            Ok(()) => Ok(Generation {
+                events: Box::pin(receiver),
+                cancelled,
+                open: choices,
+            }),
+            Err(error) => {
+                self.shared.open.fetch_sub(choices, Ordering::Relaxed);
+                Err(match error {
+                    TrySendError::Full(_) => RequestError::QueueFull { waiting: open },
+                    TrySendError::Disconnected(_) => {
+                        let reason = self.shared.stop_reason();
+                        RequestError::Stopped(reason.unwrap_or_else(|| "it has ended".to_owned()))
+                    }
+                })
+            }
+        }
+    }
+
+    /// How the engine is doing.
+    pub fn stats(&self) -> Stats {
+        self.shared
+            .stats
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
+    }
+
+    /// The times of all steps so far as a Chrome trace; empty unless the engine was started with `trace`.
+    pub fn trace(&self) -> String {
+        trace::chrome(&self.shared.trace.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// The memory the engine took.
+    pub fn memory(&self) -> &MemoryPlan {
+        &self.memory
+    }
+
+    /// Longest sequence, prompt included.
+    pub fn max_model_len(&self) -> usize {
+        self.bounds.max_model_len
+    }
+
+    /// Why the engine stopped, if a fault stopped it.
+    pub fn fault(&self) -> Option<String> {
+        self.shared.stop_reason()
+    }
+}
+
+/// The events of one request, in order.
+pub struct Generation {
+    events: Pin<Box<Receiver<Event>>>,
+    cancelled: Arc<AtomicBool>,
+    /// Continuations that have not ended.
+    open: usize,
+}
+
+impl Generation {
+    /// Waits for the next event; `None` after the last.
+    pub fn next_blocking(&mut self) -> Option<Event> {
+        if self.open == 0 {
+            return None;
+        }
+        let event = self.events.recv_blocking().ok();
+        self.note(event.as_ref());
+        event
+    }
+
+    /// Ends the request; what was generated until then still arrives, then its end.
+    pub fn cancel(&self) {
+        self.cancelled.store(true, Ordering::Release);
+    }
+
+    fn note(&mut self, event: Option<&Event>) {
+        match event {
+            Some(Event::Finished { .. }) => self.open -= 1,
+            Some(Event::Failed { .. }) | None => self.open = 0,
+            Some(_) => {}
+        }
+    }
+}
+
+impl Stream for Generation {
+    type Item = Event;
+
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Event>> {
+        if self.open == 0 {
+            return Poll::Ready(None);
+        }
+        let polled = self.events.as_mut().poll_next(cx);
+        if let Poll::Ready(event) = &polled {
+            self.note(event.as_ref());
+        }
+        polled
+    }
+}
+
+impl Drop for Generation {
+    fn drop(&mut self) {
+        self.cancel();
+    }
+}

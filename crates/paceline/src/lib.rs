@@ -1,0 +1,26 @@
+//! The engine as a library.
+//!
+//! [`Engine::start`] builds a checkpoint's model and starts the step loop on a thread of its own.
+//! [`Handle::generate`] hands it a request and returns a [`Generation`]: a stream of [`Event`]s, read by blocking or
+//! by `async`. Every queue is bounded. Dropping a generation cancels it, wherever it is.
+
+mod config;
+mod engine;
+mod error;
+mod event;
+mod handle;
+mod memory_plan;
+mod request;
+mod service;
+mod stats;
+mod trace;
+
+pub use config::EngineConfig;
+pub use engine::{Engine, EngineParts};
+pub use error::{RequestError, StartError};
+pub use event::{Event, Usage};
+pub use handle::{Generation, Handle};
+pub use memory_plan::MemoryPlan;
+pub use paceline_schedule::{Counters, PipelineTotals, StepRecord};
+pub use request::Request;
+pub use stats::Stats;

@@ -1,0 +1,256 @@
+//! What callers ask of the engine, and the checks it passes before anything runs.
+
+use crate::RequestError;
+use paceline_device::MAX_LOGPROBS;
+use paceline_runner::list_words;
+use paceline_types::{SamplingParams, TokenId};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Continuations of one prompt.
+#[derive(Clone, Debug, Default)]
+pub struct Request {
+    /// The prompt.
+    pub prompt: Vec<TokenId>,
+    /// How tokens are chosen.
+    pub sampling: SamplingParams,
+    /// Continuations; the first uses the seed as given, the others seeds derived from it.
+    pub n: Option<usize>,
+    /// Lower comes first; 0 if not given.
+    pub priority: i32,
+    /// Give up after this long, finished or not.
+    pub deadline: Option<Duration>,
+}
+
+impl Request {
+    /// Continuations asked for.
+    pub(crate) fn count(&self) -> usize {
+        self.n.unwrap_or(1)
+    }
+
+    /// Parameters of continuation `choice`.
+    pub(crate) fn params_of(&self, choice: usize) -> Arc<SamplingParams> {
+        let mut params = self.sampling.clone();
+        params.seed = seed_of(params.seed, choice);
+        if choice > 0 {
+            params.prompt_logprobs = None;
+        }
+        Arc::new(params)
+    }
+}
+
+/// The seed of a continuation. Choice 0 keeps the seed, so `n` = 1 and the first of many are the same text.
+fn seed_of(seed: u64, choice: usize) -> u64 {
+    seed.wrapping_add((choice as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15))
+}
+
+/// What requests are checked against.
+#[derive(Clone, Debug)]
+pub(crate) struct Bounds {
+    pub(crate) vocabulary: usize,
+    pub(crate) max_model_len: usize,
+    pub(crate) max_choices: usize,
+    pub(crate) eos: Vec<TokenId>,
+}
+
+impl Bounds {
+    /// Tokens that end the text.
+    pub(crate) fn stop_tokens(&self, params: &SamplingParams) -> Vec<TokenId> {
+        let own = if params.ignore_eos { &[][..] } else { &self.eos };
+        let mut tokens: Vec<TokenId> = own.iter().chain(&params.stop_tokens).copied().collect();
+        tokens.sort_unstable();
+        tokens.dedup();
+        tokens
+    }
+
+    /// Checks everything that can be wrong with a request; each error names the field, its value and its bound.
+    pub(crate) fn check(&self, request: &Request) -> Result<(), RequestError> {
+        let params = &request.sampling;
+        self.check_prompt(&request.prompt)?;
+        check_numbers(params)?;
+        let n = request.count();
+        ensure("n", n >= 1 && n <= self.max_choices, &n, || {
+            format!("within 1..={}", self.max_choices)
+        })?;
+        let bias_tokens = params.logit_bias.iter().map(|(token, _)| *token);
+        self.check_tokens("logit_bias", bias_tokens)?;
+        self.check_tokens("stop_tokens", params.stop_tokens.iter().copied())?;
+        self.check_tokens("bad_words", params.bad_words.iter().flatten().copied())?;
+        let empty = params.bad_words.iter().any(Vec::is_empty);
+        ensure("bad_words", !empty, &"[]", || {
+            "sequences of at least one token".to_owned()
+        })?;
+        list_words(params, &self.stop_tokens(params))?;
+        Ok(())
+    }
+
+    fn check_prompt(&self, prompt: &[TokenId]) -> Result<(), RequestError> {
+        let most = self.max_model_len - 1;
+        let fits = !prompt.is_empty() && prompt.len() <= most;
+        let value = format!("{} tokens long", prompt.len());
+        ensure("prompt", fits, &value, || {
+            format!("1 to {most} tokens long (one is left to generate)")
+        })?;
+        self.check_tokens("prompt", prompt.iter().copied())
+    }
+
+    fn check_tokens(
+        &self,
+        field: &'static str,
+        mut tokens: impl Iterator<Item = TokenId>,
+    ) -> Result<(), RequestError> {
+        match tokens.find(|token| *token as usize >= self.vocabulary) {
+            Some(token) => {
+                let last = self.vocabulary - 1;
+                ensure(field, false, &format!("with token {token}"), || {
+                    format!("made of tokens up to {last}, where the vocabulary ends")
+                })
+            }
+            None => Ok(()),
+        }
+    }
+}
+
+fn check_numbers(params: &SamplingParams) -> Result<(), RequestError> {
+    let at_least_zero = |x: f32| x.is_finite() && x >= 0.0;
+    let penalty = |x: f32| (-2.0..=2.0).contains(&x);
+    let bound = |text: &str| text.to_owned();
+    let SamplingParams {
+        temperature,
+        top_p,
+        min_p,
+        max_tokens,
+        min_tokens,
+        ..
+    } = params;
+    ensure("temperature", at_least_zero(*temperature), temperature, || {
+        bound("a number of at least 0")
+    })?;
+    ensure("top_p", *top_p > 0.0 && *top_p <= 1.0, top_p, || {
+        bound("above 0 and at most 1")
+    })?;
+    ensure("min_p", (0.0..=1.0).contains(min_p), min_p, || {
+        bound("within 0..=1")
+    })?;
+    ensure("max_tokens", *max_tokens > 0, max_tokens, || bound("at least 1"))?;
+    ensure("min_tokens", min_tokens <= max_tokens, min_tokens, || {
+        format!("at most max_tokens, {max_tokens}")
+    })?;
+    let repetition = params.repetition_penalty;
+    let valid = repetition.is_finite() && repetition > 0.0;
+    ensure("repetition_penalty", valid, &repetition, || {
+        bound("a number above 0")
+    })?;
+    let (presence, frequency) = (params.presence_penalty, params.frequency_penalty);
+    ensure("presence_penalty", penalty(presence), &presence, || {
+        bound("within -2..=2")
+    })?;
+    ensure("frequency_penalty", penalty(frequency), &frequency, || {
+        bound("within -2..=2")
+    })?;
+    let biases = params.logit_bias.iter().all(|(_, bias)| bias.is_finite());
+    ensure("logit_bias", biases, &"not finite", || bound("finite numbers"))?;
+    for (field, count) in [
+        ("logprobs", params.logprobs),
+        ("prompt_logprobs", params.prompt_logprobs),
+    ] {
+        let count = count.unwrap_or(0);
+        ensure(field, count <= MAX_LOGPROBS, &count, || {
+            format!("at most {MAX_LOGPROBS}")
+        })?;
+    }
+    Ok(())
+}
+
+fn ensure(
+    field: &'static str,
+    holds: bool,
+    value: &dyn std::fmt::Display,
+    bound: impl FnOnce() -> String,
+) -> Result<(), RequestError> {
+    if holds {
+        return Ok(());
+    }
+    Err(RequestError::Parameter {
+        field,
+        value: value.to_string(),
+        bound: bound(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn bounds() -> Bounds {
+        Bounds {
+            vocabulary: 100,
+            max_model_len: 32,
+            max_choices: 4,
+            eos: vec![2, 0],
+        }
+    }
+
+    fn with(change: impl FnOnce(&mut Request)) -> Request {
+        let mut request = Request {
+            prompt: vec![1, 2, 3],
+            ..Request::default()
+        };
+        change(&mut request);
+        request
+    }
+
+    #[test]
+    fn what_cannot_be_served_is_refused_by_name() {
+        let cases: [(&str, Request); 17] = [
+            ("prompt", with(|r| r.prompt.clear())),
+            ("prompt", with(|r| r.prompt = vec![1; 32])),
+            ("prompt", with(|r| r.prompt.push(100))),
+            ("n", with(|r| r.n = Some(0))),
+            ("n", with(|r| r.n = Some(5))),
+            ("temperature", with(|r| r.sampling.temperature = -0.1)),
+            ("temperature", with(|r| r.sampling.temperature = f32::INFINITY)),
+            ("top_p", with(|r| r.sampling.top_p = 0.0)),
+            ("min_p", with(|r| r.sampling.min_p = 1.1)),
+            ("max_tokens", with(|r| r.sampling.max_tokens = 0)),
+            ("min_tokens", with(|r| r.sampling.min_tokens = 1000)),
+            (
+                "repetition_penalty",
+                with(|r| r.sampling.repetition_penalty = 0.0),
+            ),
+            ("presence_penalty", with(|r| r.sampling.presence_penalty = 3.0)),
+            ("stop_tokens", with(|r| r.sampling.stop_tokens = vec![100])),
+            (
+                "logit_bias",
+                with(|r| r.sampling.logit_bias = vec![(3, f32::NAN)]),
+            ),
+            ("bad_words", with(|r| r.sampling.bad_words = vec![vec![]])),
+            ("logprobs", with(|r| r.sampling.logprobs = Some(21))),
+        ];
+        for (field, request) in cases {
+            let message = bounds().check(&request).expect_err(field).to_string();
+            assert!(message.contains(&format!("`{field}`")), "{message}");
+        }
+        let too_many = with(|r| r.sampling.logit_bias = vec![(1, 0.5); 600]);
+        assert!(matches!(bounds().check(&too_many), Err(RequestError::Lists(_))));
+        assert_eq!(bounds().check(&with(|_| {})), Ok(()));
+    }
+
+    #[test]
+    fn the_first_continuation_keeps_the_seed() {
+        let request = with(|r| r.sampling.seed = 7);
+        assert_eq!(request.params_of(0).seed, 7);
+        assert_ne!(request.params_of(1).seed, request.params_of(2).seed);
+    }
+
+    #[test]
+    fn stop_tokens_are_the_models_own_unless_ignored() {
+        let mut params = SamplingParams {
+            stop_tokens: vec![9, 2],
+            ..SamplingParams::default()
+        };
+        assert_eq!(bounds().stop_tokens(&params), vec![0, 2, 9]);
+        params.ignore_eos = true;
+        assert_eq!(bounds().stop_tokens(&params), vec![2, 9]);
+    }
+}

@@ -1,0 +1,73 @@
+//! Records as the host reads them; the layout is [`paceline_device::record`].
+
+use paceline_device::{SAMPLE_FLOATS, record};
+use paceline_types::{RowEnd, RowOutput, StepOutput, TokenId, TokenLogprobs};
+
+/// What the host remembers of a row until its record arrives.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct RowNote {
+    /// Alternatives to report per chosen token.
+    pub(crate) logprobs: Option<usize>,
+    /// Alternatives to report per known token, and how many of those the row has.
+    pub(crate) prompt_logprobs: Option<(usize, usize)>,
+}
+
+/// Turns a record, and the log-probabilities of the step if any row wanted them, into values.
+pub(crate) fn decode(step: u64, words: &[i32], floats: Option<&[f32]>, notes: &[RowNote]) -> StepOutput {
+    let clock = |at: usize| u64::from(words[at] as u32) | (u64::from(words[at + 1] as u32) << 32);
+    let rows = words[record::HEADER..].chunks_exact(record::ROW);
+    StepOutput {
+        step,
+        rows: rows
+            .zip(notes)
+            .map(|(row, note)| decode_row(row, floats.unwrap_or(&[]), *note))
+            .collect(),
+        device_ns: (clock(record::BEGIN), clock(record::END)),
+    }
+}
+
+fn decode_row(row: &[i32], floats: &[f32], note: RowNote) -> RowOutput {
+    let count = row[record::COUNT] as usize;
+    let tokens = row[record::TOKENS..][..count]
+        .iter()
+        .map(|token| *token as TokenId)
+        .collect();
+    let mut sample = row[record::FIRST_SAMPLE] as usize;
+    let mut take = |rows: usize, alternatives: usize| {
+        let read = (sample..sample + rows)
+            .map(|row| decode_sample(floats, row, alternatives))
+            .collect();
+        sample += rows;
+        read
+    };
+    let prompt_logprobs = note
+        .prompt_logprobs
+        .map(|(count, rows)| take(rows, count))
+        .unwrap_or_default();
+    let logprobs = note
+        .logprobs
+        .map(|alternatives| take(count, alternatives))
+        .unwrap_or_default();
+    RowOutput {
+        tokens,
+        end: match row[record::ENDED] {
+            record::STOPPED => Some(RowEnd::StopToken),
+            record::FULL => Some(RowEnd::Length),
+            _ => None,
+        },
+        snapshot_written: row[record::SNAPSHOT] != 0,
+        drafted: row[record::DRAFTED].max(0) as usize,
+        logprobs,
+        prompt_logprobs,
+    }
+}
+
+/// One row of the sampler's floats with its first `alternatives`.
+fn decode_sample(floats: &[f32], row: usize, alternatives: usize) -> TokenLogprobs {
+    let floats = &floats[row * SAMPLE_FLOATS..(row + 1) * SAMPLE_FLOATS];
+    let pairs = floats[1..=2 * alternatives].chunks_exact(2);
+    TokenLogprobs {
+        chosen: floats[0],
+        top: pairs.map(|pair| (pair[0].to_bits(), pair[1])).collect(),
+    }
+}

@@ -1,0 +1,9 @@
+//! Runs step plans on a device: a plan becomes one array of words and one program launch, a record becomes a
+//! [`StepOutput`](paceline_types::StepOutput).
+
+mod decode;
+mod encode;
+mod runner;
+
+pub use encode::{ListsTooLong, list_words};
+pub use runner::{DeviceRunner, InFlight, RunnerConfig};

@@ -1,0 +1,282 @@
+//! The device side of the step loop.
+
+use crate::decode::{RowNote, decode};
+use crate::encode::encode;
+use paceline_device::{
+    Accept, Backend, DeviceError, LIST_INTS, Pending, Prepare, SAMPLE_FLOATS, Sample, SlotLimits, SlotTable,
+    StepLimits, StepTables, Workspace, plan, record,
+};
+use paceline_models::{Caches, Decoder, Forward, ModelError};
+use paceline_schedule::{RunnerFault, StepRunner};
+use paceline_types::{MAX_DRAFTS, PlanRow, SamplingParams, StepOutput, StepPlan, Work};
+use std::collections::HashMap;
+use std::sync::Arc;
+
+/// How much a runner is built for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RunnerConfig {
+    /// Requests that can be in slots at a time.
+    pub slots: usize,
+    /// Most tokens of a step.
+    pub tokens: usize,
+    /// Most sampled positions of a step.
+    pub samples: usize,
+    /// Pages in all.
+    pub blocks: usize,
+    /// Pages of one request.
+    pub blocks_per_slot: usize,
+    /// Tokens of a page.
+    pub block_size: usize,
+    /// Saved recurrent states.
+    pub snapshots: usize,
+    /// Most drafts of a row.
+    pub drafts: usize,
+}
+
+/// The shape a program is captured for. What a program does depends on nothing else.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+struct Shape {
+    tokens: usize,
+    requests: usize,
+    samples: usize,
+}
+
+/// A step on the device. It owns the read of its own record, so no two steps share a host buffer.
+pub struct InFlight<B: Backend> {
+    step: u64,
+    record: B::Read<i32>,
+    logprobs: Option<B::Read<f32>>,
+    notes: Vec<RowNote>,
+}
+
+/// A model, its caches and its slots, ready to run plans.
+pub struct DeviceRunner<B: Backend> {
+    backend: B,
+    model: Decoder<B>,
+    caches: Caches<B>,
+    slots: SlotTable<B>,
+    tables: StepTables<B>,
+    workspace: Workspace<B>,
+    programs: HashMap<Shape, B::Program>,
+    plan: B::Buffer<i32>,
+    record: B::Buffer<i32>,
+    sampled: B::Buffer<i32>,
+    logprobs: B::Buffer<f32>,
+    params: Vec<Option<Arc<SamplingParams>>>,
+    words: Vec<i32>,
+}
+
+impl<B: Backend> DeviceRunner<B> {
+    /// Allocates everything steps need.
+    pub fn new(backend: B, model: Decoder<B>, config: RunnerConfig) -> Result<Self, ModelError> {
+        let RunnerConfig {
+            slots,
+            tokens,
+            samples,
+            blocks,
+            blocks_per_slot,
+            block_size,
+            ..
+        } = config;
+        assert!(
+            config.drafts <= MAX_DRAFTS,
+            "{} drafts of at most {MAX_DRAFTS}",
+            config.drafts
+        );
+        let requests = slots;
+        let limits = StepLimits {
+            tokens,
+            requests,
+            samples,
+            blocks_per_request: blocks_per_slot,
+            block_size,
+        };
+        let slot_limits = SlotLimits {
+            slots,
+            blocks_per_slot,
+            blocks,
+            block_size,
+        };
+        let slot_table = SlotTable::new(&backend, slot_limits)?;
+        let mut tables = StepTables::new(&backend, limits)?;
+        tables.block_table = slot_table.block_table.clone();
+        let updates = (tokens + slots * MAX_DRAFTS).div_ceil(block_size) + 2 * slots + blocks;
+        let plan_words =
+            plan::HEADER + slots * (plan::ADMISSION + LIST_INTS + plan::ROW) + updates * plan::BLOCK + tokens;
+        let caches = model.caches(&backend, &config.cache_sizes())?;
+        Ok(Self {
+            caches,
+            slots: slot_table,
+            tables,
+            workspace: Workspace::new(backend.clone()),
+            programs: HashMap::new(),
+            plan: backend.buffer(plan_words)?,
+            record: backend.buffer(record::HEADER + slots * record::ROW)?,
+            sampled: backend.buffer(samples)?,
+            logprobs: backend.buffer(samples * SAMPLE_FLOATS)?,
+            params: vec![None; slots],
+            words: Vec::new(),
+            model,
+            backend,
+        })
+    }
+
+    /// The model.
+    pub fn model(&self) -> &Decoder<B> {
+        &self.model
+    }
+
+    /// Captures the program of the largest shape, so that all scratch exists before the first request.
+    pub fn warm_up(&mut self) -> Result<(), DeviceError> {
+        let limits = self.tables.limits;
+        let Shape {
+            tokens,
+            requests,
+            samples,
+        } = Shape {
+            tokens: limits.tokens,
+            requests: limits.requests,
+            samples: limits.samples,
+        };
+        self.program(Shape {
+            tokens,
+            requests,
+            samples,
+        })
+        .map(|_| ())
+    }
+
+    fn program(&mut self, shape: Shape) -> Result<B::Program, DeviceError> {
+        if let Some(program) = self.programs.get(&shape) {
+            return Ok(program.clone());
+        }
+        self.backend.begin_capture();
+        let outcome = self.record_step(shape);
+        let program = self.backend.end_capture();
+        outcome?;
+        self.programs.insert(shape, program.clone());
+        Ok(program)
+    }
+
+    /// The whole step: prepare, forward, sample, accept.
+    fn record_step(&self, shape: Shape) -> Result<(), DeviceError> {
+        let backend = &self.backend;
+        let step = self
+            .tables
+            .with_buckets(shape.tokens, shape.requests, shape.samples);
+        backend.timestamp(&self.record, record::BEGIN);
+        backend.prepare(Prepare {
+            plan: &self.plan,
+            slots: &self.slots,
+            step: &step,
+        });
+        let mut cx = Forward::new(backend, &step, &self.workspace, &self.caches);
+        let hidden = self.model.forward(&mut cx)?;
+        if shape.samples > 0 {
+            let logits = self.model.logits(&cx, &hidden)?;
+            backend.sample(Sample {
+                logits: &logits,
+                step: &step,
+                slots: Some(&self.slots),
+                tokens: &self.sampled,
+                logprobs: &self.logprobs,
+            });
+        }
+        backend.accept(Accept {
+            plan: &self.plan,
+            slots: &self.slots,
+            step: &step,
+            tokens: &self.sampled,
+            record: &self.record,
+        });
+        backend.timestamp(&self.record, record::END);
+        Ok(())
+    }
+
+    fn note(&self, row: &PlanRow) -> RowNote {
+        let params = self.params[row.slot.0 as usize].as_ref();
+        let prompt_rows = match &row.work {
+            Work::Prefill {
+                tokens,
+                last,
+                prompt_logprobs: true,
+                ..
+            } => tokens.len() - usize::from(*last),
+            _ => 0,
+        };
+        let prompt = params
+            .and_then(|params| params.prompt_logprobs)
+            .filter(|_| prompt_rows > 0);
+        RowNote {
+            logprobs: params
+                .and_then(|params| params.logprobs)
+                .filter(|_| row.work.samples() > 0),
+            prompt_logprobs: prompt.map(|count| (count, prompt_rows)),
+        }
+    }
+}
+
+impl RunnerConfig {
+    fn cache_sizes(&self) -> paceline_models::CacheSizes {
+        paceline_models::CacheSizes {
+            blocks: self.blocks,
+            block_size: self.block_size,
+            slots: self.slots,
+            drafts: self.drafts,
+            snapshots: self.snapshots,
+        }
+    }
+}
+
+/// Programs are captured for powers of two; a step runs the smallest that holds it.
+fn bucket(count: usize, limit: usize) -> usize {
+    if count == 0 {
+        0
+    } else {
+        count.next_power_of_two().min(limit)
+    }
+}
+
+impl<B: Backend> StepRunner for DeviceRunner<B> {
+    type InFlight = InFlight<B>;
+
+    /// Writes the plan and launches its program. Never waits for the device.
+    fn submit(&mut self, step: &StepPlan) -> Result<InFlight<B>, RunnerFault> {
+        let fault = |error: &dyn std::fmt::Display| RunnerFault(error.to_string());
+        for admission in &step.admissions {
+            self.params[admission.slot.0 as usize] = Some(Arc::clone(&admission.params));
+        }
+        let mut words = std::mem::take(&mut self.words);
+        encode(step, &mut words).map_err(|error| fault(&error))?;
+        self.backend.write(&self.plan, &words);
+        self.words = words;
+        let limits = self.tables.limits;
+        let samples = step.samples();
+        let shape = Shape {
+            tokens: bucket(step.tokens(), limits.tokens),
+            requests: bucket(step.rows.len(), limits.requests),
+            samples: bucket(samples, limits.samples),
+        };
+        let program = self.program(shape).map_err(|error| fault(&error))?;
+        self.backend.launch(&program);
+        let notes: Vec<RowNote> = step.rows.iter().map(|row| self.note(row)).collect();
+        let wanted = notes
+            .iter()
+            .any(|note| note.logprobs.is_some() || note.prompt_logprobs.is_some());
+        let record_words = record::HEADER + step.rows.len() * record::ROW;
+        Ok(InFlight {
+            step: step.step,
+            record: self.backend.read(&self.record, record_words),
+            logprobs: wanted.then(|| self.backend.read(&self.logprobs, samples * SAMPLE_FLOATS)),
+            notes,
+        })
+    }
+
+    /// Waits for a step's record: the one place where the host waits for the device.
+    fn collect(&mut self, step: InFlight<B>) -> Result<StepOutput, RunnerFault> {
+        let fault = |error: DeviceError| RunnerFault(error.to_string());
+        let words = step.record.wait().map_err(fault)?;
+        let floats = step.logprobs.map(Pending::wait).transpose().map_err(fault)?;
+        Ok(decode(step.step, &words, floats.as_deref(), &step.notes))
+    }
+}

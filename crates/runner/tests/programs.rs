@@ -1,0 +1,172 @@
+//! A step's program is a function of its shape: what a device captured once, it can replay for every later step of
+//! that shape.
+
+use paceline_device::Recorder;
+use paceline_runner::{DeviceRunner, RunnerConfig};
+use paceline_schedule::StepRunner;
+use paceline_testkit::{FIXTURES, Fixture, storyteller};
+use paceline_types::{
+    Admission, BlockId, PlanRow, SamplingParams, SlotId, SnapshotId, SnapshotPlan, StepPlan, Work,
+};
+use paceline_weights::Checkpoint;
+use std::sync::Arc;
+
+const CONFIG: RunnerConfig = RunnerConfig {
+    slots: 8,
+    tokens: 64,
+    samples: 64,
+    blocks: 128,
+    blocks_per_slot: 16,
+    block_size: 16,
+    snapshots: 4,
+    drafts: 3,
+};
+
+fn admission(slot: u32, params: SamplingParams, restore: Option<SnapshotId>) -> Admission {
+    Admission {
+        slot: SlotId(slot),
+        generation: slot + 3,
+        params: Arc::new(params),
+        prompt_tokens: 9,
+        cached_tokens: 0,
+        max_length: 40 + slot as usize,
+        min_length: 0,
+        stop_tokens: vec![slot],
+        restore,
+    }
+}
+
+fn prefill(slot: u32, start: usize, tokens: Vec<u32>, snapshot: Option<SnapshotPlan>) -> PlanRow {
+    let work = Work::Prefill {
+        start,
+        tokens,
+        last: true,
+        following: None,
+        prompt_logprobs: false,
+    };
+    let new_blocks = vec![(start as u32 / 16, BlockId(slot * 7 + 1))];
+    PlanRow {
+        slot: SlotId(slot),
+        generation: slot + 3,
+        work,
+        new_blocks,
+        snapshot,
+    }
+}
+
+fn verify(slot: u32, drafts: usize, generation: u32) -> PlanRow {
+    PlanRow {
+        slot: SlotId(slot),
+        generation,
+        work: Work::Verify { drafts },
+        new_blocks: vec![],
+        snapshot: None,
+    }
+}
+
+/// Steps of two prefill rows with 11 tokens and two verify rows with 2 and 3 drafts, as different as they can be.
+fn steps() -> [StepPlan; 3] {
+    let hot = SamplingParams {
+        temperature: 1.3,
+        top_k: 5,
+        logprobs: Some(3),
+        ..SamplingParams::default()
+    };
+    let penalised = SamplingParams {
+        frequency_penalty: 0.5,
+        ..SamplingParams::default()
+    };
+    let saved = Some(SnapshotPlan {
+        position: 4,
+        id: SnapshotId(1),
+    });
+    [
+        StepPlan {
+            step: 1,
+            admissions: vec![
+                admission(0, hot.clone(), None),
+                admission(1, penalised, Some(SnapshotId(2))),
+            ],
+            rows: vec![
+                verify(2, 2, 9),
+                verify(3, 3, 1),
+                prefill(0, 0, vec![1; 7], saved),
+                prefill(1, 32, vec![5; 4], None),
+            ],
+        },
+        StepPlan {
+            step: 2,
+            admissions: vec![],
+            rows: vec![
+                verify(0, 3, 3),
+                verify(1, 2, 4),
+                prefill(7, 16, vec![200; 3], None),
+                prefill(6, 0, vec![9; 8], saved),
+            ],
+        },
+        StepPlan {
+            step: 3,
+            admissions: vec![admission(5, hot, None)],
+            rows: vec![
+                verify(7, 2, 0),
+                verify(6, 3, 9),
+                prefill(5, 0, vec![3; 10], None),
+                prefill(4, 48, vec![8; 1], None),
+            ],
+        },
+    ]
+}
+
+/// The recorded programs of some steps.
+fn programs(checkpoint: &Checkpoint, steps: &[StepPlan]) -> Vec<Vec<String>> {
+    let recorder = Recorder::new();
+    let model = paceline_models::load(&recorder, checkpoint, None, &|_| {}).expect("the fixture loads");
+    let mut runner = DeviceRunner::new(recorder.clone(), model, CONFIG).expect("nothing is allocated");
+    let record = |step: &StepPlan| {
+        recorder.take_log();
+        let flight = runner.submit(step).expect("nothing runs");
+        drop(flight);
+        recorder.take_log()
+    };
+    steps.iter().map(record).collect()
+}
+
+fn checkpoints() -> Vec<(&'static str, Checkpoint)> {
+    let fixtures = FIXTURES
+        .iter()
+        .map(|name| (*name, Fixture::read(name).checkpoint()));
+    fixtures.chain([("storyteller", storyteller())]).collect()
+}
+
+#[test]
+fn steps_of_one_shape_record_one_program() {
+    for (name, checkpoint) in checkpoints() {
+        let programs = programs(&checkpoint, &steps());
+        assert!(programs[0].len() > 10, "{name}: {} operations", programs[0].len());
+        assert_eq!(programs[0], programs[1], "{name}");
+        assert_eq!(programs[0], programs[2], "{name}");
+    }
+}
+
+#[test]
+fn a_fresh_capture_of_other_contents_is_the_same_program() {
+    for (name, checkpoint) in checkpoints() {
+        let [first, second, third] = steps();
+        let alone = |step: StepPlan| programs(&checkpoint, &[step]).remove(0);
+        let expected = alone(first);
+        assert_eq!(alone(second), expected, "{name}");
+        assert_eq!(alone(third), expected, "{name}");
+    }
+}
+
+#[test]
+fn steps_of_other_shapes_record_other_programs() {
+    let checkpoint = storyteller();
+    let [base, mut more_rows, mut fewer_tokens] = steps();
+    more_rows.rows.push(verify(3, 0, 1));
+    fewer_tokens.rows.truncate(1);
+    let programs = programs(&checkpoint, &[base, more_rows, fewer_tokens]);
+    assert_ne!(programs[0], programs[1]);
+    assert_ne!(programs[0], programs[2]);
+    assert_ne!(programs[1], programs[2]);
+}
