@@ -19,6 +19,7 @@ mod plan;
 mod running;
 mod saves;
 mod slots;
+mod table;
 
 pub(crate) use running::Running;
 
@@ -30,14 +31,15 @@ use groups::Groups;
 use paceline_cache::{CacheConfig, CacheUse, Caches};
 use saves::Ending;
 use slots::Slots;
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
+use table::Table;
 
 /// Decides what runs. Owns the caches' bookkeeping; touches no device and never waits.
 pub struct Scheduler {
     config: SchedulerConfig,
     caches: Caches,
     policy: Box<dyn DraftPolicy>,
-    requests: HashMap<RequestId, Request>,
+    requests: Table,
     waiting: BTreeMap<Order, RequestId>,
     running: BTreeMap<Order, RequestId>,
     deadlines: BTreeSet<(u64, RequestId)>,
@@ -76,7 +78,7 @@ impl Scheduler {
         Self {
             caches,
             policy,
-            requests: HashMap::new(),
+            requests: Table::default(),
             waiting: BTreeMap::new(),
             running: BTreeMap::new(),
             deadlines: BTreeSet::new(),
@@ -125,7 +127,7 @@ impl Scheduler {
         if matches!(request.phase, Phase::Waiting) {
             self.waiting.insert(order, id);
         }
-        self.requests.insert(id, request);
+        self.requests.insert(id, Box::new(request));
         Ok(())
     }
 

@@ -132,11 +132,7 @@ impl Scheduler {
             cached: hit.cached_tokens,
             target,
             planned: hit.cached_tokens,
-            bounds: Bounds {
-                low: target,
-                high: target,
-                last_drafts: 0,
-            },
+            bounds: Bounds::new(target),
             saves: Saves::at_junction(hit.junction),
         }));
         self.waiting.remove(&order);

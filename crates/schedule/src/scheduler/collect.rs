@@ -46,7 +46,14 @@ impl Scheduler {
         let end = output.end;
         let mut delivery = self.with_running(id, |scheduler, request, running| {
             let computed = match &row.work {
-                Work::Prefill { start, tokens, .. } => start + tokens.len(),
+                Work::Prefill {
+                    start, tokens, last, ..
+                } => {
+                    if *last {
+                        running.bounds.settle(0, 1);
+                    }
+                    start + tokens.len()
+                }
                 Work::Verify { drafts } => {
                     running.bounds.settle(*drafts, output.tokens.len());
                     // All but the newest, which was sampled and not yet run.
@@ -93,7 +100,7 @@ impl Scheduler {
     /// Publishes the blocks that are full and certain, prompt and text alike.
     fn publish_blocks(&self, request: &Request, running: &mut Running, computed: usize) {
         let size = self.config.block_size;
-        let mut tokens = Vec::with_capacity(size);
+        let mut tokens = Vec::new();
         while !running.chain.is_broken() && (running.chain.len() + 1) * size <= computed {
             let index = running.chain.len();
             tokens.clear();

@@ -96,7 +96,7 @@ impl Scheduler {
         let mut drafts = self.policy.drafts_for(&view).min(most);
         let (wanted, least) = (pages(drafts), pages(0));
         // Drafts are not worth pushing anyone out.
-        if !self.extend(id, wanted) {
+        if wanted > 0 && !self.extend(id, wanted) {
             drafts = 0;
             if !self.make_room(id, least, draft) {
                 return;

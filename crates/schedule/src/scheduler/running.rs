@@ -26,29 +26,47 @@ pub(crate) struct Running {
     pub(crate) saves: Saves,
 }
 
-/// Bounds of the number of known tokens once all planned rows are done.
+/// Bounds of the number of known tokens once all planned rows are done. Rows that yield none of them, the pieces
+/// of a prompt but the last, do not count.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Bounds {
     /// Every row yields one token.
     pub(crate) low: usize,
     /// Every draft is accepted.
     pub(crate) high: usize,
-    /// Drafts of the newest planned row.
-    pub(crate) last_drafts: usize,
+    /// Tokens that are folded into a recurrent state at least: those known before the newest row.
+    pub(crate) folded: usize,
+    /// Planned and not done.
+    rows: usize,
 }
 
 impl Bounds {
-    pub(crate) fn plan(&mut self, drafts: usize) {
-        self.low += 1;
-        self.high += 1 + drafts;
-        self.last_drafts = drafts;
+    pub(crate) fn new(known: usize) -> Self {
+        Self {
+            low: known,
+            high: known,
+            folded: known,
+            rows: 0,
+        }
     }
 
-    /// A planned row has yielded this many tokens.
+    pub(crate) fn plan(&mut self, drafts: usize) {
+        self.folded = self.low;
+        self.low += 1;
+        self.high += 1 + drafts;
+        self.rows += 1;
+    }
+
+    /// The oldest planned row has yielded this many tokens.
     pub(crate) fn settle(&mut self, drafts: usize, tokens: usize) {
+        self.rows -= 1;
         self.low += tokens - 1;
         self.high -= 1 + drafts - tokens;
-        assert!(self.low <= self.high, "bounds {self:?} have crossed");
+        if self.rows > 0 {
+            self.folded += tokens - 1;
+        } else {
+            assert!(self.low == self.high, "bounds {self:?} do not meet");
+        }
     }
 }
 

@@ -124,8 +124,7 @@ impl Scheduler {
         let grid = self.grid()?;
         let bounds = running.bounds;
         // The row before has folded all tokens known before it; this one folds those known before itself.
-        let folded = bounds.low - 1 - bounds.last_drafts;
-        let position = (folded / grid.block_size + 1) * grid.block_size;
+        let position = (bounds.folded / grid.block_size + 1) * grid.block_size;
         if position > bounds.high {
             return None;
         }

@@ -1,0 +1,384 @@
+//! The scripted device: runs plans in order on virtual time, keeps pages, states and slots as the real one
+//! would, and checks the host's side of the contract at every row.
+
+use super::check::check_plan;
+use super::rng::Rng;
+use super::text::Script;
+use paceline_schedule::{Clock, RunnerFault, SchedulerConfig, StepRunner};
+use paceline_types::{
+    Admission, BlockId, PlanRow, RowEnd, RowOutput, SnapshotId, SnapshotPlan, StepOutput, StepPlan, TokenId,
+    TokenLogprobs, Work,
+};
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+use std::rc::Rc;
+
+/// Time that passes only when somebody spends it.
+#[derive(Clone, Debug, Default)]
+pub struct VirtualClock(Rc<Cell<u64>>);
+
+/// What one look at the clock costs the host: a few of these are a step's host time.
+pub const HOST_NS: u64 = 500;
+
+impl VirtualClock {
+    pub fn peek(&self) -> u64 {
+        self.0.get()
+    }
+
+    pub fn advance(&self, ns: u64) {
+        self.0.set(self.0.get() + ns);
+    }
+
+    fn wait_until(&self, ns: u64) {
+        self.0.set(self.0.get().max(ns));
+    }
+}
+
+impl Clock for VirtualClock {
+    fn now_ns(&self) -> u64 {
+        self.advance(HOST_NS);
+        self.peek()
+    }
+}
+
+/// The scripts by the seed in a request's parameters, which here is its name.
+pub type Scripts = Rc<RefCell<HashMap<u64, Rc<Script>>>>;
+
+/// What a page holds at one position: the hash of all that stands before, and the token.
+type Cached = (u64, TokenId);
+
+struct Slot {
+    admission: Admission,
+    script: Rc<Script>,
+    table: Vec<Option<BlockId>>,
+    /// Tokens known to the device; the cached ones are read from the pages with the first row.
+    known: usize,
+    /// Tokens whose pages are written.
+    computed: usize,
+    /// Tokens folded into the recurrent state.
+    folded: usize,
+    decoding: bool,
+    finished: bool,
+}
+
+pub struct Device {
+    config: SchedulerConfig,
+    depth: usize,
+    clock: VirtualClock,
+    scripts: Scripts,
+    rng: Rng,
+    slots: Vec<Option<Slot>>,
+    pages: Vec<Vec<Option<Cached>>>,
+    /// The tokens folded and the state, as their hash.
+    snapshots: Vec<Option<(usize, u64)>>,
+    busy_until: u64,
+    submitted: u64,
+    collected: u64,
+    /// Names of requests in the order of their admissions.
+    pub admitted: Vec<u64>,
+    /// Rows that found a finished slot.
+    pub idle_rows: u64,
+    pub restores: u64,
+    /// Widest spread of tokens of one verify row.
+    pub most_accepted: usize,
+}
+
+/// A step on its way; the outcome is fixed, the host just does not know it yet.
+pub struct Flight {
+    output: StepOutput,
+}
+
+impl Device {
+    pub fn new(
+        config: &SchedulerConfig,
+        depth: usize,
+        clock: VirtualClock,
+        scripts: Scripts,
+        seed: u64,
+    ) -> Self {
+        let snapshots = config.recurrent.map_or(0, |recurrent| recurrent.snapshots);
+        Self {
+            depth,
+            clock,
+            scripts,
+            rng: Rng::new(seed),
+            slots: (0..config.slots).map(|_| None).collect(),
+            pages: vec![vec![None; config.block_size]; config.num_blocks],
+            snapshots: vec![None; snapshots],
+            busy_until: 0,
+            submitted: 0,
+            collected: 0,
+            admitted: Vec::new(),
+            idle_rows: 0,
+            restores: 0,
+            most_accepted: 0,
+            config: config.clone(),
+        }
+    }
+
+    fn admit(&mut self, admission: &Admission) {
+        let index = admission.slot.0 as usize;
+        if let Some(before) = &self.slots[index] {
+            assert!(
+                admission.generation > before.admission.generation,
+                "a generation came again"
+            );
+        }
+        let name = admission.params.seed;
+        let script = self.scripts.borrow()[&name].clone();
+        let cached = admission.cached_tokens;
+        assert!(
+            cached.is_multiple_of(self.config.block_size),
+            "a hit of {cached} tokens is not whole blocks"
+        );
+        assert_eq!(admission.prompt_tokens, script.prompt_len);
+        assert_eq!(
+            admission.min_length,
+            script.prompt_len + admission.params.min_tokens
+        );
+        if let Some(id) = admission.restore {
+            assert!(self.config.recurrent.is_some(), "a state for a model without any");
+            assert_eq!(
+                self.snapshots[id.0 as usize],
+                Some((cached, script.hashes[cached])),
+                "the restored state is not the one of the first {cached} tokens"
+            );
+            self.restores += 1;
+        } else {
+            assert!(
+                self.config.recurrent.is_none() || cached == 0,
+                "cached tokens without their state"
+            );
+        }
+        self.admitted.push(name);
+        self.slots[index] = Some(Slot {
+            admission: admission.clone(),
+            script,
+            table: vec![None; self.config.blocks_per_request],
+            known: cached,
+            computed: cached,
+            folded: cached,
+            decoding: false,
+            finished: false,
+        });
+    }
+
+    fn run_row(&mut self, row: &PlanRow) -> RowOutput {
+        let index = row.slot.0 as usize;
+        let Some(mut slot) = self.slots[index].take() else {
+            panic!("a row for slot {index}, which nobody was admitted to");
+        };
+        assert_eq!(
+            row.generation, slot.admission.generation,
+            "a row of a former owner after its successor's start"
+        );
+        let output = if slot.finished {
+            assert!(
+                matches!(row.work, Work::Verify { .. }),
+                "a prompt goes on behind its end"
+            );
+            self.idle_rows += 1;
+            RowOutput::default()
+        } else {
+            for (place, block) in &row.new_blocks {
+                assert!(
+                    slot.table[*place as usize].is_none(),
+                    "page {place} of the table was set twice"
+                );
+                slot.table[*place as usize] = Some(*block);
+            }
+            match &row.work {
+                Work::Prefill { .. } => self.prefill(&mut slot, row),
+                Work::Verify { drafts } => self.verify(&mut slot, *drafts, row.snapshot),
+            }
+        };
+        self.slots[index] = Some(slot);
+        output
+    }
+
+    fn prefill(&mut self, slot: &mut Slot, row: &PlanRow) -> RowOutput {
+        let Work::Prefill {
+            start,
+            tokens,
+            last,
+            following,
+            prompt_logprobs,
+        } = &row.work
+        else {
+            panic!()
+        };
+        assert!(!slot.decoding, "known tokens behind the last");
+        assert_eq!(*start, slot.computed, "positions are not contiguous");
+        assert!(!tokens.is_empty());
+        let end = start + tokens.len();
+        assert_eq!(
+            tokens[..],
+            slot.script.tokens[*start..end],
+            "the tokens are not the request's"
+        );
+        let expected = (!last).then(|| slot.script.tokens[end]);
+        assert_eq!(*following, expected, "the token behind the row");
+        for position in *start..end {
+            let content = (slot.script.hashes[position], slot.script.tokens[position]);
+            self.write(slot, position, content);
+        }
+        self.attend(slot, end);
+        let snapshot_written = self.fold(slot, end, row.snapshot);
+        slot.computed = end;
+        slot.known = end;
+        let mut output = RowOutput {
+            snapshot_written,
+            ..RowOutput::default()
+        };
+        if *prompt_logprobs {
+            let scored = start + 1..(end + 1).min(slot.script.prompt_len);
+            output.prompt_logprobs = scored.map(score).collect();
+        }
+        if *last {
+            slot.decoding = true;
+            Self::emit(slot, 1, &mut output);
+        }
+        output
+    }
+
+    fn verify(&mut self, slot: &mut Slot, drafts: usize, snapshot: Option<SnapshotPlan>) -> RowOutput {
+        assert!(slot.decoding, "a decode before the end of the prompt");
+        assert_eq!(slot.computed + 1, slot.known);
+        let newest = slot.computed;
+        let drafted = self.rng.within(0, drafts);
+        let accepted = self.rng.within(0, drafted);
+        let length = slot.script.tokens.len();
+        for position in newest..=newest + drafted {
+            // Accepted drafts are the text itself; what was rejected leaves garbage behind.
+            let content = if position <= newest + accepted && position < length {
+                (slot.script.hashes[position], slot.script.tokens[position])
+            } else {
+                (self.rng.next(), 99)
+            };
+            self.write(slot, position, content);
+        }
+        let snapshot_written = self.fold(slot, slot.known, snapshot);
+        let mut output = RowOutput {
+            drafted,
+            snapshot_written,
+            ..RowOutput::default()
+        };
+        Self::emit(slot, 1 + accepted, &mut output);
+        self.most_accepted = self.most_accepted.max(output.tokens.len());
+        slot.computed = slot.known - 1;
+        self.attend(slot, slot.computed);
+        output
+    }
+
+    /// Adds up to `most` tokens of the script to the text, and ends it where the script ends.
+    fn emit(slot: &mut Slot, most: usize, output: &mut RowOutput) {
+        let script = &slot.script;
+        let end = (slot.known + most).min(script.tokens.len());
+        assert!(end > slot.known, "a text goes on behind its end");
+        output.tokens = script.tokens[slot.known..end].to_vec();
+        if slot.admission.params.logprobs.is_some() {
+            output.logprobs = (slot.known..end).map(score).collect();
+        }
+        slot.known = end;
+        if end == script.tokens.len() {
+            slot.finished = true;
+            let at_limit = end == slot.admission.max_length;
+            assert!(script.stops || at_limit);
+            output.end = Some(if script.stops {
+                RowEnd::StopToken
+            } else {
+                RowEnd::Length
+            });
+        }
+    }
+
+    fn write(&mut self, slot: &Slot, position: usize, content: Cached) {
+        let size = self.config.block_size;
+        let Some(block) = slot.table[position / size] else {
+            panic!("position {position} has no page");
+        };
+        self.pages[block.0 as usize][position % size] = Some(content);
+    }
+
+    /// Reads all pages of a request: each position must hold exactly its own text so far.
+    fn attend(&self, slot: &Slot, end: usize) {
+        let size = self.config.block_size;
+        for (block_index, positions) in (0..end).step_by(size).enumerate() {
+            let Some(block) = slot.table[block_index] else {
+                panic!("position {positions} has no page");
+            };
+            let page = &self.pages[block.0 as usize];
+            for position in positions..(positions + size).min(end) {
+                let expected = (slot.script.hashes[position], slot.script.tokens[position]);
+                let found = page[position - positions];
+                assert_eq!(found, Some(expected), "position {position} of {end} in {block:?}");
+            }
+        }
+    }
+
+    /// Folds tokens into the state up to `end`, and saves it on the way where asked and reached.
+    fn fold(&mut self, slot: &mut Slot, end: usize, snapshot: Option<SnapshotPlan>) -> bool {
+        assert!(end >= slot.folded);
+        let before = std::mem::replace(&mut slot.folded, end);
+        let Some(SnapshotPlan { position, id }) = snapshot else {
+            return false;
+        };
+        assert!(
+            position.is_multiple_of(self.config.block_size),
+            "a state between blocks"
+        );
+        let reached = before < position && position <= end;
+        if reached {
+            self.snapshots[id.0 as usize] = Some((position, slot.script.hashes[position]));
+        }
+        reached
+    }
+
+    /// For faults seeded by tests: overwrites a state.
+    pub fn spoil_snapshot(&mut self, id: SnapshotId) {
+        self.snapshots[id.0 as usize] = Some((0, 0));
+    }
+}
+
+/// Log-probabilities that tell the position they are of.
+fn score(position: usize) -> TokenLogprobs {
+    TokenLogprobs {
+        chosen: position as f32,
+        top: Vec::new(),
+    }
+}
+
+impl StepRunner for Device {
+    type InFlight = Flight;
+
+    fn submit(&mut self, plan: &StepPlan) -> Result<Flight, RunnerFault> {
+        self.submitted += 1;
+        assert_eq!(plan.step, self.submitted, "steps are numbered from 1");
+        assert!(
+            self.submitted - self.collected <= self.depth as u64,
+            "more steps in flight than the depth"
+        );
+        check_plan(plan, &self.config);
+        for admission in &plan.admissions {
+            self.admit(admission);
+        }
+        let rows = plan.rows.iter().map(|row| self.run_row(row)).collect();
+        let begin = self.clock.peek().max(self.busy_until);
+        // Longer than any host time of a step, so that a pipeline need never run empty.
+        let end = begin + 20 * HOST_NS + 100 * plan.tokens() as u64 + self.rng.below(5000) as u64;
+        self.busy_until = end;
+        let output = StepOutput {
+            step: plan.step,
+            rows,
+            device_ns: (begin, end),
+        };
+        Ok(Flight { output })
+    }
+
+    fn collect(&mut self, step: Flight) -> Result<StepOutput, RunnerFault> {
+        self.collected += 1;
+        assert_eq!(step.output.step, self.collected, "steps are collected in order");
+        self.clock.wait_until(step.output.device_ns.1);
+        Ok(step.output)
+    }
+}

@@ -1,0 +1,61 @@
+//! The text every request must come out with, known before it runs: each token is a function of the request's
+//! seed, the position and all tokens before.
+
+use super::rng::mix;
+use paceline_types::TokenId;
+
+/// Tokens there are; few, so that texts overlap.
+pub const VOCABULARY: u64 = 20;
+
+/// A hash of no tokens.
+const EMPTY: u64 = 0x11;
+
+/// A request as the device and the checker know it.
+#[derive(Clone, Debug)]
+pub struct Script {
+    /// Prompt and full text.
+    pub tokens: Vec<TokenId>,
+    /// `hashes[p]`: of the first p tokens.
+    pub hashes: Vec<u64>,
+    pub prompt_len: usize,
+    /// The text ends with a stop token.
+    pub stops: bool,
+}
+
+/// What the text depends on.
+#[derive(Clone, Debug)]
+pub struct Limits {
+    pub seed: u64,
+    pub max_length: usize,
+    pub min_tokens: usize,
+    pub stop_tokens: Vec<TokenId>,
+}
+
+impl Script {
+    pub fn new(prompt: &[TokenId], limits: &Limits) -> Self {
+        let mut script = Self {
+            tokens: Vec::new(),
+            hashes: vec![EMPTY],
+            prompt_len: prompt.len(),
+            stops: false,
+        };
+        for token in prompt {
+            script.push(*token);
+        }
+        while script.tokens.len() < limits.max_length && !script.stops {
+            let position = script.tokens.len();
+            let prefix = script.hashes[position];
+            let token = (mix(mix(prefix, limits.seed), position as u64) % VOCABULARY) as TokenId;
+            script.push(token);
+            script.stops = limits.stop_tokens.contains(&token)
+                && script.tokens.len() >= prompt.len() + limits.min_tokens;
+        }
+        script
+    }
+
+    fn push(&mut self, token: TokenId) {
+        let before = self.hashes[self.tokens.len()];
+        self.hashes.push(mix(before, u64::from(token) + 1));
+        self.tokens.push(token);
+    }
+}

@@ -1,0 +1,383 @@
+//! The callers: requests arrive, are cancelled, stopped and forgotten, and every delivery is checked against
+//! the text it must be part of.
+
+use super::device::{Device, Scripts, VirtualClock};
+use super::rng::Rng;
+use super::scenario::Scenario;
+use super::text::{Limits, Script, VOCABULARY};
+use paceline_schedule::{
+    Delivery, Finish, GroupId, NewRequest, Pipeline, Rejection, RequestId, Scheduler, StepRecord, Stepped,
+};
+use paceline_types::{SamplingParams, TokenId};
+use std::collections::BTreeMap;
+use std::rc::Rc;
+use std::sync::Arc;
+
+/// A request as its caller knows it.
+struct Caller {
+    script: Rc<Script>,
+    params: Arc<SamplingParams>,
+    priority: i32,
+    grouped: bool,
+    deadline: Option<u64>,
+    delivered: usize,
+    scored: usize,
+    /// The ending that the caller asked for.
+    asked: Option<Finish>,
+}
+
+pub struct World {
+    pub scenario: Scenario,
+    pub pipeline: Pipeline<Device, VirtualClock>,
+    clock: VirtualClock,
+    scripts: Scripts,
+    rng: Rng,
+    alive: BTreeMap<u64, Caller>,
+    /// Texts of late, to continue.
+    texts: Vec<Vec<TokenId>>,
+    names: u64,
+    /// The first in order of service, and the steps since it last got on.
+    first: Option<(i32, u64)>,
+    stalled: u64,
+    pub tally: Tally,
+}
+
+/// What came up, to be sure that it did.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Tally {
+    pub steps: u64,
+    pub tokens: u64,
+    pub finished: [u64; 4],
+    pub rejected: u64,
+    pub bubbles: u64,
+}
+
+impl World {
+    pub fn new(scenario: Scenario) -> Self {
+        let (clock, scripts) = (VirtualClock::default(), Scripts::default());
+        let (config, depth, seed) = (&scenario.config, scenario.depth, scenario.seed);
+        let device = Device::new(config, depth, clock.clone(), scripts.clone(), seed ^ 0xde);
+        let pipeline = Pipeline::new(Scheduler::new(config.clone()), device, clock.clone(), depth);
+        Self {
+            pipeline,
+            clock,
+            scripts,
+            rng: Rng::new(seed ^ 0x30),
+            alive: BTreeMap::new(),
+            texts: Vec::new(),
+            names: 0,
+            first: None,
+            stalled: 0,
+            tally: Tally::default(),
+            scenario,
+        }
+    }
+
+    /// Runs the whole case: arrivals for the given number of steps, then until everyone is served.
+    pub fn run(&mut self) {
+        let mut turns = 0;
+        while self.tally.steps < self.scenario.steps && turns < 20 * self.scenario.steps {
+            turns += 1;
+            self.callers_act();
+            self.turn();
+            if turns % 64 == 0 {
+                self.pipeline.scheduler().check_integrity();
+            }
+        }
+        self.drain();
+    }
+
+    /// No more arrivals: all must end, and everything must come back.
+    pub fn drain(&mut self) {
+        let mut turns = 0;
+        while !self.pipeline.is_idle() {
+            self.turn();
+            turns += 1;
+            assert!(turns < 200_000, "{} requests never end", self.alive.len());
+        }
+        assert!(
+            self.alive.is_empty(),
+            "{} requests got no ending",
+            self.alive.len()
+        );
+        self.pipeline.scheduler().check_integrity();
+        assert!(self.pipeline.step().expect("a step").is_idle());
+    }
+
+    fn callers_act(&mut self) {
+        if self.rng.chance(self.scenario.arrivals) {
+            self.arrive();
+        }
+        if self.rng.chance(self.scenario.cancels) {
+            self.end_somebody(Finish::Cancelled);
+        }
+        if self.rng.chance(self.scenario.stops) {
+            self.end_somebody(Finish::Stop);
+        }
+        if self.rng.chance(self.scenario.pauses) {
+            let pause = self.rng.below(50_000) as u64;
+            self.clock.advance(pause);
+        }
+    }
+
+    fn end_somebody(&mut self, finish: Finish) {
+        let Some(index) = (!self.alive.is_empty()).then(|| self.rng.below(self.alive.len())) else {
+            return;
+        };
+        let Some((&name, caller)) = self.alive.iter_mut().nth(index) else {
+            return;
+        };
+        let scheduler = self.pipeline.scheduler_mut();
+        let id = RequestId(name);
+        let known = if finish == Finish::Stop {
+            scheduler.stop(id)
+        } else {
+            scheduler.cancel(id)
+        };
+        // Its ending may be waiting for delivery already.
+        assert!(known || caller.asked.is_some(), "request {name} vanished");
+        caller.asked.get_or_insert(finish);
+    }
+
+    fn arrive(&mut self) {
+        let prompt = self.prompt();
+        let members = if self.rng.chance(self.scenario.groups) {
+            self.rng.within(2, 4)
+        } else {
+            1
+        };
+        let group = (members > 1).then_some(GroupId(self.names));
+        let priority = if self.rng.chance(self.scenario.priorities) {
+            self.rng.within(0, 2) as i32 - 1
+        } else {
+            0
+        };
+        let logprobs = self.rng.chance(self.scenario.scores).then_some(2);
+        for _ in 0..members {
+            let limits = Limits {
+                seed: self.rng.below(4) as u64,
+                max_length: self
+                    .rng
+                    .within(prompt.len() + 1, self.scenario.longest.max(prompt.len() + 1)),
+                min_tokens: self.rng.pick(&[0, 0, 3]),
+                stop_tokens: self.rng.pick(&[&[][..], &[0], &[0, 1]]).to_vec(),
+            };
+            let deadline = self.rng.chance(self.scenario.deadlines);
+            let deadline = deadline.then(|| self.clock.peek() + self.rng.below(2_000_000) as u64);
+            self.add(&prompt, limits, priority, |new, params| {
+                new.group = group;
+                new.deadline = deadline;
+                params.prompt_logprobs = logprobs;
+                params.logprobs = logprobs;
+            });
+        }
+    }
+
+    /// Hands a request in; the closure adds what is special about it.
+    pub fn add(
+        &mut self,
+        prompt: &[TokenId],
+        limits: Limits,
+        priority: i32,
+        special: impl FnOnce(&mut NewRequest, &mut SamplingParams),
+    ) -> Option<RequestId> {
+        let name = self.names;
+        self.names += 1;
+        let script = Rc::new(Script::new(prompt, &limits));
+        let mut params = SamplingParams {
+            seed: name,
+            min_tokens: limits.min_tokens,
+            ..SamplingParams::default()
+        };
+        let mut new = NewRequest {
+            id: RequestId(name),
+            prompt: prompt.into(),
+            params: Arc::default(),
+            stop_tokens: limits.stop_tokens,
+            priority,
+            deadline: None,
+            salt: 0,
+            max_length: limits.max_length,
+            group: None,
+        };
+        special(&mut new, &mut params);
+        new.params = Arc::new(params);
+        let caller = Caller {
+            script: script.clone(),
+            params: new.params.clone(),
+            priority,
+            grouped: new.group.is_some(),
+            deadline: new.deadline,
+            delivered: prompt.len(),
+            scored: 1,
+            asked: None,
+        };
+        match self.pipeline.scheduler_mut().add(new) {
+            Ok(()) => {
+                self.scripts.borrow_mut().insert(name, script);
+                self.alive.insert(name, caller);
+                Some(RequestId(name))
+            }
+            Err(Rejection::QueueFull { .. }) => {
+                self.tally.rejected += 1;
+                None
+            }
+            Err(other) => panic!("{other}"),
+        }
+    }
+
+    fn prompt(&mut self) -> Vec<TokenId> {
+        let mut prompt = Vec::new();
+        let longest = self.scenario.longest - 1;
+        if !self.texts.is_empty() && self.rng.chance(self.scenario.continues) {
+            let text = &self.texts[self.rng.below(self.texts.len())];
+            // All of it, as the next turn of a chat would, or some of it.
+            let len = if self.rng.chance(50) {
+                text.len()
+            } else {
+                self.rng.within(1, text.len())
+            };
+            prompt.extend_from_slice(&text[..len.min(longest)]);
+        }
+        let room = longest - prompt.len();
+        let fresh = self
+            .rng
+            .within(usize::from(prompt.is_empty()), room.max(1))
+            .min(room);
+        let fresh = if prompt.is_empty() {
+            fresh.max(1)
+        } else {
+            self.rng.below(fresh + 1)
+        };
+        prompt.extend((0..fresh).map(|_| (self.rng.next() % VOCABULARY) as TokenId));
+        prompt
+    }
+
+    /// One turn of the loop, and the check of what it brought.
+    pub fn turn(&mut self) -> Stepped {
+        let stepped = self.pipeline.step().expect("the device works");
+        for delivery in &stepped.deliveries {
+            self.check_delivery(delivery);
+        }
+        if let Some(record) = stepped.collected {
+            self.tally.steps += 1;
+            self.check_record(&record);
+            self.check_progress(&stepped.deliveries);
+        }
+        stepped
+    }
+
+    fn check_delivery(&mut self, delivery: &Delivery) {
+        let name = delivery.id.0;
+        let Some(caller) = self.alive.get_mut(&name) else {
+            panic!("request {name} got something behind its end: {delivery:?}");
+        };
+        for token in &delivery.tokens {
+            assert_eq!(
+                Some(token),
+                caller.script.tokens.get(caller.delivered),
+                "request {name} at {}",
+                caller.delivered
+            );
+            caller.delivered += 1;
+            self.tally.tokens += 1;
+        }
+        let asked = caller.params.logprobs.is_some();
+        assert_eq!(
+            delivery.logprobs.len(),
+            if asked { delivery.tokens.len() } else { 0 }
+        );
+        for (back, logprobs) in delivery.logprobs.iter().rev().enumerate() {
+            assert_eq!(logprobs.chosen as usize, caller.delivered - 1 - back);
+        }
+        for logprobs in &delivery.prompt_logprobs {
+            assert_eq!(
+                logprobs.chosen as usize, caller.scored,
+                "request {name}: prompt scores"
+            );
+            caller.scored += 1;
+        }
+        if let Some(finish) = delivery.finish {
+            self.check_finish(name, finish);
+        }
+    }
+
+    fn check_finish(&mut self, name: u64, finish: Finish) {
+        let Some(caller) = self.alive.remove(&name) else {
+            panic!("request {name} ended twice")
+        };
+        let complete = caller.delivered == caller.script.tokens.len();
+        match finish {
+            Finish::Length => assert!(complete && !caller.script.stops, "request {name} is cut short"),
+            Finish::Stop if complete => {
+                assert!(
+                    caller.script.stops || caller.asked == Some(Finish::Stop),
+                    "request {name} did not stop"
+                );
+            }
+            Finish::Stop | Finish::Cancelled => assert_eq!(caller.asked, Some(finish), "request {name}"),
+            Finish::Deadline => {
+                let deadline = caller.deadline.expect("a request without a deadline");
+                assert!(
+                    deadline <= self.clock.peek(),
+                    "request {name} ended before its deadline"
+                );
+            }
+        }
+        if complete && caller.params.prompt_logprobs.is_some() {
+            assert_eq!(
+                caller.scored,
+                caller.script.prompt_len.max(1),
+                "request {name} lacks prompt scores"
+            );
+        }
+        self.tally.finished[finish as usize] += 1;
+        let text = caller.script.tokens[..caller.delivered].to_vec();
+        self.texts.push(text);
+        if self.texts.len() > 12 {
+            self.texts.remove(0);
+        }
+        self.scripts.borrow_mut().remove(&name);
+    }
+
+    fn check_record(&mut self, record: &StepRecord) {
+        let bubble = record.bubble_ns.unwrap_or(0);
+        if self.scenario.depth >= 2 && self.scenario.pauses == 0 {
+            assert_eq!(
+                bubble, 0,
+                "step {}: the device was idle and there was work",
+                record.step
+            );
+        }
+        self.tally.bubbles += u64::from(bubble > 0);
+        assert!(
+            record.submit.ns() <= 2 * super::device::HOST_NS,
+            "the host waited in submit"
+        );
+        assert!(
+            record.plan.ns() <= 2 * super::device::HOST_NS,
+            "the host waited in plan"
+        );
+    }
+
+    /// The first in order of service gets on: nobody can be put before it for ever.
+    fn check_progress(&mut self, deliveries: &[Delivery]) {
+        let first = self
+            .alive
+            .iter()
+            .map(|(name, caller)| (caller.priority, *name))
+            .min();
+        let moved = |(_, name): (i32, u64)| deliveries.iter().any(|delivery| delivery.id.0 == name);
+        self.stalled = if first == self.first && !first.is_some_and(moved) {
+            self.stalled + 1
+        } else {
+            0
+        };
+        self.first = first;
+        assert!(
+            self.stalled < 3_000,
+            "request {first:?} is first and has not moved for {} steps",
+            self.stalled
+        );
+    }
+}
