@@ -2,10 +2,11 @@
 
 use crate::checks::Checks;
 use crate::cpu::Cpu;
+use crate::ops::options::Options;
 use crate::ops::{embed, gather, sample};
 use crate::storage::{CpuBuffer, CpuTensor};
 use crate::weight::CpuWeight;
-use paceline_device::{SAMPLE_FLOATS, Sample, SamplingRow};
+use paceline_device::{SAMPLE_FLOATS, Sample, SamplingRow, SlotTable, StepTables};
 
 impl Cpu {
     pub(crate) fn enqueue_embed(&self, ids: &CpuBuffer<i32>, table: &CpuWeight, scale: f32, out: &CpuTensor) {
@@ -46,11 +47,14 @@ impl Cpu {
         let check = Checks("sample");
         let rows = args.logits.bucket;
         check.room("sample_position", &args.step.sample_position, rows);
+        check.room("sample_request", &args.step.sample_request, rows);
+        check.room("sample_known", &args.step.sample_known, rows);
         check.room("sampling", &args.step.sampling, rows * SamplingRow::INTS);
         check.room("tokens", args.tokens, rows);
         check.room("logprobs", args.logprobs, rows * SAMPLE_FLOATS);
         let (logits, step) = (args.logits.clone(), args.step.clone());
         let (tokens, logprobs) = (args.tokens.clone(), args.logprobs.clone());
+        let slots = args.slots.cloned();
         self.stream.enqueue(move |pool| {
             // SAFETY: see the module header.
             let args = unsafe {
@@ -58,11 +62,34 @@ impl Cpu {
                     logits: logits.read(),
                     positions: step.sample_position.read(),
                     parameters: step.sampling.read(),
+                    known: step.sample_known.read(),
+                    options: slots.as_ref().map(|slots| options(slots, &step)),
                     tokens: &tokens.storage,
                     logprobs: &logprobs.storage,
                 }
             };
-            sample::sample(pool, args);
+            sample::sample(pool, &args);
         });
+    }
+}
+
+/// # Safety
+/// Only on the stream, in an operation that writes neither the slots nor the tables.
+unsafe fn options<'a>(slots: &'a SlotTable<Cpu>, step: &'a StepTables<Cpu>) -> Options<'a> {
+    // SAFETY: forwarded.
+    unsafe {
+        Options {
+            state: slots.state.read(),
+            lists: slots.lists.read(),
+            block_table: slots.block_table.read(),
+            history: slots.history.read(),
+            blocks_per_slot: slots.limits.blocks_per_slot,
+            block_size: slots.limits.block_size,
+            request: step.sample_request.read(),
+            state_slot: step.state_slot.read(),
+            first_token: step.first_token.read(),
+            ids: step.ids.read(),
+            positions: step.positions.read(),
+        }
     }
 }

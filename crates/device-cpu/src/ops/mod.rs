@@ -12,6 +12,7 @@ pub(crate) mod gated_norm;
 pub(crate) mod gather;
 pub(crate) mod linear;
 pub(crate) mod norm;
+pub(crate) mod options;
 pub(crate) mod prepare;
 pub(crate) mod rope;
 pub(crate) mod route;

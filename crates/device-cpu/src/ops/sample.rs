@@ -5,6 +5,7 @@
 //! without a logarithm, and a block whose every such bound is below the smallest `w` without any random bits.
 
 use super::candidates::{self, Boundary, Candidate};
+use super::options::{Options, Scratch};
 use super::pieces;
 use super::vector::load_padded;
 use crate::philox::philox4x32;
@@ -12,6 +13,7 @@ use crate::pool::Pool;
 use crate::simd::{Instructions, Kernel, LANES, Simd};
 use crate::storage::{In, Storage};
 use paceline_device::{SAMPLE_FLOATS, SamplingRow};
+use std::cell::RefCell;
 
 /// Views of [`sample`].
 #[derive(Clone, Copy)]
@@ -19,8 +21,15 @@ pub(crate) struct Draws<'a> {
     pub(crate) logits: In<'a>,
     pub(crate) positions: &'a [i32],
     pub(crate) parameters: &'a [i32],
+    /// One more than the token that is known to follow, or 0.
+    pub(crate) known: &'a [i32],
+    pub(crate) options: Option<Options<'a>>,
     pub(crate) tokens: &'a Storage<i32>,
     pub(crate) logprobs: &'a Storage<f32>,
+}
+
+thread_local! {
+    static SCRATCH: RefCell<Scratch> = RefCell::default();
 }
 
 /// Slack that covers the rounding of the bound on the noise.
@@ -30,10 +39,10 @@ const MARGIN: f32 = 0.01;
 const SMALLEST: f32 = 1.164_153_2e-10;
 
 /// One token, and log-probabilities where asked, per row.
-pub(crate) fn sample(pool: &Pool, args: Draws<'_>) {
+pub(crate) fn sample(pool: &Pool, args: &Draws<'_>) {
     let total_ns = args.logits.rows * args.logits.columns / 2;
     pieces(pool, args.logits.rows, total_ns, |row| {
-        sample_row(pool.instructions(), &args, row);
+        sample_row(pool.instructions(), args, row);
     });
 }
 
@@ -45,22 +54,11 @@ fn sample_row(instructions: Instructions, args: &Draws<'_>, row: usize) {
         "sample: the logits of row {row} are not finite numbers"
     );
     let max = max.unwrap_or_default();
-    // The first of the largest: what greedy rows take.
-    let first = logits.iter().position(|logit| *logit >= max).unwrap_or_default() as u32;
     let start = row * SamplingRow::INTS;
     let parameters = SamplingRow::decode(&args.parameters[start..start + SamplingRow::INTS]);
-    let token = if parameters.temperature > 0.0 {
-        let row = Row {
-            logits,
-            max,
-            first,
-            temperature: parameters.temperature,
-            floor: parameters.min_p.max(0.0).ln(),
-            noise: Noise::new(parameters.seed, args.positions[row]),
-        };
-        row.draw(instructions, &parameters)
-    } else {
-        first
+    let token = match args.known[row] {
+        0 => args.choose(instructions, row, (logits, max), &parameters),
+        known => known as u32 - 1,
     };
     // SAFETY: every row belongs to one piece.
     unsafe { args.tokens.slice_mut(row..row + 1) }.fill(token as i32);
@@ -73,6 +71,61 @@ fn sample_row(instructions: Instructions, args: &Draws<'_>, row: usize) {
         let wanted = (parameters.logprobs as usize).min((SAMPLE_FLOATS - 1) / 2);
         report(instructions, logits, max, (token, wanted), out);
     }
+}
+
+impl Draws<'_> {
+    /// Chooses from the logits as the request's options change them.
+    fn choose(
+        &self,
+        instructions: Instructions,
+        row: usize,
+        (logits, max): (&[f32], f32),
+        parameters: &SamplingRow,
+    ) -> u32 {
+        let position = self.positions[row];
+        let options = self
+            .options
+            .and_then(|options| options.of(row, position as usize));
+        let Some(options) = options else {
+            return choose(instructions, (logits, max), position, parameters);
+        };
+        SCRATCH.with_borrow_mut(|scratch| {
+            let changed = options.apply(logits, scratch);
+            match instructions.run(Largest(changed)) {
+                Some(max) if max > f32::NEG_INFINITY => {
+                    choose(instructions, (changed, max), position, parameters)
+                }
+                // Nothing is allowed, so everything is.
+                _ => first_of(logits, max),
+            }
+        })
+    }
+}
+
+fn choose(
+    instructions: Instructions,
+    (logits, max): (&[f32], f32),
+    position: i32,
+    parameters: &SamplingRow,
+) -> u32 {
+    let first = first_of(logits, max);
+    if parameters.temperature <= 0.0 {
+        return first;
+    }
+    let row = Row {
+        logits,
+        max,
+        first,
+        temperature: parameters.temperature,
+        floor: parameters.min_p.max(0.0).ln(),
+        noise: Noise::new(parameters.seed, position),
+    };
+    row.draw(instructions, parameters)
+}
+
+/// The first of the largest: what greedy rows take.
+fn first_of(logits: &[f32], max: f32) -> u32 {
+    logits.iter().position(|logit| *logit >= max).unwrap_or_default() as u32
 }
 
 /// Log-probabilities of the chosen token and of the `wanted` most likely ones, before temperature.
@@ -326,7 +379,7 @@ mod tests {
         Row {
             logits,
             max,
-            first: logits.iter().position(|x| *x >= max).unwrap() as u32,
+            first: first_of(logits, max),
             temperature,
             floor: min_p.ln(),
             noise: Noise::new(99, position),

@@ -7,6 +7,8 @@ mod drafts;
 #[cfg(test)]
 mod harness;
 #[cfg(test)]
+mod options;
+#[cfg(test)]
 mod recurrence;
 #[cfg(test)]
 mod rows;

@@ -1,0 +1,440 @@
+//! Options of a request at every verified position: biases, penalties, minimum length, bad words, known tokens.
+
+use crate::harness::{bits, devices, live_rows, numbers, tensor};
+use paceline_device::{
+    Backend, LIST_INTS, Pending, SAMPLE_FLOATS, Sample, SamplingRow, SlotLimits, SlotTable, StepLimits,
+    StepTables, slot,
+};
+use paceline_device_cpu::Cpu;
+
+const VOCABULARY: usize = 97;
+const BLOCK: usize = 4;
+const BLOCKS: usize = 16;
+
+/// What a request asks for.
+#[derive(Clone)]
+struct Options {
+    sampling: SamplingRow,
+    prompt: usize,
+    min_length: usize,
+    repetition: f32,
+    presence: f32,
+    frequency: f32,
+    stops: Vec<i32>,
+    biases: Vec<(i32, f32)>,
+    bad_words: Vec<Vec<i32>>,
+}
+
+const NONE: Options = Options {
+    sampling: SamplingRow {
+        temperature: 0.0,
+        top_p: 1.0,
+        top_k: 0,
+        min_p: 0.0,
+        seed: 77,
+        logprobs: 3,
+    },
+    prompt: 5,
+    min_length: 0,
+    repetition: 1.0,
+    presence: 0.0,
+    frequency: 0.0,
+    stops: Vec::new(),
+    biases: Vec::new(),
+    bad_words: Vec::new(),
+};
+
+impl Options {
+    fn state(&self, length: usize) -> [i32; slot::INTS] {
+        let mut words = [0; slot::INTS];
+        words[slot::LENGTH] = length as i32;
+        words[slot::MAX_LENGTH] = 1000;
+        words[slot::MIN_LENGTH] = self.min_length as i32;
+        words[slot::PROMPT_LENGTH] = self.prompt as i32;
+        words[slot::REPETITION_PENALTY] = self.repetition.to_bits() as i32;
+        words[slot::PRESENCE_PENALTY] = self.presence.to_bits() as i32;
+        words[slot::FREQUENCY_PENALTY] = self.frequency.to_bits() as i32;
+        words
+    }
+
+    fn lists(&self) -> Vec<i32> {
+        let mut words = vec![self.stops.len() as i32];
+        words.extend(&self.stops);
+        words.push(self.biases.len() as i32);
+        for (token, bias) in &self.biases {
+            words.extend([*token, bias.to_bits() as i32]);
+        }
+        words.push(self.bad_words.len() as i32);
+        for word in &self.bad_words {
+            words.push(word.len() as i32);
+            words.extend(word);
+        }
+        words.resize(LIST_INTS, 0);
+        words
+    }
+
+    /// The logits after `text`, by the definition.
+    fn naive(&self, logits: &[f32], text: &[i32]) -> Vec<f32> {
+        let mut changed = logits.to_vec();
+        for (token, logit) in changed.iter_mut().enumerate() {
+            let token = token as i32;
+            for (_, bias) in self.biases.iter().filter(|(biased, _)| *biased == token) {
+                *logit += bias;
+            }
+            if text.contains(&token) {
+                *logit = if *logit > 0.0 {
+                    *logit / self.repetition
+                } else {
+                    *logit * self.repetition
+                };
+            }
+            let count = text.iter().skip(self.prompt).filter(|known| **known == token);
+            let count = count.count();
+            if count > 0 {
+                *logit -= count as f32 * self.frequency + self.presence;
+            }
+            let early = text.len() < self.min_length && self.stops.contains(&token);
+            let completes = |word: &Vec<i32>| {
+                let (last, before) = word.split_last().unwrap();
+                *last == token && text.ends_with(before)
+            };
+            if early || self.bad_words.iter().any(completes) {
+                // As good as impossible; tensors are filled with finite numbers.
+                *logit = -1e30;
+            }
+        }
+        changed
+    }
+}
+
+/// Requests with every option alone, with all, and with none.
+fn requests() -> Vec<Options> {
+    let biases: Vec<(i32, f32)> = (0..30).map(|i| (i * 3, (i - 15) as f32 * 0.2)).collect();
+    let mut bad_words: Vec<Vec<i32>> = (0..97).map(|i| vec![i, i * 31 % 97]).collect();
+    bad_words.extend((0..40).map(|i| vec![i, (i * 7 + 3) % 97, i * 5 % 97]));
+    bad_words.extend([vec![11], vec![12], vec![-1], vec![200]]);
+    let all = Options {
+        min_length: 20,
+        repetition: 1.3,
+        presence: 0.4,
+        frequency: 0.25,
+        stops: (0..97).step_by(2).collect(),
+        biases: biases.clone(),
+        bad_words: bad_words.clone(),
+        ..NONE
+    };
+    let warm = SamplingRow {
+        temperature: 0.8,
+        top_p: 0.9,
+        top_k: 40,
+        min_p: 0.01,
+        ..NONE.sampling
+    };
+    vec![
+        all.clone(),
+        Options {
+            sampling: warm,
+            ..all.clone()
+        },
+        Options {
+            sampling: SamplingRow {
+                temperature: 1.5,
+                logprobs: -1,
+                ..NONE.sampling
+            },
+            repetition: 0.8,
+            presence: -0.5,
+            ..all
+        },
+        Options {
+            repetition: 1.7,
+            ..NONE
+        },
+        Options { biases, ..NONE },
+        Options { bad_words, ..NONE },
+        Options {
+            presence: 1.5,
+            frequency: 0.7,
+            ..NONE
+        },
+        Options {
+            min_length: 15,
+            stops: (0..90).collect(),
+            ..NONE
+        },
+        NONE,
+    ]
+}
+
+/// The text of a request: some of it in the history, the rest the tokens of this step, then drafts.
+struct Row<'a> {
+    request: usize,
+    text: &'a [i32],
+    start: usize,
+    drafts: Vec<i32>,
+}
+
+/// The logits that follow position `position - 1`.
+fn logits(request: usize, position: usize) -> Vec<f32> {
+    numbers((1, request, position), VOCABULARY, 3.0)
+}
+
+/// What is chosen after the last token of each row and after each of its drafts, and the floats reported.
+fn sample(cpu: &Cpu, requests: &[Options], rows: &[Row<'_>]) -> Vec<Vec<(i32, Vec<u32>)>> {
+    let slots = slot_table(cpu, requests, rows);
+    let step = step_tables(cpu, requests, rows);
+    let data: Vec<f32> = rows
+        .iter()
+        .flat_map(|row| (0..=row.drafts.len()).flat_map(|i| logits(row.request, row.text.len() + i)))
+        .collect();
+    let samples = step.limits.samples;
+    let all = tensor(cpu, &step.samples, &data, VOCABULARY);
+    let tokens = cpu.buffer(samples).unwrap();
+    let logprobs = cpu.buffer(samples * SAMPLE_FLOATS).unwrap();
+    cpu.sample(Sample {
+        logits: &all,
+        step: &step,
+        slots: Some(&slots),
+        tokens: &tokens,
+        logprobs: &logprobs,
+    });
+    let tokens = cpu.read(&tokens, samples).wait().unwrap();
+    let floats = cpu.read(&logprobs, samples * SAMPLE_FLOATS).wait().unwrap();
+    let mut results = tokens.into_iter().zip(floats.chunks(SAMPLE_FLOATS).map(bits));
+    rows.iter()
+        .map(|row| results.by_ref().take(row.drafts.len() + 1).collect())
+        .collect()
+}
+
+/// Slots in reverse order, pages scattered, nothing useful where this step's tokens go.
+fn slot_table(cpu: &Cpu, requests: &[Options], rows: &[Row<'_>]) -> SlotTable<Cpu> {
+    let count = requests.len();
+    let limits = SlotLimits {
+        slots: count,
+        blocks_per_slot: BLOCKS,
+        blocks: count * BLOCKS,
+        block_size: BLOCK,
+    };
+    let mut state = vec![0; count * slot::INTS];
+    let mut lists = vec![0; count * LIST_INTS];
+    let mut block_table = vec![0; count * BLOCKS];
+    let mut history = vec![3; count * BLOCKS * BLOCK];
+    for row in rows {
+        let index = count - 1 - row.request;
+        let options = &requests[row.request];
+        state[index * slot::INTS..][..slot::INTS].copy_from_slice(&options.state(row.text.len()));
+        lists[index * LIST_INTS..][..LIST_INTS].copy_from_slice(&options.lists());
+        for block in 0..BLOCKS {
+            block_table[index * BLOCKS + block] = ((BLOCKS - 1 - block) * count + index) as i32;
+        }
+        for (position, token) in row.text[..row.start].iter().enumerate() {
+            let block = block_table[index * BLOCKS + position / BLOCK] as usize;
+            history[block * BLOCK + position % BLOCK] = *token;
+        }
+    }
+    let slots = SlotTable::new(cpu, limits).unwrap();
+    cpu.write(&slots.state, &state);
+    cpu.write(&slots.lists, &lists);
+    cpu.write(&slots.block_table, &block_table);
+    cpu.write(&slots.history, &history);
+    slots
+}
+
+fn step_tables(cpu: &Cpu, requests: &[Options], rows: &[Row<'_>]) -> StepTables<Cpu> {
+    let (mut ids, mut positions, mut first, mut count) = (vec![], vec![], vec![], vec![]);
+    let (mut at, mut of, mut parameters) = (vec![], vec![], vec![]);
+    for (index, row) in rows.iter().enumerate() {
+        first.push(ids.len() as i32);
+        ids.extend(row.text[row.start..].iter().chain(&row.drafts));
+        count.push(ids.len() as i32 - first[index]);
+        positions.extend((0..count[index]).map(|offset| row.start as i32 + offset));
+        for offset in 0..=row.drafts.len() {
+            at.push((row.text.len() + offset) as i32);
+            of.push(index as i32);
+            parameters.extend(requests[row.request].sampling.encode());
+        }
+    }
+    let step = StepTables::new(
+        cpu,
+        StepLimits {
+            tokens: ids.len(),
+            requests: requests.len(),
+            samples: at.len(),
+            blocks_per_request: BLOCKS,
+            block_size: BLOCK,
+        },
+    )
+    .unwrap();
+    let slots: Vec<i32> = rows
+        .iter()
+        .map(|row| (requests.len() - 1 - row.request) as i32)
+        .collect();
+    for (table, values) in [
+        (&step.tokens.live, &vec![ids.len() as i32]),
+        (&step.requests.live, &vec![rows.len() as i32]),
+        (&step.samples.live, &vec![at.len() as i32]),
+        (&step.ids, &ids),
+        (&step.positions, &positions),
+        (&step.first_token, &first),
+        (&step.token_count, &count),
+        (&step.state_slot, &slots),
+        (&step.sample_position, &at),
+        (&step.sample_request, &of),
+        (&step.sampling, &parameters),
+    ] {
+        cpu.write(table, values);
+    }
+    step
+}
+
+/// What is chosen from these logits without any options.
+fn choose(cpu: &Cpu, logits: &[f32], sampling: SamplingRow, position: usize) -> (i32, Vec<u32>) {
+    choose_or_report(cpu, logits, sampling, (position, 0))
+}
+
+fn choose_or_report(
+    cpu: &Cpu,
+    logits: &[f32],
+    sampling: SamplingRow,
+    (position, known): (usize, i32),
+) -> (i32, Vec<u32>) {
+    let step = step_tables(
+        cpu,
+        &[Options { sampling, ..NONE }],
+        &[Row {
+            request: 0,
+            text: &[1],
+            start: 0,
+            drafts: Vec::new(),
+        }],
+    );
+    cpu.write(&step.sample_position, &[position as i32]);
+    cpu.write(&step.sample_known, &[known]);
+    let tokens = cpu.buffer(1).unwrap();
+    let logprobs = cpu.buffer(SAMPLE_FLOATS).unwrap();
+    cpu.sample(Sample {
+        logits: &tensor(cpu, &live_rows(cpu, 1), logits, logits.len()),
+        step: &step,
+        slots: None,
+        tokens: &tokens,
+        logprobs: &logprobs,
+    });
+    let floats = cpu.read(&logprobs, SAMPLE_FLOATS).wait().unwrap();
+    (cpu.read(&tokens, 1).wait().unwrap()[0], bits(&floats))
+}
+
+/// The texts of all requests by plain decoding, each choice compared with the definition, and the floats
+/// reported with each.
+fn decode(cpu: &Cpu, requests: &[Options], length: usize) -> Vec<(Vec<i32>, Vec<Vec<u32>>)> {
+    let texts = requests.iter().enumerate().map(|(request, options)| {
+        let mut text: Vec<i32> = (0..options.prompt as i32).map(|i| i * 19 % 97).collect();
+        let mut reports = vec![Vec::new(); text.len()];
+        while text.len() < length {
+            let row = Row {
+                request,
+                text: &text,
+                start: text.len() - 1,
+                drafts: Vec::new(),
+            };
+            let (token, report) = sample(cpu, requests, &[row]).remove(0).remove(0);
+            let raw = logits(request, text.len());
+            let (expected, _) = choose(cpu, &options.naive(&raw, &text), options.sampling, text.len());
+            assert_eq!(token, expected, "request {request}, position {}", text.len());
+            // What is reported is about the raw logits.
+            let known = (text.len(), token + 1);
+            assert_eq!(report, choose_or_report(cpu, &raw, options.sampling, known).1);
+            text.push(token);
+            reports.push(report);
+        }
+        (text, reports)
+    });
+    texts.collect()
+}
+
+#[test]
+fn windows_and_batches_choose_what_plain_decoding_chooses() {
+    const LENGTH: usize = 48;
+    let requests = requests();
+    let texts = decode(&devices().remove(0).1, &requests, LENGTH);
+    let (unchanged, _) = &texts[requests.len() - 1];
+    for (text, _) in &texts[..requests.len() - 1] {
+        assert!(text != unchanged, "the options change something");
+    }
+    for (device, cpu) in devices() {
+        for (k, held) in [(0, 0), (1, 0), (1, 1), (3, 2), (5, 5), (8, 3), (15, 15)] {
+            for end in [6, 9, 17, 27] {
+                let row = |(request, (text, _)): (usize, &'_ (Vec<i32>, _))| {
+                    let mut drafts = text[end..end + k].to_vec();
+                    drafts[held..]
+                        .iter_mut()
+                        .for_each(|draft| *draft = (*draft + 1) % 97);
+                    (request, drafts)
+                };
+                let drafts: Vec<(usize, Vec<i32>)> = texts.iter().enumerate().map(row).collect();
+                // Some rows carry several certain tokens, as after a prefill.
+                let rows: Vec<Row<'_>> = drafts
+                    .iter()
+                    .map(|(request, drafts)| Row {
+                        request: *request,
+                        text: &texts[*request].0[..end],
+                        start: end - 1 - request % 3,
+                        drafts: drafts.clone(),
+                    })
+                    .collect();
+                for (row, chosen) in rows.iter().zip(sample(&cpu, &requests, &rows)) {
+                    for (offset, (token, report)) in chosen.iter().enumerate().take(held + 1) {
+                        let (text, reports) = &texts[row.request];
+                        let what = format!("{device}, {held} of {k}: request {}", row.request);
+                        assert_eq!(*token, text[end + offset], "{what}, position {}", end + offset);
+                        assert_eq!(*report, reports[end + offset], "{what}");
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn a_row_with_nothing_left_takes_the_most_likely_token() {
+    for temperature in [0.0, 1.0] {
+        let options = Options {
+            bad_words: (0..97).map(|token| vec![token]).collect(),
+            sampling: SamplingRow {
+                temperature,
+                ..NONE.sampling
+            },
+            ..NONE
+        };
+        let row = Row {
+            request: 0,
+            text: &[1, 2, 3],
+            start: 2,
+            drafts: Vec::new(),
+        };
+        let (_, cpu) = devices().remove(1);
+        let (token, _) = sample(&cpu, &[options], &[row]).remove(0).remove(0);
+        let raw = logits(0, 3);
+        let best = raw.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+        assert_eq!(raw[token as usize].to_bits(), best.to_bits());
+    }
+}
+
+#[test]
+fn known_tokens_are_reported_and_not_chosen() {
+    for (_, cpu) in devices() {
+        let raw = logits(0, 9);
+        let total: f64 = raw.iter().map(|x| f64::from(*x).exp()).sum::<f64>().ln();
+        let (_, chosen) = choose(&cpu, &raw, NONE.sampling, 9);
+        for token in [0, 40, 96] {
+            let (result, report) = choose_or_report(&cpu, &raw, NONE.sampling, (9, token + 1));
+            assert_eq!(result, token);
+            let logprob = f64::from(f32::from_bits(report[0]));
+            assert!((logprob - (f64::from(raw[token as usize]) - total)).abs() < 1e-5);
+            assert_eq!(
+                report[1..],
+                chosen[1..],
+                "the alternatives are those of any choice"
+            );
+        }
+    }
+}
