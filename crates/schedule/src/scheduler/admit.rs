@@ -147,9 +147,14 @@ impl Scheduler {
             if self.extend(id, pages) {
                 return true;
             }
-            let Some((_, &victim)) = self.running.last_key_value() else {
+            let Some((&last, &victim)) = self.running.last_key_value() else {
                 panic!("request {} runs and is not listed", id.0);
             };
+            assert!(
+                last >= self.request(id).order,
+                "request {} would push out one before it",
+                id.0
+            );
             // Rows are planned in order, so the last one has none in this plan yet.
             self.preempt(victim, draft);
             if victim == id {

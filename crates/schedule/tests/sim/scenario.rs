@@ -10,6 +10,8 @@ pub struct Scenario {
     pub steps: u64,
     pub config: SchedulerConfig,
     pub depth: usize,
+    /// Every row has as many drafts as there may be; if not, any number.
+    pub fixed_drafts: bool,
     /// Percent of turns with an arrival.
     pub arrivals: usize,
     /// Percent of turns in which somebody is cancelled, or stopped by the host.
@@ -58,6 +60,7 @@ impl Scenario {
                 prefix_caching: rng.chance(75),
             },
             depth: rng.within(1, 4),
+            fixed_drafts: rng.chance(50),
             arrivals: rng.pick(&[5, 20, 50, 90]),
             cancels: rng.pick(&[0, 1, 5]),
             stops: rng.pick(&[0, 1, 5]),
@@ -68,6 +71,27 @@ impl Scenario {
             scores: rng.pick(&[0, 15]),
             continues: rng.pick(&[0, 50, 90]),
             longest,
+        }
+    }
+
+    /// A case in which nothing happens but what the test does.
+    pub fn quiet(seed: u64, config: SchedulerConfig, depth: usize) -> Self {
+        Self {
+            seed,
+            steps: 0,
+            config,
+            depth,
+            fixed_drafts: true,
+            arrivals: 0,
+            cancels: 0,
+            stops: 0,
+            pauses: 0,
+            deadlines: 0,
+            groups: 0,
+            priorities: 0,
+            scores: 0,
+            continues: 0,
+            longest: 0,
         }
     }
 

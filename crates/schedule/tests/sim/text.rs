@@ -26,16 +26,31 @@ pub struct Script {
 #[derive(Clone, Debug)]
 pub struct Limits {
     pub seed: u64,
+    /// Whom it may share pages with: texts of different circles differ in every hash.
+    pub circle: u64,
     pub max_length: usize,
     pub min_tokens: usize,
     pub stop_tokens: Vec<TokenId>,
+}
+
+impl Limits {
+    /// Nothing but a length.
+    pub fn length(max_length: usize) -> Self {
+        Self {
+            seed: 1,
+            circle: 0,
+            max_length,
+            min_tokens: 0,
+            stop_tokens: Vec::new(),
+        }
+    }
 }
 
 impl Script {
     pub fn new(prompt: &[TokenId], limits: &Limits) -> Self {
         let mut script = Self {
             tokens: Vec::new(),
-            hashes: vec![EMPTY],
+            hashes: vec![mix(EMPTY, limits.circle)],
             prompt_len: prompt.len(),
             stops: false,
         };

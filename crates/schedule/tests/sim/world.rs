@@ -6,7 +6,8 @@ use super::rng::Rng;
 use super::scenario::Scenario;
 use super::text::{Limits, Script, VOCABULARY};
 use paceline_schedule::{
-    Delivery, Finish, GroupId, NewRequest, Pipeline, Rejection, RequestId, Scheduler, StepRecord, Stepped,
+    Delivery, DraftPolicy, Finish, GroupId, NewRequest, Pipeline, Rejection, RequestId, RequestView,
+    Scheduler, StepRecord, Stepped,
 };
 use paceline_types::{SamplingParams, TokenId};
 use std::collections::BTreeMap;
@@ -19,6 +20,7 @@ struct Caller {
     params: Arc<SamplingParams>,
     priority: i32,
     grouped: bool,
+    started: bool,
     deadline: Option<u64>,
     delivered: usize,
     scored: usize,
@@ -38,8 +40,20 @@ pub struct World {
     names: u64,
     /// The first in order of service, and the steps since it last got on.
     first: Option<(i32, u64)>,
+    /// By priority: the latest arrival that has been admitted, and how many admissions were looked at.
+    latest: BTreeMap<i32, u64>,
+    seen: usize,
     stalled: u64,
     pub tally: Tally,
+}
+
+/// A number of drafts that changes from row to row, and asks for more than there may be.
+struct AnyDrafts;
+
+impl DraftPolicy for AnyDrafts {
+    fn drafts_for(&self, request: &RequestView) -> usize {
+        (request.known * 5 + request.id.0 as usize) % (request.most + 3)
+    }
 }
 
 /// What came up, to be sure that it did.
@@ -57,7 +71,12 @@ impl World {
         let (clock, scripts) = (VirtualClock::default(), Scripts::default());
         let (config, depth, seed) = (&scenario.config, scenario.depth, scenario.seed);
         let device = Device::new(config, depth, clock.clone(), scripts.clone(), seed ^ 0xde);
-        let pipeline = Pipeline::new(Scheduler::new(config.clone()), device, clock.clone(), depth);
+        let scheduler = if scenario.fixed_drafts {
+            Scheduler::new(config.clone())
+        } else {
+            Scheduler::with_policy(config.clone(), Box::new(AnyDrafts))
+        };
+        let pipeline = Pipeline::new(scheduler, device, clock.clone(), depth);
         Self {
             pipeline,
             clock,
@@ -67,6 +86,8 @@ impl World {
             texts: Vec::new(),
             names: 0,
             first: None,
+            latest: BTreeMap::new(),
+            seen: 0,
             stalled: 0,
             tally: Tally::default(),
             scenario,
@@ -139,6 +160,12 @@ impl World {
         caller.asked.get_or_insert(finish);
     }
 
+    /// Cancels a request.
+    pub fn cancel(&mut self, id: RequestId) {
+        assert!(self.pipeline.scheduler_mut().cancel(id));
+        self.alive.get_mut(&id.0).expect("alive").asked = Some(Finish::Cancelled);
+    }
+
     fn arrive(&mut self) {
         let prompt = self.prompt();
         let members = if self.rng.chance(self.scenario.groups) {
@@ -153,8 +180,16 @@ impl World {
             0
         };
         let logprobs = self.rng.chance(self.scenario.scores).then_some(2);
+        let salt = self.rng.below(2) as u64;
+        // Without prefix caching nobody shares anything but the members of a group.
+        let alone = |name: u64| 1_000 + group.map_or(name, |group| group.0);
         for _ in 0..members {
             let limits = Limits {
+                circle: if self.scenario.config.prefix_caching {
+                    salt
+                } else {
+                    alone(self.names)
+                },
                 seed: self.rng.below(4) as u64,
                 max_length: self
                     .rng
@@ -166,6 +201,7 @@ impl World {
             let deadline = deadline.then(|| self.clock.peek() + self.rng.below(2_000_000) as u64);
             self.add(&prompt, limits, priority, |new, params| {
                 new.group = group;
+                new.salt = salt;
                 new.deadline = deadline;
                 params.prompt_logprobs = logprobs;
                 params.logprobs = logprobs;
@@ -207,6 +243,7 @@ impl World {
             params: new.params.clone(),
             priority,
             grouped: new.group.is_some(),
+            started: false,
             deadline: new.deadline,
             delivered: prompt.len(),
             scored: 1,
@@ -224,6 +261,26 @@ impl World {
             }
             Err(other) => panic!("{other}"),
         }
+    }
+
+    /// Hands in a request that generates `length` tokens.
+    pub fn ask(&mut self, prompt: &[TokenId], length: usize) -> RequestId {
+        self.add(prompt, Limits::length(prompt.len() + length), 0, |_, _| {})
+            .expect("room in the queue")
+    }
+
+    /// Serves one request alone; returns its whole text and the number of tokens in its last delivery.
+    pub fn serve(&mut self, prompt: &[TokenId], length: usize) -> (Vec<TokenId>, usize) {
+        let id = self.ask(prompt, length);
+        let text = self.alive[&id.0].script.tokens.clone();
+        let mut last = 0;
+        while !self.pipeline.is_idle() {
+            if let Some(delivery) = self.turn().deliveries.last() {
+                last = delivery.tokens.len();
+            }
+        }
+        self.pipeline.scheduler().check_integrity();
+        (text, last)
     }
 
     fn prompt(&mut self) -> Vec<TokenId> {
@@ -256,6 +313,7 @@ impl World {
     /// One turn of the loop, and the check of what it brought.
     pub fn turn(&mut self) -> Stepped {
         let stepped = self.pipeline.step().expect("the device works");
+        self.check_order();
         for delivery in &stepped.deliveries {
             self.check_delivery(delivery);
         }
@@ -358,6 +416,27 @@ impl World {
             record.plan.ns() <= 2 * super::device::HOST_NS,
             "the host waited in plan"
         );
+    }
+
+    /// Requests of one priority start in the order of their arrival. Those that wait for a group are apart; and
+    /// one whose prompt is scored lets the next begin with tokens for which it has no samples left.
+    fn check_order(&mut self) {
+        if self.scenario.scores > 0 {
+            return;
+        }
+        let admitted = &self.pipeline.runner().admitted[self.seen..];
+        self.seen += admitted.len();
+        for name in admitted {
+            let Some(caller) = self.alive.get_mut(name).filter(|caller| !caller.grouped) else {
+                continue;
+            };
+            if std::mem::replace(&mut caller.started, true) {
+                continue;
+            }
+            if let Some(before) = self.latest.insert(caller.priority, *name) {
+                assert!(before < *name, "request {name} started behind request {before}");
+            }
+        }
     }
 
     /// The first in order of service gets on: nobody can be put before it for ever.
