@@ -165,7 +165,11 @@ impl<B: Backend> Decoder<B> {
 
     /// Columns of the widest tensor of any block.
     pub fn widest_row(&self) -> usize {
-        self.blocks.iter().map(|block| block.op.width()).max().unwrap_or(0)
+        self.blocks
+            .iter()
+            .map(|block| block.op.width())
+            .max()
+            .unwrap_or(0)
     }
 
     /// Page shapes of the attention layers (the draft head's last), for this many blocks.

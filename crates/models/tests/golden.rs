@@ -3,7 +3,7 @@
 mod support;
 
 use paceline_device_cpu::Instructions;
-use paceline_engine::Program;
+use paceline_testkit::Program;
 use paceline_testkit::{FIXTURES, Fixture, assert_same_bits, relative_error};
 use support::{assert_greedy, cpu, greedy, prompt_logits, runner, step};
 

@@ -11,7 +11,7 @@ mod to_gguf;
 
 use model_files::ModelFiles;
 use paceline_device_cpu::Instructions;
-use paceline_engine::Program;
+use paceline_testkit::Program;
 use paceline_testkit::{Fixture, assert_same_bits, relative_error};
 use paceline_types::DType;
 use paceline_weights::{Checkpoint, Format};

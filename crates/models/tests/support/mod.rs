@@ -1,10 +1,15 @@
-//! Runs prompts through a [`Runner`] in any division into steps.
+//! Runs prompts through a [`Stepper`] in any division into steps.
 
-#![allow(clippy::unwrap_used, dead_code, unreachable_pub, reason = "shared by several test programs")]
+#![allow(
+    clippy::unwrap_used,
+    dead_code,
+    unreachable_pub,
+    reason = "shared by several test programs"
+)]
 
 use paceline_device::{Backend, SamplingRow, StepLimits};
 use paceline_device_cpu::{Cpu, CpuOptions, Instructions};
-use paceline_engine::{Program, Runner, RunnerConfig, SampleRow, StepRow};
+use paceline_testkit::{Program, SampleRow, StepRow, Stepper, StepperConfig};
 use paceline_types::TokenId;
 use paceline_weights::Checkpoint;
 
@@ -32,7 +37,7 @@ pub fn cpu(threads: usize, instructions: Instructions) -> Cpu {
 }
 
 /// A runner for one request with steps of up to 256 tokens, all of which may be sampled.
-pub fn runner<B: Backend>(backend: &B, checkpoint: &Checkpoint) -> Runner<B> {
+pub fn runner<B: Backend>(backend: &B, checkpoint: &Checkpoint) -> Stepper<B> {
     let model = paceline_models::load(backend, checkpoint, None, &|_| {}).unwrap_or_else(|e| panic!("{e}"));
     let blocks = CONTEXT / BLOCK_SIZE;
     let limits = StepLimits {
@@ -42,10 +47,10 @@ pub fn runner<B: Backend>(backend: &B, checkpoint: &Checkpoint) -> Runner<B> {
         blocks_per_request: blocks,
         block_size: BLOCK_SIZE,
     };
-    Runner::new(
+    Stepper::new(
         backend.clone(),
         model,
-        RunnerConfig {
+        StepperConfig {
             limits,
             blocks,
             slots: 1,
@@ -56,7 +61,7 @@ pub fn runner<B: Backend>(backend: &B, checkpoint: &Checkpoint) -> Runner<B> {
 
 /// Runs tokens from a position on and samples after the last `samples` of them.
 pub fn step<B: Backend>(
-    runner: &mut Runner<B>,
+    runner: &mut Stepper<B>,
     program: Program,
     tokens: &[TokenId],
     first_position: usize,
@@ -81,7 +86,7 @@ pub fn step<B: Backend>(
 
 /// Logits of the last `last` positions of a prompt that is run in chunks.
 pub fn prompt_logits<B: Backend>(
-    runner: &mut Runner<B>,
+    runner: &mut Stepper<B>,
     prompt: &[TokenId],
     chunk: usize,
     last: usize,
@@ -100,7 +105,7 @@ pub fn prompt_logits<B: Backend>(
 }
 
 /// Continues a prompt greedily, token by token.
-pub fn greedy<B: Backend>(runner: &mut Runner<B>, prompt: &[TokenId], count: usize) -> Vec<TokenId> {
+pub fn greedy<B: Backend>(runner: &mut Stepper<B>, prompt: &[TokenId], count: usize) -> Vec<TokenId> {
     let mut tokens = Vec::new();
     step(runner, Program::Model, prompt, 0, 1);
     while tokens.len() < count {

@@ -3,8 +3,8 @@
 #![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
 
 use paceline_device::{Recorder, SamplingRow, StepLimits};
-use paceline_engine::{Program, Runner, RunnerConfig, SampleRow, StepRow};
 use paceline_testkit::{FIXTURES, Fixture};
+use paceline_testkit::{Program, SampleRow, StepRow, Stepper, StepperConfig};
 use paceline_types::TokenId;
 
 const LIMITS: StepLimits = StepLimits {
@@ -15,15 +15,15 @@ const LIMITS: StepLimits = StepLimits {
     block_size: 16,
 };
 
-fn runner(recorder: &Recorder, fixture: &Fixture) -> Runner<Recorder> {
+fn runner(recorder: &Recorder, fixture: &Fixture) -> Stepper<Recorder> {
     let model = paceline_models::load(recorder, &fixture.checkpoint(), None, &|_| {})
         .unwrap_or_else(|e| panic!("{}: {e}", fixture.name));
-    let config = RunnerConfig {
+    let config = StepperConfig {
         limits: LIMITS,
         blocks: 64,
         slots: 8,
     };
-    Runner::new(recorder.clone(), model, config).unwrap()
+    Stepper::new(recorder.clone(), model, config).unwrap()
 }
 
 /// One request of a step.
@@ -70,7 +70,7 @@ fn step_of(variant: u32) -> Vec<Request> {
 /// What a step launches.
 fn launched(
     recorder: &Recorder,
-    runner: &mut Runner<Recorder>,
+    runner: &mut Stepper<Recorder>,
     program: Program,
     requests: &[Request],
 ) -> Vec<String> {
@@ -89,7 +89,7 @@ fn launched(
     recorder.take_log()
 }
 
-fn programs(runner: &Runner<Recorder>) -> Vec<Program> {
+fn programs(runner: &Stepper<Recorder>) -> Vec<Program> {
     if runner.model().mtp.is_some() {
         vec![Program::Model, Program::Draft, Program::DraftAgain]
     } else {

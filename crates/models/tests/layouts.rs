@@ -10,7 +10,7 @@ mod model_files;
 use half::bf16;
 use model_files::{ModelFiles, Stored, safetensors};
 use paceline_device_cpu::Instructions;
-use paceline_engine::Program;
+use paceline_testkit::Program;
 use paceline_testkit::{Fixture, assert_same_bits};
 use paceline_weights::Checkpoint;
 use serde_json::{Value, json};

@@ -3,7 +3,7 @@
 mod support;
 
 use paceline_device_cpu::Instructions;
-use paceline_engine::Program;
+use paceline_testkit::Program;
 use paceline_testkit::{storyteller, storyteller_reference};
 use support::{assert_greedy, cpu, greedy, runner, step};
 
