@@ -198,6 +198,11 @@ impl Scheduler {
         self.requests.len() - self.running.len()
     }
 
+    /// Requests that could be added now; ask before adding all members of a group.
+    pub fn room(&self) -> usize {
+        self.config.max_waiting.saturating_sub(self.waiting())
+    }
+
     /// Totals since the start.
     pub fn counters(&self) -> Counters {
         self.counters

@@ -92,7 +92,7 @@ fn the_first_repeat_of_a_prompt_hits_with_and_without_recurrent_state() {
 
 #[test]
 fn the_next_turn_starts_at_the_newest_block_of_the_last() {
-    for (drafts, depth) in [(0, 1), (0, 2), (0, 4), (3, 1), (3, 2), (3, 3)] {
+    for (drafts, depth) in [(0, 1), (0, 2), (0, 4), (3, 1), (3, 2), (3, 3), (4, 4)] {
         for seed in 0..40 {
             let config = SchedulerConfig {
                 drafts,
@@ -111,6 +111,14 @@ fn the_next_turn_starts_at_the_newest_block_of_the_last() {
             );
         }
     }
+}
+
+#[test]
+fn a_generated_text_is_saved_at_every_interval() {
+    let mut world = world(hybrid(32), 2);
+    let (text, _) = world.serve(&text(1, 20), 200);
+    world.serve(&text[..100], 1);
+    assert_eq!(hits(&world), 96);
 }
 
 #[test]

@@ -6,7 +6,7 @@ use super::rng::Rng;
 use super::text::Script;
 use paceline_schedule::{Clock, RunnerFault, SchedulerConfig, StepRunner};
 use paceline_types::{
-    Admission, BlockId, PlanRow, RowEnd, RowOutput, SnapshotId, SnapshotPlan, StepOutput, StepPlan, TokenId,
+    Admission, BlockId, PlanRow, RowEnd, RowOutput, SnapshotPlan, StepOutput, StepPlan, TokenId,
     TokenLogprobs, Work,
 };
 use std::cell::{Cell, RefCell};
@@ -332,11 +332,6 @@ impl Device {
             self.snapshots[id.0 as usize] = Some((position, slot.script.hashes[position]));
         }
         reached
-    }
-
-    /// For faults seeded by tests: overwrites a state.
-    pub fn spoil_snapshot(&mut self, id: SnapshotId) {
-        self.snapshots[id.0 as usize] = Some((0, 0));
     }
 }
 
