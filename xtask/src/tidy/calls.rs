@@ -10,7 +10,7 @@ const PRINTING: [&str; 4] = ["println", "eprintln", "print", "eprint"];
 
 const ENVIRONMENT: [&str; 6] = ["var", "var_os", "vars", "vars_os", "set_var", "remove_var"];
 
-/// Where printing is the purpose.
+/// Where printing is the purpose; examples may print too.
 const MAY_PRINT: [&str; 2] = ["crates/cli/", "xtask/"];
 
 /// Where the environment is read: the command line, the hub's configuration, and what serves tests and tasks.
@@ -49,7 +49,8 @@ pub(super) fn unfinished(tree: &Tree) -> Vec<Finding> {
 /// Printing from a library.
 pub(super) fn printing(tree: &Tree) -> Vec<Finding> {
     let mut found = Vec::new();
-    for file in tree.rust().iter().filter(|file| !is_free(&file.path, &MAY_PRINT)) {
+    let may_print = |path: &str| is_free(path, &MAY_PRINT) || path.contains("/examples/");
+    for file in tree.rust().iter().filter(|file| !may_print(&file.path)) {
         for (line, name) in macros(file, &PRINTING) {
             if !file.is_test(line) {
                 let message = format!(
@@ -143,6 +144,7 @@ mod tests {
             "xtask/src/a.rs",
             "crates/a/tests/a.rs",
             "crates/a/build.rs",
+            "crates/a/examples/a.rs",
         ] {
             assert!(printing(&Tree::of(&[(path, text)])).is_empty(), "{path}");
         }
