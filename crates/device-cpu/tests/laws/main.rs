@@ -5,6 +5,8 @@
 #[cfg(test)]
 mod drafts;
 #[cfg(test)]
+mod frame;
+#[cfg(test)]
 mod harness;
 #[cfg(test)]
 mod options;
