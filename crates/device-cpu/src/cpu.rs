@@ -156,17 +156,17 @@ impl Backend for Cpu {
         CpuStateCache::new(shape)
     }
 
-    fn write<T: Element>(&self, buffer: &CpuBuffer<T>, data: &[T]) {
+    fn write_at<T: Element>(&self, buffer: &CpuBuffer<T>, offset: usize, data: &[T]) {
         assert!(
-            data.len() <= buffer.storage.len(),
-            "write: {} elements into a buffer of {}",
+            offset <= buffer.storage.len() && data.len() <= buffer.storage.len() - offset,
+            "write: {} elements at {offset} into a buffer of {}",
             data.len(),
             buffer.storage.len()
         );
         let (storage, data) = (Arc::clone(&buffer.storage), data.to_vec());
         self.stream.enqueue_once(move |_| {
             // SAFETY: on the stream, and nothing else runs.
-            unsafe { storage.slice_mut(0..data.len()) }.copy_from_slice(&data);
+            unsafe { storage.slice_mut(offset..offset + data.len()) }.copy_from_slice(&data);
         });
     }
 

@@ -97,8 +97,12 @@ pub trait Backend: Clone + Send + Sync + 'static {
 
     // The stream.
 
+    /// Enqueues a copy of `data` to the elements of `buffer` from `offset` on. Never part of a captured program.
+    fn write_at<T: Element>(&self, buffer: &Self::Buffer<T>, offset: usize, data: &[T]);
     /// Enqueues a copy of `data` to the start of `buffer`. Never part of a captured program.
-    fn write<T: Element>(&self, buffer: &Self::Buffer<T>, data: &[T]);
+    fn write<T: Element>(&self, buffer: &Self::Buffer<T>, data: &[T]) {
+        self.write_at(buffer, 0, data);
+    }
     /// Enqueues a read of the first `len` elements. Never part of a captured program.
     fn read<T: Element>(&self, buffer: &Self::Buffer<T>, len: usize) -> Self::Read<T>;
     /// Enqueues a read of the live rows of a tensor, row by row. Never part of a captured program.

@@ -184,7 +184,7 @@ impl Backend for Recorder {
         Ok(RecorderCache { id: self.id() })
     }
 
-    fn write<T: Element>(&self, _buffer: &RecorderBuffer, _data: &[T]) {}
+    fn write_at<T: Element>(&self, _buffer: &RecorderBuffer, _offset: usize, _data: &[T]) {}
 
     fn read<T: Element>(&self, _buffer: &RecorderBuffer, len: usize) -> RecorderRead {
         RecorderRead(len)
