@@ -47,6 +47,7 @@ pub(crate) fn delta_rule(pool: &Pool, args: &Delta<'_>) {
                 args,
                 tokens,
                 head: piece % heads,
+                keys: key_columns(args, piece % heads),
             });
         }
     });
@@ -56,6 +57,19 @@ struct Piece<'a> {
     args: &'a Delta<'a>,
     tokens: RequestTokens,
     head: usize,
+    /// The columns of queries and keys that this value head reads.
+    keys: Range<usize>,
+}
+
+fn key_columns(args: &Delta<'_>, head: usize) -> Range<usize> {
+    let shape = args.cache.shape();
+    let dk = shape.rows;
+    let key_heads = args.k.columns / dk;
+    let key_head = match args.head_map {
+        HeadMap::Grouped => head / (shape.heads / key_heads),
+        HeadMap::Tiled => head % key_heads,
+    };
+    key_head * dk..(key_head + 1) * dk
 }
 
 /// What a token does to a block of columns of the state.
@@ -77,9 +91,9 @@ struct Read<'a> {
 }
 
 /// Memory that a piece works in.
-struct Scratch {
-    k: Vec<f32>,
-    q: Vec<f32>,
+struct Scratch<'a> {
+    k: &'a mut [f32],
+    q: &'a mut [f32],
     /// A block of columns that drafts run on.
     state: Vec<f32>,
 }
@@ -93,9 +107,11 @@ impl Kernel for Piece<'_> {
         let (dk, dv) = (shape.rows, shape.columns);
         // SAFETY: a slot belongs to one request, and this head of it to this piece.
         let state = unsafe { self.args.cache.start_matrix(&self.tokens, self.head) };
+        let mut unit = vec![0.0; 2 * dk];
+        let (k, q) = unit.split_at_mut(dk);
         let mut scratch = Scratch {
-            k: vec![0.0; dk],
-            q: vec![0.0; dk],
+            k,
+            q,
             state: Vec::new(),
         };
         let mut column = 0;
@@ -110,7 +126,7 @@ impl Kernel for Piece<'_> {
                 column += width;
             }
         }
-        self.write_records(s, &mut scratch.k);
+        self.write_records(s, scratch.k);
     }
 }
 
@@ -123,7 +139,7 @@ impl Piece<'_> {
         s: S,
         (column, width): (usize, usize),
         state: &mut [f32],
-        scratch: &mut Scratch,
+        scratch: &mut Scratch<'_>,
     ) {
         let (cache, tokens) = (self.args.cache, &self.tokens);
         let dv = cache.shape().columns;
@@ -168,24 +184,24 @@ impl Piece<'_> {
         row: usize,
         columns: Range<usize>,
         state: (&mut [f32], usize),
-        scratch: &mut Scratch,
+        scratch: &mut Scratch<'_>,
     ) {
         let args = self.args;
         let dk = scratch.q.len();
-        let (decay, beta) = self.key(s, row, &mut scratch.k);
-        let q = &args.q.row(row)[self.key_columns()];
-        unit_length(s, q, 1.0 / (dk as f32).sqrt(), &mut scratch.q);
+        let (decay, beta) = self.key(s, row, scratch.k);
+        let q = &args.q.row(row)[self.keys.clone()];
+        unit_length(s, q, 1.0 / (dk as f32).sqrt(), scratch.q);
         let width = columns.len() - (N - 1) * LANES;
         let first = self.head * args.cache.shape().columns;
         let columns = first + columns.start..first + columns.end;
         let fold = Fold {
-            k: &scratch.k,
+            k: scratch.k,
             v: &args.v.row(row)[columns.clone()],
             decay,
             beta,
         };
         let read = Read {
-            q: &scratch.q,
+            q: scratch.q,
             // SAFETY: the columns of this head belong to this piece.
             out: unsafe { args.out.part(row, columns) },
         };
@@ -198,23 +214,10 @@ impl Piece<'_> {
     #[inline(always)]
     fn key<S: Simd>(&self, s: S, row: usize, k: &mut [f32]) -> (f32, f32) {
         let args = self.args;
-        unit_length(s, &args.k.row(row)[self.key_columns()], 1.0, k);
+        unit_length(s, &args.k.row(row)[self.keys.clone()], 1.0, k);
         let step = softplus(args.a.row(row)[self.head] + args.dt_bias[self.head]);
         let decay = (args.decay[self.head] * step).exp();
         (decay, sigmoid(args.b.row(row)[self.head]))
-    }
-
-    /// The columns of queries and keys that this value head reads.
-    #[inline(always)]
-    fn key_columns(&self) -> Range<usize> {
-        let shape = self.args.cache.shape();
-        let dk = shape.rows;
-        let key_heads = self.args.k.columns / dk;
-        let key_head = match self.args.head_map {
-            HeadMap::Grouped => self.head / (shape.heads / key_heads),
-            HeadMap::Tiled => self.head % key_heads,
-        };
-        key_head * dk..(key_head + 1) * dk
     }
 
     /// Saves a block of columns if a snapshot is due after this fold.

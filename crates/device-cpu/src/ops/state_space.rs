@@ -43,6 +43,7 @@ pub(crate) fn state_space(pool: &Pool, args: &Space<'_>) {
                 args,
                 tokens,
                 head: piece % heads,
+                group: group_columns(args, piece % heads),
             });
         }
     });
@@ -52,6 +53,15 @@ struct Piece<'a> {
     args: &'a Space<'a>,
     tokens: RequestTokens,
     head: usize,
+    /// The columns of `B` and `C` that this head reads.
+    group: Range<usize>,
+}
+
+fn group_columns(args: &Space<'_>, head: usize) -> Range<usize> {
+    let shape = args.cache.shape();
+    let n = shape.columns;
+    let group = head / (shape.heads / (args.b.columns / n));
+    group * n..(group + 1) * n
 }
 
 /// What a token does to a block of rows of the state.
@@ -139,12 +149,12 @@ impl Piece<'_> {
         let columns = first + rows.start..first + rows.end;
         let fold = Fold {
             x: &args.x.row(row)[columns.clone()],
-            b: &args.b.row(row)[self.group_columns()],
+            b: &args.b.row(row)[self.group.clone()],
             decay,
             dt,
         };
         let read = Read {
-            c: &args.c.row(row)[self.group_columns()],
+            c: &args.c.row(row)[self.group.clone()],
             skip: args.skip[self.head],
             // SAFETY: the columns of this head belong to this piece.
             out: unsafe { args.out.part(row, columns) },
@@ -161,15 +171,6 @@ impl Piece<'_> {
             .max(least)
             .min(most);
         ((dt * args.decay[self.head]).exp(), dt)
-    }
-
-    /// The columns of `B` and `C` that this head reads.
-    #[inline(always)]
-    fn group_columns(&self) -> Range<usize> {
-        let shape = self.args.cache.shape();
-        let n = shape.columns;
-        let group = self.head / (shape.heads / (self.args.b.columns / n));
-        group * n..(group + 1) * n
     }
 
     /// Saves a block of rows if a snapshot is due after this fold.
@@ -191,7 +192,7 @@ impl Piece<'_> {
             let (decay, dt) = self.factors(row);
             let record = Record {
                 by_row: &args.x.row(row)[head * p..(head + 1) * p],
-                by_column: &args.b.row(row)[self.group_columns()],
+                by_column: &args.b.row(row)[self.group.clone()],
                 factors: [decay, dt],
             };
             // SAFETY: this head of the slot belongs to this piece, which has read the old records.
