@@ -79,6 +79,34 @@ impl Facts {
     }
 }
 
+/// Rows of numbers under names, aligned to the right.
+pub(crate) struct Table(Vec<Vec<String>>);
+
+impl Table {
+    /// A table with these columns.
+    pub(crate) fn new(columns: &[&str]) -> Self {
+        Self(vec![columns.iter().map(|name| (*name).to_owned()).collect()])
+    }
+
+    /// Adds a row.
+    pub(crate) fn row(&mut self, cells: Vec<String>) {
+        self.0.push(cells);
+    }
+
+    /// Prints it.
+    pub(crate) fn write(&self, out: &mut impl Write) -> io::Result<()> {
+        let columns = self.0[0].len();
+        let width = |column: usize| self.0.iter().map(|row| row[column].chars().count()).max();
+        let widths: Vec<_> = (0..columns).map(|column| width(column).unwrap_or(0)).collect();
+        for row in &self.0 {
+            let cells = row.iter().zip(&widths);
+            let cells: Vec<_> = cells.map(|(cell, width)| format!("{cell:>width$}")).collect();
+            writeln!(out, "{}", cells.join("  "))?;
+        }
+        out.flush()
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -1,15 +1,17 @@
 //! The `paceline` command line: flags become a validated configuration, one command runs, one exit code is given.
 
 mod commands;
+mod engine;
 mod env;
 mod flags;
 mod format;
 mod interrupt;
 mod model;
+mod streams;
 mod ui;
 
 use clap::Parser;
-use flags::{BenchCommand, Cli, Command};
+use flags::{Cli, Command};
 use std::io;
 use std::process::ExitCode;
 use ui::Ui;
@@ -44,7 +46,7 @@ fn run(command: Command, ui: Ui) -> anyhow::Result<Ending> {
         Command::Generate(flags) => return commands::generate::run(&flags.into_config(), ui),
         Command::Inspect(flags) => commands::inspect::run(&flags, ui)?,
         Command::Doctor(flags) => commands::doctor::run(&flags)?,
-        Command::Bench(BenchCommand::Ops(flags)) => commands::bench::run(&flags, ui)?,
+        Command::Bench(command) => commands::bench::run(&command, ui)?,
         Command::Completions(flags) => commands::completions::run(&flags)?,
     }
     Ok(Ending::Done)

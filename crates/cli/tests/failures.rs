@@ -68,6 +68,27 @@ fn wrong_usage_gets_a_hint() {
         ("--logprobs", "21"),
         ("--threads", "0"),
         ("--dtype", "f8"),
+        ("--n", "0"),
+        ("--n", "129"),
+        ("--pipeline-depth", "0"),
+        ("--pipeline-depth", "5"),
+        ("--max-num-seqs", "0"),
+        ("--max-num-batched-tokens", "0"),
+        ("--block-size", "0"),
+        ("--num-blocks", "0"),
+        ("--max-model-len", "1"),
+        ("--memory-utilization", "0"),
+        ("--memory-utilization", "1.5"),
+        ("--repetition-penalty", "0"),
+        ("--presence-penalty", "-3"),
+        ("--frequency-penalty", "2.5"),
+        ("--logit-bias", "42"),
+        ("--logit-bias", "x:1"),
+        ("--min-tokens", "-1"),
+        ("--stop-token", "x"),
+        ("--prompt-logprobs", "21"),
+        ("--priority", "0.5"),
+        ("--deadline-ms", "0"),
     ] {
         expect_usage_error(
             &["generate", "--prompt", "x", &format!("{flag}={value}")],
@@ -76,6 +97,19 @@ fn wrong_usage_gets_a_hint() {
     }
     expect_usage_error(&["generate", "--prompt-ids", "1,x"], &["--prompt-ids", "`x`"]);
     expect_usage_error(&["bench", "ops", "--threads", "0"], &["--threads"]);
+    expect_usage_error(&["bench", "latency", "--batch-size", "1,0"], &["--batch-size"]);
+    expect_usage_error(&["bench", "pipeline", "--depth", "5"], &["--depth"]);
+    expect_usage_error(&["bench", "throughput", "--rate", "0"], &["--rate"]);
+    expect_usage_error(
+        &["bench", "throughput", "--rate", "1", "--concurrency", "1"],
+        &["--rate", "--concurrency"],
+    );
+    expect_usage_error(&["inspect", "--draft-tokens", "3"], &["--memory"]);
+    expect_usage_error(&["inspect", "--memory", "much"], &["--memory", "much"]);
+    expect_usage_error(
+        &["inspect", "--memory", "--draft-tokens", "16"],
+        &["--draft-tokens", "15"],
+    );
 }
 
 #[test]
@@ -86,6 +120,22 @@ fn a_prompt_the_model_cannot_take_is_refused() {
     ids(&vec!["5"; 5000].join(","), &["5000 tokens", "4096"]);
     expect_failure(&["generate", "--prompt", ""], &["no tokens"]);
     expect_failure(&["generate", "--prompts", "/no/such.jsonl"], &["/no/such.jsonl"]);
+}
+
+#[test]
+fn a_benchmark_that_cannot_run_is_refused() {
+    expect_failure(
+        &["bench", "latency", "--input-len", "4000", "--output-len", "97"],
+        &["--input-len 4000", "--output-len 97", "4096"],
+    );
+    expect_failure(
+        &["bench", "throughput", "--prompts", "/no/such.jsonl"],
+        &["/no/such.jsonl"],
+    );
+    expect_failure(
+        &["inspect", "--memory", "1M"],
+        &["--memory-utilization", "--max-num-seqs"],
+    );
 }
 
 #[test]

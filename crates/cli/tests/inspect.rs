@@ -151,3 +151,79 @@ fn a_folder_without_weights_will_do() {
     );
     assert_eq!(report["tokenizer"]["vocabulary_size"], 4096);
 }
+
+/// The memory plan of an engine that verifies so many drafts.
+fn plan(model: &str, drafts: usize) -> Value {
+    let drafts = drafts.to_string();
+    let size = [
+        "--memory",
+        "512G",
+        "--max-num-seqs",
+        "16",
+        "--max-model-len",
+        "32768",
+    ];
+    let arguments = [
+        &["inspect", model, "--json", "--draft-tokens", &drafts],
+        &size[..],
+    ]
+    .concat();
+    let mut report: Value = serde_json::from_str(&succeed(&arguments)).unwrap();
+    report["memory_plan"].take()
+}
+
+#[test]
+fn the_state_of_a_request_does_not_grow_with_the_drafts_it_verifies() {
+    let model = format!(
+        "{}/tests/data/configs/qwen3-next-80b-a3b.json",
+        env!("CARGO_MANIFEST_DIR")
+    );
+    // 36 layers of f32: a state of 32 x 128 x 128 and a window of 3 x 8192; per draft a record of 8256 and one
+    // more column of the window.
+    let state = 36 * 4 * (32 * 128 * 128 + 3 * 8192);
+    let draft = 36 * 4 * (8256 + 8192);
+    for (drafts, ring, rings) in [
+        (0, 0, 0),
+        (3, 7_105_536, 113_688_576),
+        (7, 16_579_584, 265_273_344),
+    ] {
+        let plan = plan(&model, drafts);
+        assert_eq!(plan["state_per_request"], state);
+        assert_eq!(plan["states"], 1_264_582_656_u64);
+        assert_eq!(plan["ring_per_request"], drafts * draft);
+        assert_eq!(
+            (&plan["ring_per_request"], &plan["rings"]),
+            (&ring.into(), &rings.into())
+        );
+        assert_eq!(plan["weights"], 162_649_725_440_u64);
+        assert_eq!(plan["kv"], 55_838_769_152_u64);
+        assert_eq!(plan["snapshots"], 15_174_991_872_u64);
+        assert_eq!(plan["full_length_requests"], 16);
+    }
+    // A ring is small beside the state: a draft takes a thirtieth of it.
+    assert!(30 * draft < state);
+}
+
+#[test]
+fn a_memory_plan_is_a_table_for_people() {
+    let table = succeed(&[
+        "inspect",
+        "--memory",
+        "8G",
+        "--max-num-seqs",
+        "4",
+        "--draft-tokens",
+        "3",
+    ]);
+    for part in [
+        "memory plan",
+        "KV pages",
+        "rings",
+        "4 requests at a time",
+        "6.4 GiB",
+    ] {
+        assert!(table.contains(part), "`{part}` is not in:\n{table}");
+    }
+    assert!(!succeed(&["inspect"]).contains("memory plan"));
+    assert!(succeed(&["inspect", "--memory"]).contains("16 requests at a time"));
+}

@@ -1,5 +1,7 @@
 //! Help, completions, `doctor` and `bench`.
 
+#![allow(clippy::unwrap_used, reason = "a failure here fails the test")]
+
 mod common;
 
 use common::{paceline, run, stderr, stdout, succeed};
@@ -14,6 +16,18 @@ fn help_shows_an_example_for_every_command() {
         (&["doctor", "--help"], "paceline doctor --json"),
         (&["bench", "--help"], "paceline bench ops"),
         (&["bench", "ops", "--help"], "paceline bench ops --quick"),
+        (
+            &["bench", "latency", "--help"],
+            "paceline bench latency --batch-size",
+        ),
+        (
+            &["bench", "throughput", "--help"],
+            "paceline bench throughput --requests",
+        ),
+        (
+            &["bench", "pipeline", "--help"],
+            "paceline bench pipeline --depth",
+        ),
         (&["completions", "--help"], "paceline completions bash"),
     ] {
         let help = succeed(command);
@@ -23,7 +37,14 @@ fn help_shows_an_example_for_every_command() {
         );
     }
     let help = succeed(&["generate", "--help"]);
-    for part in ["generation_config.json", "[default: 256]", "Prompt:", "Output:"] {
+    for part in [
+        "generation_config.json",
+        "[default: 256]",
+        "Prompt:",
+        "Output:",
+        "Engine:",
+        "Continue a prompt",
+    ] {
         assert!(help.contains(part), "`{part}` is not in:\n{help}");
     }
 }
@@ -102,5 +123,93 @@ fn bench_measures_every_operation() {
         "rms norm",
     ] {
         assert!(operations.iter().any(|row| row["operation"] == name), "{name}");
+    }
+}
+
+fn bench(arguments: &[&str]) -> Value {
+    let arguments = [&["bench"], arguments, &["--json"]].concat();
+    serde_json::from_str(&succeed(&arguments)).unwrap()
+}
+
+#[test]
+fn bench_latency_measures_every_combination() {
+    let sizes = [
+        "latency",
+        "--batch-size",
+        "1,3",
+        "--input-len",
+        "2,5",
+        "--output-len",
+        "4",
+    ];
+    let report = bench(&[&sizes[..], &["--repeats", "1"]].concat());
+    let cases = report["cases"].as_array().unwrap();
+    assert_eq!(cases.len(), 4);
+    for case in cases {
+        for field in ["ttft_ms", "step_ms", "decode_tok_s", "output_tok_s"] {
+            assert!(case[field].as_f64().unwrap() > 0.0, "{field} of {case}");
+        }
+    }
+    let table = succeed(&[&["bench"], &sizes[..], &["--repeats", "1"]].concat());
+    assert!(table.contains("ms/step") && table.lines().count() == 7, "{table}");
+}
+
+#[test]
+fn bench_throughput_serves_all_requests_in_either_loop() {
+    let few = [
+        "throughput",
+        "--requests",
+        "5",
+        "--input-len",
+        "3",
+        "--output-len",
+        "4",
+    ];
+    for load in [["--concurrency", "2"], ["--rate", "1000"]] {
+        let report = bench(&[&few[..], &load].concat());
+        assert_eq!(report["requests"], 5);
+        assert_eq!(
+            (&report["prompt_tokens"], &report["output_tokens"]),
+            (&15.into(), &20.into())
+        );
+        assert!(report["ttft_ms"]["p50"].as_f64() <= report["latency_ms"]["max"].as_f64());
+        assert!(report["output_tok_s"].as_f64().unwrap() > 0.0);
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("prompts.jsonl");
+    std::fs::write(
+        &file,
+        "{\"prompt\": \"The fox\"}\n{\"prompt_ids\": [1], \"max_tokens\": 2}\n",
+    )
+    .unwrap();
+    let file = ["--prompts", file.to_str().unwrap(), "--output-len", "3"];
+    assert_eq!(bench(&[&["throughput"], &file[..]].concat())["requests"], 2);
+    let table = succeed(&[&["bench", "throughput", "--requests", "5"], &file[..]].concat());
+    assert!(
+        table.contains("5 requests") && table.contains("first token"),
+        "{table}"
+    );
+}
+
+#[test]
+fn bench_pipeline_tells_the_idle_share_at_each_depth() {
+    let report = bench(&[
+        "pipeline",
+        "--batch-size",
+        "1,2",
+        "--input-len",
+        "3",
+        "--output-len",
+        "12",
+    ]);
+    let cases = report["cases"].as_array().unwrap();
+    assert_eq!(cases.len(), 8);
+    for case in cases {
+        assert!(
+            (0.0..1.0).contains(&case["idle_share"].as_f64().unwrap()),
+            "{case}"
+        );
+        assert!(case["steps"].as_u64().unwrap() >= 12, "{case}");
+        assert!(case["device_us"].as_f64().unwrap() > 0.0, "{case}");
     }
 }

@@ -6,7 +6,7 @@ use super::{Finding, Tree};
 ///
 /// A crate exists to forbid something to the code in it, so a new arrow is a decision: ARCHITECTURE.md says
 /// what each crate must not know.
-const ALLOWED: [(&str, &[&str]); 12] = [
+const ALLOWED: [(&str, &[&str]); 13] = [
     ("types", &[]),
     ("device", &["types"]),
     ("device-cpu", &["types", "device"]),
@@ -15,26 +15,46 @@ const ALLOWED: [(&str, &[&str]); 12] = [
     ("weights", &["types", "device"]),
     ("text", &["types"]),
     ("models", &["types", "device", "weights"]),
-    ("engine", &["types", "device", "models", "cache", "schedule"]),
+    ("runner", &["types", "device", "models", "schedule"]),
+    (
+        "paceline",
+        &[
+            "types",
+            "device",
+            "device-cpu",
+            "models",
+            "runner",
+            "schedule",
+            "weights",
+        ],
+    ),
     (
         "cli",
         &[
             "types",
             "device",
             "device-cpu",
-            "cache",
-            "schedule",
             "weights",
             "text",
             "models",
-            "engine",
+            "paceline",
         ],
     ),
-    ("testkit", &["types", "weights"]),
+    ("testkit", &["types", "device", "models", "weights"]),
     ("xtask", &[]),
 ];
 
-const PREFIX: &str = "paceline-";
+/// The library that everything below leads to; its package has the project's own name.
+const LIBRARY: &str = "paceline";
+
+/// The package of a crate's folder.
+fn package(folder: &str) -> String {
+    if folder == LIBRARY {
+        LIBRARY.to_owned()
+    } else {
+        format!("paceline-{folder}")
+    }
+}
 
 /// Dependencies that point the wrong way.
 pub(super) fn dependencies(tree: &Tree) -> Vec<Finding> {
@@ -94,7 +114,7 @@ fn workspace_dependencies(manifest: &str) -> Vec<(usize, &str)> {
         };
         for (_, target) in ALLOWED
             .iter()
-            .map(|(name, _)| (format!("{PREFIX}{name}"), *name))
+            .map(|(name, _)| (package(name), *name))
             .filter(|(full, _)| mentions(&names, full))
         {
             found.push((line, target));
@@ -148,33 +168,40 @@ mod tests {
 
     #[test]
     fn other_arrows_are_found_however_they_are_written() {
-        let to_engine = [
-            "[dependencies]\npaceline-engine.workspace = true\n",
-            "[build-dependencies]\npaceline-engine = { path = \"../engine\" }\n",
-            "[target.'cfg(unix)'.dependencies]\npaceline-engine.workspace = true\n",
-            "[dependencies]\nrunner = { package = \"paceline-engine\", path = \"../engine\" }\n",
+        let to_runner = [
+            "[dependencies]\npaceline-runner.workspace = true\n",
+            "[build-dependencies]\npaceline-runner = { path = \"../runner\" }\n",
+            "[target.'cfg(unix)'.dependencies]\npaceline-runner.workspace = true\n",
+            "[dependencies]\nsteps = { package = \"paceline-runner\", path = \"../runner\" }\n",
         ];
-        for manifest in to_engine {
+        for manifest in to_runner {
             assert_eq!(found("models", manifest), [2], "{manifest}");
         }
         assert_eq!(
-            found("models", "[dependencies.paceline-engine]\npath = \"../engine\"\n"),
+            found("models", "[dependencies.paceline-runner]\npath = \"../runner\"\n"),
             [1]
         );
     }
 
     #[test]
+    fn arrows_to_the_library_are_found_by_its_own_name() {
+        let manifest = "[dependencies]\npaceline.workspace = true\n";
+        assert_eq!(found("runner", manifest), [2]);
+        assert!(found("cli", manifest).is_empty());
+    }
+
+    #[test]
     fn a_crate_is_not_taken_for_one_whose_name_starts_alike() {
         assert_eq!(
-            found("engine", "[dependencies]\npaceline-device-cpu.workspace = true\n"),
+            found("runner", "[dependencies]\npaceline-device-cpu.workspace = true\n"),
             [2]
         );
-        assert!(found("engine", "[dependencies]\npaceline-device.workspace = true\n").is_empty());
+        assert!(found("runner", "[dependencies]\npaceline-device.workspace = true\n").is_empty());
     }
 
     #[test]
     fn dev_dependencies_are_free() {
-        assert!(found("types", "[dev-dependencies]\npaceline-engine.workspace = true\n").is_empty());
+        assert!(found("types", "[dev-dependencies]\npaceline-runner.workspace = true\n").is_empty());
     }
 
     #[test]

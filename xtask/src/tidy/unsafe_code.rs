@@ -65,7 +65,7 @@ mod tests {
         let text = "//! A.\nfn f() {\n    // SAFETY: said.\n    unsafe { g() }\n}\n";
         for path in [
             "crates/models/src/a.rs",
-            "crates/engine/tests/a.rs",
+            "crates/runner/tests/a.rs",
             "xtask/src/a.rs",
         ] {
             assert_eq!(lines(&check(&Tree::of(&[(path, text)]))), [4], "{path}");

@@ -1,12 +1,14 @@
 //! `paceline inspect`.
 
+mod memory;
 mod report;
 
+use crate::engine;
 use crate::flags::InspectFlags;
 use crate::model::{self, EMBEDDED, LoadedModel, ModelSource};
 use crate::ui::Ui;
-use anyhow::{Context, Result};
-use paceline_device::Recorder;
+use anyhow::Result;
+use memory::PlanReport;
 use paceline_models::Summary;
 use paceline_weights::Checkpoint;
 use report::ModelReport;
@@ -16,15 +18,20 @@ use std::path::Path;
 /// Runs the command.
 pub(crate) fn run(flags: &InspectFlags, ui: Ui) -> Result<()> {
     let model = open(&ModelSource::new(flags.model.clone()), ui)?;
-    let report = ModelReport::new(&model, &summarise(&model)?);
+    let decoder = engine::outline(&model)?;
+    let plan = memory::plan(flags, &decoder, &model.source)?;
+    let report = ModelReport::new(&model, &Summary::of(&decoder), plan.map(PlanReport::from));
     let mut out = io::stdout().lock();
     if flags.json {
         serde_json::to_writer_pretty(&mut out, &report).map_err(io::Error::from)?;
         writeln!(out)?;
-        out.flush()?;
     } else {
         report.facts().write(&mut out)?;
+        if let Some(plan) = plan {
+            writeln!(out, "memory plan\n{plan}")?;
+        }
     }
+    out.flush()?;
     Ok(())
 }
 
@@ -55,16 +62,4 @@ fn is_config_only(path: &Path) -> bool {
         })
     });
     path.join("config.json").is_file() && !has_weights
-}
-
-/// Builds the model on a device that owns no memory: names and shapes are checked, weights stay on disk.
-fn summarise(model: &LoadedModel) -> Result<Summary> {
-    let recorder = Recorder::new();
-    let checkpoint = &model.checkpoint;
-    let has_tensors = checkpoint.raw_tensors().next().is_some();
-    let decoder = match checkpoint.config() {
-        Some(config) if !has_tensors => paceline_models::load_config_only(&recorder, config),
-        _ => paceline_models::load(&recorder, checkpoint, None, &|_| {}),
-    };
-    Ok(Summary::of(&decoder.with_context(|| model.source.clone())?))
 }

@@ -1,10 +1,10 @@
 //! The flags of `generate`.
 
-use super::numbers::{self, TokenIds, parsed};
+use super::engine::{EngineFlags, ModelFlags};
+use super::numbers::{self, TokenBias, TokenIds, parsed};
 use crate::commands::generate::{GenerateConfig, PromptSource, Settings};
-use crate::model::ModelSource;
-use clap::{ArgGroup, Args, ValueEnum};
-use paceline_types::DType;
+use clap::{ArgGroup, Args};
+use paceline_types::TokenId;
 use std::path::PathBuf;
 
 const EXAMPLES: &str = "\
@@ -14,9 +14,11 @@ Examples:
   paceline generate --model path/to/model --chat --prompt \"Why is the sky blue?\"
   paceline generate --model org/name:model-Q4_K_M.gguf --prompt \"Hello\" --stop \"The end\"
   paceline generate --prompts prompts.jsonl --json > results.jsonl
+  paceline generate --prompt \"The fox\" --n 4 --stats --trace trace.json
 
-A line of a prompts file is {\"prompt\": \"...\"} or {\"prompt_ids\": [1, 2]}; it may set for itself
-max_tokens, temperature, top_p, top_k, min_p, seed, stop, ignore_eos, logprobs and chat.";
+The lines of a prompts file run as one batch; results come in the order of the lines. A line is
+{\"prompt\": \"...\"} or {\"prompt_ids\": [1, 2]}; it may set for itself what flags set for all, by the flag's
+name with underscores: {\"prompt\": \"...\", \"max_tokens\": 9, \"stop\": [\"a\", \"b\"], \"logit_bias\": {\"42\": -1}}.";
 
 const SAMPLING: &str = "Sampling (defaults come from the model's generation_config.json)";
 
@@ -27,15 +29,8 @@ const SAMPLING: &str = "Sampling (defaults come from the model's generation_conf
 #[command(after_help = EXAMPLES)]
 #[command(group = ArgGroup::new("source").required(true).args(["prompt", "prompt_ids", "prompts"]))]
 pub(crate) struct GenerateFlags {
-    /// Folder, GGUF file, or hub id such as `org/name` or `org/name:FILE.gguf` [default: the built-in model].
-    #[arg(short, long, value_name = "MODEL", help_heading = "Model")]
-    model: Option<String>,
-    /// Element type to compute with: `auto` keeps what is stored, the others convert the matrices.
-    #[arg(long, value_name = "TYPE", default_value = "auto", help_heading = "Model")]
-    dtype: DTypeFlag,
-    /// Threads to compute on [default: the cores this process may use].
-    #[arg(long, value_name = "N", value_parser = parsed(numbers::at_least_one), help_heading = "Model")]
-    threads: Option<usize>,
+    #[command(flatten)]
+    model: ModelFlags,
 
     /// Text to continue.
     #[arg(short, long, value_name = "TEXT", help_heading = "Prompt")]
@@ -71,9 +66,33 @@ pub(crate) struct GenerateFlags {
     /// Equal seeds give equal texts [default: random, told at the end].
     #[arg(short, long, value_name = "S", help_heading = SAMPLING)]
     seed: Option<u64>,
+    /// Continuations of every prompt; they share the work on it [default: 1].
+    #[arg(long, value_name = "N", value_parser = parsed(numbers::choices), help_heading = SAMPLING)]
+    n: Option<usize>,
+    /// Divide the logits of tokens that occurred, in prompt or text, by this (multiply negative ones) [default: 1].
+    #[arg(long, value_name = "X", value_parser = parsed(numbers::repetition_penalty), help_heading = SAMPLING)]
+    repetition_penalty: Option<f32>,
+    /// Subtract this from the logits of tokens that occurred in the text [default: 0].
+    #[arg(long, value_name = "X", value_parser = parsed(numbers::penalty), help_heading = SAMPLING, allow_negative_numbers = true)]
+    presence_penalty: Option<f32>,
+    /// Subtract this once per occurrence in the text [default: 0].
+    #[arg(long, value_name = "X", value_parser = parsed(numbers::penalty), help_heading = SAMPLING, allow_negative_numbers = true)]
+    frequency_penalty: Option<f32>,
+    /// Add BIAS to the logit of token ID; may be given several times.
+    #[arg(long, value_name = "ID:BIAS", help_heading = SAMPLING)]
+    logit_bias: Vec<TokenBias>,
+    /// Text that must not come up, as it is or after a space; may be given several times.
+    #[arg(long, value_name = "TEXT", help_heading = SAMPLING)]
+    bad_word: Vec<String>,
+    /// Fewest tokens to generate: no stop token is chosen before [default: 0].
+    #[arg(long, value_name = "N", help_heading = SAMPLING)]
+    min_tokens: Option<usize>,
     /// End before this text; may be given several times.
     #[arg(long, value_name = "TEXT", help_heading = SAMPLING)]
     stop: Vec<String>,
+    /// End at this token; may be given several times.
+    #[arg(long, value_name = "ID", help_heading = SAMPLING)]
+    stop_token: Vec<TokenId>,
     /// Go on past the model's end-of-text tokens.
     #[arg(long, help_heading = SAMPLING)]
     ignore_eos: bool,
@@ -81,17 +100,38 @@ pub(crate) struct GenerateFlags {
     /// Report the log-probability of each token and of the N most likely ones (0 to 20).
     #[arg(long, value_name = "N", value_parser = parsed(numbers::logprobs), help_heading = "Output")]
     logprobs: Option<usize>,
-    /// Print one JSON object per prompt.
+    /// Report the same for the tokens of the prompt.
+    #[arg(long, value_name = "N", value_parser = parsed(numbers::logprobs), help_heading = "Output")]
+    prompt_logprobs: Option<usize>,
+    /// Print the prompt before its continuation.
+    #[arg(long, help_heading = "Output")]
+    echo: bool,
+    /// Print one JSON object per continuation.
     #[arg(long, help_heading = "Output")]
     json: bool,
-}
+    /// Tell at the end how memory was shared out and what the steps took.
+    #[arg(long, help_heading = "Output")]
+    stats: bool,
+    /// Write the times of all steps to FILE, for Perfetto or chrome://tracing.
+    #[arg(long, value_name = "FILE", help_heading = "Output")]
+    trace: Option<PathBuf>,
 
-/// Choices of `--dtype`.
-#[derive(Clone, Copy, Debug, ValueEnum)]
-enum DTypeFlag {
-    Auto,
-    F32,
-    Bf16,
+    /// Requests of lower priority numbers run first [default: 0].
+    #[arg(
+        long,
+        value_name = "P",
+        help_heading = "Engine",
+        allow_negative_numbers = true
+    )]
+    priority: Option<i32>,
+    /// Give a request up after this many milliseconds, finished or not.
+    #[arg(long, value_name = "MS", value_parser = parsed(numbers::deadline_ms), help_heading = "Engine")]
+    deadline_ms: Option<u64>,
+    /// Steps in flight, 1 to 4: with more than 1 the host prepares a step while another runs.
+    #[arg(long, value_name = "N", default_value = "2", value_parser = parsed(numbers::pipeline_depth), help_heading = "Engine")]
+    pipeline_depth: usize,
+    #[command(flatten)]
+    engine: EngineFlags,
 }
 
 impl GenerateFlags {
@@ -102,8 +142,11 @@ impl GenerateFlags {
             (_, _, Some(file)) => PromptSource::File(file),
             (text, ..) => PromptSource::Text(text.unwrap_or_default()),
         };
+        let mut engine = self.engine.options(&self.model);
+        engine.config.pipeline_depth = self.pipeline_depth;
+        engine.config.trace = self.trace.is_some();
         GenerateConfig {
-            model: ModelSource::new(self.model),
+            model: self.model.source(),
             prompts,
             system: self.system,
             settings: Settings {
@@ -113,18 +156,32 @@ impl GenerateFlags {
                 top_k: self.top_k,
                 min_p: self.min_p,
                 seed: self.seed,
-                stop: Some(self.stop).filter(|stop| !stop.is_empty()),
+                n: self.n,
+                repetition_penalty: self.repetition_penalty,
+                presence_penalty: self.presence_penalty,
+                frequency_penalty: self.frequency_penalty,
+                logit_bias: given(self.logit_bias.iter().map(|bias| (bias.0, bias.1)).collect()),
+                bad_word: given(self.bad_word),
+                min_tokens: self.min_tokens,
+                stop: given(self.stop),
+                stop_token: given(self.stop_token),
                 ignore_eos: Some(self.ignore_eos),
                 logprobs: self.logprobs,
+                prompt_logprobs: self.prompt_logprobs,
                 chat: Some(self.chat),
+                echo: Some(self.echo),
+                priority: self.priority,
+                deadline_ms: self.deadline_ms,
             },
-            threads: self.threads,
-            store_as: match self.dtype {
-                DTypeFlag::Auto => None,
-                DTypeFlag::F32 => Some(DType::F32),
-                DTypeFlag::Bf16 => Some(DType::BF16),
-            },
+            engine,
             json: self.json,
+            stats: self.stats,
+            trace: self.trace,
         }
     }
+}
+
+/// A list, if anything was given.
+fn given<T>(list: Vec<T>) -> Option<Vec<T>> {
+    Some(list).filter(|list| !list.is_empty())
 }

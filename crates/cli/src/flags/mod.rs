@@ -1,11 +1,17 @@
 //! What can be typed on the command line.
 
+mod bench;
+mod engine;
 mod generate;
 pub(crate) mod numbers;
 mod tools;
 
+pub(crate) use bench::{
+    BenchCommand, BenchLatencyFlags, BenchOpsFlags, BenchPipelineFlags, BenchThroughputFlags,
+};
+pub(crate) use engine::{EngineFlags, ModelFlags};
 pub(crate) use generate::GenerateFlags;
-pub(crate) use tools::{BenchCommand, BenchOpsFlags, CompletionsFlags, DoctorFlags, InspectFlags};
+pub(crate) use tools::{CompletionsFlags, DoctorFlags, InspectFlags};
 
 use clap::{Parser, Subcommand, ValueEnum};
 use tracing_subscriber::filter::LevelFilter;

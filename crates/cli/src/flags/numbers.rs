@@ -1,7 +1,7 @@
 //! Bounds of the numbers users give, for flags and for lines of a prompts file alike.
 
 use paceline_device::MAX_LOGPROBS;
-use paceline_types::TokenId;
+use paceline_types::{MAX_DRAFTS, TokenId};
 use std::str::FromStr;
 
 /// A temperature.
@@ -27,6 +27,84 @@ pub(crate) fn logprobs(value: usize) -> Result<usize, String> {
 /// A count of at least one.
 pub(crate) fn at_least_one(value: usize) -> Result<usize, String> {
     bounded(value, value > 0, "at least 1")
+}
+
+/// Threads to compute on.
+pub(crate) fn threads(value: usize) -> Result<usize, String> {
+    within(value, 1, 1024)
+}
+
+/// Requests that run at a time.
+pub(crate) fn max_num_seqs(value: usize) -> Result<usize, String> {
+    within(value, 1, 4096)
+}
+
+/// Tokens of a step.
+pub(crate) fn max_num_batched_tokens(value: usize) -> Result<usize, String> {
+    within(value, 1, 1 << 16)
+}
+
+/// Tokens of a sequence: one to continue and one to generate.
+pub(crate) fn max_model_len(value: usize) -> Result<usize, String> {
+    bounded(value, value >= 2, "at least 2")
+}
+
+/// Tokens of a page.
+pub(crate) fn block_size(value: usize) -> Result<usize, String> {
+    within(value, 1, 1024)
+}
+
+/// Steps in flight.
+pub(crate) fn pipeline_depth(value: usize) -> Result<usize, String> {
+    within(value, 1, 4)
+}
+
+/// Continuations of a prompt.
+pub(crate) fn choices(value: usize) -> Result<usize, String> {
+    within(value, 1, 128)
+}
+
+/// Drafts verified per request and step.
+pub(crate) fn draft_tokens(value: usize) -> Result<usize, String> {
+    within(value, 0, MAX_DRAFTS)
+}
+
+/// A share that is not nothing.
+pub(crate) fn share(value: f64) -> Result<f64, String> {
+    bounded(value, value > 0.0 && value <= 1.0, "above 0 and at most 1")
+}
+
+/// A factor for what was said before.
+pub(crate) fn repetition_penalty(value: f32) -> Result<f32, String> {
+    bounded(value, value.is_finite() && value > 0.0, "a number above 0")
+}
+
+/// A difference for what was said before.
+pub(crate) fn penalty(value: f32) -> Result<f32, String> {
+    bounded(value, (-2.0..=2.0).contains(&value), "from -2 to 2")
+}
+
+/// A difference for one token.
+pub(crate) fn bias(value: f32) -> Result<f32, String> {
+    bounded(value, value.is_finite(), "a number")
+}
+
+/// Milliseconds until a request is given up.
+pub(crate) fn deadline_ms(value: u64) -> Result<u64, String> {
+    bounded(value, value > 0, "at least 1")
+}
+
+/// Requests per second.
+pub(crate) fn rate(value: f64) -> Result<f64, String> {
+    bounded(value, value.is_finite() && value > 0.0, "a number above 0")
+}
+
+fn within(value: usize, low: usize, high: usize) -> Result<usize, String> {
+    bounded(
+        value,
+        (low..=high).contains(&value),
+        &format!("from {low} to {high}"),
+    )
 }
 
 fn bounded<T: ToString>(value: T, within: bool, bound: &str) -> Result<T, String> {
@@ -65,6 +143,55 @@ impl FromStr for TokenIds {
     }
 }
 
+/// A bias as typed: `ID:BIAS`.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct TokenBias(pub(crate) TokenId, pub(crate) f32);
+
+impl FromStr for TokenBias {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let malformed = || format!("`{text}` is not a token id and a number; a bias looks like 42:-1.5");
+        let (id, value) = text.split_once(':').ok_or_else(malformed)?;
+        let id = id.trim().parse().map_err(|_| malformed())?;
+        let value = value.trim().parse().map_err(|_| malformed())?;
+        Ok(Self(id, bias(value)?))
+    }
+}
+
+/// A number of bytes as typed: `68719476736`, `64G` or `64GiB` (powers of 1024).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct ByteSize(pub(crate) u64);
+
+impl FromStr for ByteSize {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let malformed = || format!("`{text}` is not a size; sizes look like 64G, 1.5T or 68719476736");
+        let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+        let unit = text[digits.len()..].to_ascii_lowercase();
+        let power = match unit
+            .strip_suffix("ib")
+            .or(unit.strip_suffix('b'))
+            .unwrap_or(&unit)
+        {
+            "" => 0,
+            "k" => 1,
+            "m" => 2,
+            "g" => 3,
+            "t" => 4,
+            _ => return Err(malformed()),
+        };
+        let value: f64 = digits.trim().parse().map_err(|_| malformed())?;
+        let bytes = value * 1024_f64.powi(power);
+        if bytes >= 1.0 && bytes < u64::MAX as f64 {
+            Ok(Self(bytes as u64))
+        } else {
+            Err(malformed())
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -85,5 +212,24 @@ mod tests {
         assert!(min_p(1.5).is_err() && min_p(0.0).is_ok());
         assert!(logprobs(21).unwrap_err().contains("20"));
         assert!(at_least_one(0).is_err());
+    }
+
+    #[test]
+    fn a_bias_is_a_token_and_a_number() {
+        assert_eq!("42:-1.5".parse(), Ok(TokenBias(42, -1.5)));
+        for text in ["42", "42:", ":1", "x:1", "1:NaN", "1:inf", "-1:2"] {
+            assert!(text.parse::<TokenBias>().is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn sizes_have_units_of_1024() {
+        assert_eq!("1000".parse(), Ok(ByteSize(1000)));
+        assert_eq!("64G".parse(), Ok(ByteSize(64 << 30)));
+        assert_eq!("1.5 TiB".parse(), Ok(ByteSize(3 << 39)));
+        assert_eq!("2mb".parse(), Ok(ByteSize(2 << 20)));
+        for text in ["", "G", "x", "0", "-1", "1X", "1e40"] {
+            assert!(text.parse::<ByteSize>().is_err(), "{text}");
+        }
     }
 }

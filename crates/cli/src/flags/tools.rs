@@ -1,14 +1,15 @@
 //! The flags of the commands around generation.
 
-use super::numbers::{self, parsed};
-use clap::{Args, Subcommand};
+use super::numbers::{self, ByteSize, parsed};
+use clap::Args;
 use clap_complete::Shell;
 
 const INSPECT: &str = "\
 Examples:
   paceline inspect
   paceline inspect path/to/model.gguf
-  paceline inspect path/to/config.json --json";
+  paceline inspect path/to/config.json --json
+  paceline inspect path/to/config.json --memory 64G --draft-tokens 3";
 
 /// Describe a model without loading it: sizes, layers, memory per token and request.
 ///
@@ -21,6 +22,19 @@ pub(crate) struct InspectFlags {
     /// Print one JSON object with exact numbers.
     #[arg(long)]
     pub(crate) json: bool,
+    /// Plan an engine's memory, within SIZE (such as 64G) [default: what this machine has available].
+    #[arg(long, value_name = "SIZE", num_args = 0..=1, help_heading = "Memory")]
+    #[expect(clippy::option_option, reason = "the flag may be given without a size")]
+    pub(crate) memory: Option<Option<ByteSize>>,
+    /// Requests that run at a time [default: 16].
+    #[arg(long, value_name = "N", requires = "memory", value_parser = parsed(numbers::max_num_seqs), help_heading = "Memory")]
+    pub(crate) max_num_seqs: Option<usize>,
+    /// Longest sequence [default: the model's limit].
+    #[arg(long, value_name = "N", requires = "memory", value_parser = parsed(numbers::max_model_len), help_heading = "Memory")]
+    pub(crate) max_model_len: Option<usize>,
+    /// Drafts verified per request and step [default: 0].
+    #[arg(long, value_name = "K", requires = "memory", value_parser = parsed(numbers::draft_tokens), help_heading = "Memory")]
+    pub(crate) draft_tokens: Option<usize>,
 }
 
 const DOCTOR: &str = "\
@@ -32,37 +46,6 @@ Examples:
 #[derive(Debug, Args)]
 #[command(after_help = DOCTOR)]
 pub(crate) struct DoctorFlags {
-    /// Print one JSON object.
-    #[arg(long)]
-    pub(crate) json: bool,
-}
-
-const BENCH: &str = "\
-Examples:
-  paceline bench ops
-  paceline bench ops --quick --threads 1
-  paceline bench ops --json > ops.json";
-
-/// Measure this machine.
-#[derive(Debug, Subcommand)]
-#[command(after_help = BENCH)]
-pub(crate) enum BenchCommand {
-    Ops(BenchOpsFlags),
-}
-
-/// Time the operations models are made of, against the machine's memory bandwidth.
-///
-/// GFLOP/s says how fast an operation computes, GB/s how fast it moves its operands, and the share compares that
-/// with the rate at which memory can be read at all.
-#[derive(Debug, Args)]
-#[command(after_help = BENCH)]
-pub(crate) struct BenchOpsFlags {
-    /// Threads to compute on [default: the cores this process may use].
-    #[arg(long, value_name = "N", value_parser = parsed(numbers::at_least_one))]
-    pub(crate) threads: Option<usize>,
-    /// Fewer types and sizes.
-    #[arg(long)]
-    pub(crate) quick: bool,
     /// Print one JSON object.
     #[arg(long)]
     pub(crate) json: bool,

@@ -15,6 +15,8 @@ pub(crate) struct GenerationDefaults {
     pub(crate) top_k: u32,
     /// 0 keeps all.
     pub(crate) min_p: f32,
+    /// 1 changes nothing.
+    pub(crate) repetition_penalty: f32,
 }
 
 impl Default for GenerationDefaults {
@@ -24,6 +26,7 @@ impl Default for GenerationDefaults {
             top_p: 1.0,
             top_k: 0,
             min_p: 0.0,
+            repetition_penalty: 1.0,
         }
     }
 }
@@ -58,6 +61,11 @@ impl GenerationDefaults {
             top_p: number("top_p", neutral.top_p, numbers::top_p)?,
             top_k,
             min_p: number("min_p", neutral.min_p, numbers::min_p)?,
+            repetition_penalty: number(
+                "repetition_penalty",
+                neutral.repetition_penalty,
+                numbers::repetition_penalty,
+            )?,
         })
     }
 }

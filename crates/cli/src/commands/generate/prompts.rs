@@ -2,15 +2,18 @@
 
 mod lines;
 
-use super::{GenerateConfig, Settings};
+use super::Settings;
+use crate::engine::Demand;
 use crate::model::LoadedModel;
 use anyhow::{Context, Result, bail};
+use paceline::Request;
 use paceline_text::{ChatInput, ChatTemplate};
 use paceline_types::{SamplingParams, TokenId};
 use serde_json::json;
 use std::hash::{BuildHasher, RandomState};
 use std::io::Read;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 /// As the user gave them.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -25,14 +28,14 @@ pub(crate) enum PromptSource {
 
 /// What a prompt says.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Content {
+pub(crate) enum Content {
     Text(String),
     Ids(Vec<TokenId>),
 }
 
 /// One prompt with its own settings.
 #[derive(Clone, Debug)]
-pub(super) struct Prompt {
+pub(crate) struct Prompt {
     pub(super) content: Content,
     pub(super) settings: Settings,
     /// File and line, where it has them.
@@ -40,21 +43,72 @@ pub(super) struct Prompt {
 }
 
 /// A prompt ready to run.
-pub(super) struct Job {
-    pub(super) index: usize,
-    pub(super) tokens: Vec<TokenId>,
-    pub(super) params: SamplingParams,
-    pub(super) stop: Vec<String>,
-    pub(super) chat: bool,
+pub(crate) struct Job {
+    pub(crate) index: usize,
+    pub(crate) tokens: Vec<TokenId>,
+    pub(crate) params: SamplingParams,
+    /// Continuations.
+    pub(crate) n: usize,
+    pub(crate) priority: i32,
+    pub(crate) deadline: Option<Duration>,
+    pub(crate) stop: Vec<String>,
+    pub(crate) chat: bool,
+    /// What to print before the continuation.
+    pub(crate) echo: String,
     /// File and line, for messages.
-    pub(super) place: Option<String>,
+    pub(crate) place: Option<String>,
     /// What to show as its title.
-    pub(super) preview: String,
+    pub(crate) preview: String,
+}
+
+impl Job {
+    /// For the engine.
+    pub(crate) fn request(&self) -> Request {
+        Request {
+            prompt: self.tokens.clone(),
+            sampling: self.params.clone(),
+            n: Some(self.n),
+            priority: self.priority,
+            deadline: self.deadline,
+        }
+    }
+
+    /// A failure of this job, with its place if it has one.
+    pub(crate) fn failure(&self, error: anyhow::Error) -> anyhow::Error {
+        match &self.place {
+            Some(place) => error.context(place.clone()),
+            None => error,
+        }
+    }
+
+    /// Checks that the prompt leaves room for a token in sequences of `limit` tokens.
+    pub(crate) fn check_length(&self, limit: usize) -> Result<()> {
+        let tokens = self.tokens.len();
+        if tokens == 0 {
+            bail!("the prompt has no tokens; give at least one");
+        }
+        if tokens >= limit {
+            bail!(
+                "the prompt has {tokens} tokens; the context holds {limit}, one of which must be left to generate"
+            );
+        }
+        Ok(())
+    }
+}
+
+/// What these jobs ask of an engine.
+pub(crate) fn demand(jobs: &[Job]) -> Demand {
+    let length = |job: &Job| job.tokens.len().saturating_add(job.params.max_tokens);
+    Demand {
+        sequences: jobs.iter().map(|job| job.n).sum(),
+        choices: jobs.iter().map(|job| job.n).max().unwrap_or(1),
+        longest: jobs.iter().map(length).max().unwrap_or(1),
+    }
 }
 
 impl PromptSource {
     /// Reads the prompts; nothing of the model is needed, so mistakes show at once.
-    pub(super) fn read(&self) -> Result<Vec<Prompt>> {
+    pub(crate) fn read(&self) -> Result<Vec<Prompt>> {
         let one = |content| {
             vec![Prompt {
                 content,
@@ -98,15 +152,18 @@ fn read_file(path: &Path) -> Result<Vec<Prompt>> {
     Ok(prompts)
 }
 
-/// Applies the chat template and the tokenizer, and settles the sampling parameters.
-pub(super) fn prepare(
+/// Applies the chat template and the tokenizer, and settles the sampling parameters: a line's own, else the
+/// `settings`, else the model's.
+pub(crate) fn prepare(
     prompts: Vec<Prompt>,
-    config: &GenerateConfig,
     model: &LoadedModel,
+    settings: &Settings,
+    system: Option<&str>,
 ) -> Result<Vec<Job>> {
     let mut preparer = Preparer {
         model,
-        config,
+        settings,
+        system,
         template: None,
         // Short enough to be typed again.
         random_seed: RandomState::new().hash_one(0) & 0xffff_ffff,
@@ -125,7 +182,8 @@ pub(super) fn prepare(
 
 struct Preparer<'a> {
     model: &'a LoadedModel,
-    config: &'a GenerateConfig,
+    settings: &'a Settings,
+    system: Option<&'a str>,
     /// Compiled when first needed.
     template: Option<ChatTemplate>,
     random_seed: u64,
@@ -133,7 +191,7 @@ struct Preparer<'a> {
 
 impl Preparer<'_> {
     fn prepare(&mut self, index: usize, prompt: Prompt) -> Result<Job> {
-        let settings = prompt.settings.or(&self.config.settings);
+        let settings = prompt.settings.or(self.settings);
         let stop = settings.stop.clone().unwrap_or_default();
         if !stop.is_empty() {
             self.model.require_tokenizer("stop strings")?;
@@ -144,29 +202,61 @@ impl Preparer<'_> {
             Content::Text(text) => text.clone(),
             Content::Ids(ids) => format!("{} token ids", ids.len()),
         };
-        let tokens = match prompt.content {
-            Content::Ids(ids) => ids,
-            Content::Text(text) if chat => {
-                let text = self.render(&text)?;
-                self.model
-                    .require_tokenizer("a text prompt")?
-                    .encode(&text, false)?
-            }
-            Content::Text(text) => self
-                .model
-                .require_tokenizer("a text prompt")?
-                .encode(&text, true)?,
-        };
+        let (text, tokens) = self.encode(prompt.content, chat)?;
         let seed = self.random_seed.wrapping_add(index as u64);
+        let mut params = settings.params(self.model.defaults, seed);
+        for word in settings.bad_word.iter().flatten() {
+            params.bad_words.extend(self.spellings(word)?);
+        }
+        let echo = settings.echo.unwrap_or(false);
         Ok(Job {
             index,
             tokens,
-            params: settings.params(self.model.defaults, seed),
+            params,
+            n: settings.n.unwrap_or(1),
+            priority: settings.priority.unwrap_or(0),
+            deadline: settings.deadline_ms.map(Duration::from_millis),
             stop,
             chat,
+            echo: if echo { text } else { String::new() },
             place: prompt.place,
             preview,
         })
+    }
+
+    /// A prompt as text and as tokens.
+    fn encode(&mut self, content: Content, chat: bool) -> Result<(String, Vec<TokenId>)> {
+        match content {
+            Content::Ids(ids) => {
+                let text = match &self.model.tokenizer {
+                    Some(tokenizer) => tokenizer.decode(&ids, false).unwrap_or_default(),
+                    // Continued by further ids.
+                    None => ids
+                        .iter()
+                        .flat_map(|id| [id.to_string(), " ".to_owned()])
+                        .collect(),
+                };
+                Ok((text, ids))
+            }
+            Content::Text(text) => {
+                let text = if chat { self.render(&text)? } else { text };
+                let tokenizer = self.model.require_tokenizer("a text prompt")?;
+                // A template writes the special tokens itself.
+                let tokens = tokenizer.encode(&text, !chat)?;
+                Ok((text, tokens))
+            }
+        }
+    }
+
+    /// The tokens of a bad word at the start of a text and after a space, which most tokenizers spell differently.
+    fn spellings(&self, word: &str) -> Result<Vec<Vec<TokenId>>> {
+        let tokenizer = self.model.require_tokenizer("bad words")?;
+        let mut spellings = vec![
+            tokenizer.encode(word, false)?,
+            tokenizer.encode(&format!(" {}", word.trim_start()), false)?,
+        ];
+        spellings.dedup();
+        Ok(spellings)
     }
 
     /// The text of a conversation with this message.
@@ -180,7 +270,7 @@ impl Preparer<'_> {
                 self.model.source
             )
         })?;
-        let system = self.config.system.iter();
+        let system = self.system.iter();
         let system = system.map(|text| json!({ "role": "system", "content": text }));
         let user = json!({ "role": "user", "content": message });
         let input = ChatInput {

@@ -1,48 +1,40 @@
 //! What is said about a generation when it is over.
 
-use paceline_engine::{Outcome, Sampled};
+use super::prompts::Job;
+use paceline::Usage;
 use paceline_text::Tokenizer;
-use paceline_types::{FinishReason, SamplingParams, TokenId, TokenLogprobs};
+use paceline_types::{FinishReason, TokenId, TokenLogprobs};
 use serde::Serialize;
 use std::time::Duration;
 
-/// One generated token.
-#[derive(Debug)]
-pub(super) struct GeneratedToken {
-    id: TokenId,
-    logprobs: Option<TokenLogprobs>,
-}
-
-impl From<Sampled> for GeneratedToken {
-    fn from(sampled: Sampled) -> Self {
-        Self {
-            id: sampled.token,
-            logprobs: sampled.logprobs,
-        }
-    }
-}
-
-/// A finished generation.
-pub(super) struct Report {
-    pub(super) index: usize,
-    pub(super) prompt_tokens: usize,
-    pub(super) params: SamplingParams,
-    pub(super) tokens: Vec<GeneratedToken>,
-    pub(super) text: String,
-    pub(super) outcome: Outcome,
+/// A continuation that has ended.
+pub(super) struct Report<'a> {
+    pub(super) job: &'a Job,
+    pub(super) choice: usize,
+    pub(super) tokens: &'a [TokenId],
+    pub(super) logprobs: &'a [TokenLogprobs],
+    /// Of the prompt's tokens from the second on; the first continuation has them for all.
+    pub(super) prompt_logprobs: &'a [TokenLogprobs],
+    pub(super) text: &'a str,
+    pub(super) finish_reason: FinishReason,
+    pub(super) usage: Usage,
     pub(super) load_time: Duration,
 }
 
 /// The object `--json` prints.
 #[derive(Serialize)]
-pub(super) struct JsonReport<'a> {
+pub(super) struct JsonReport {
     index: usize,
+    choice: usize,
     prompt_tokens: usize,
     token_ids: Vec<TokenId>,
-    text: &'a str,
+    text: String,
     finish_reason: &'static str,
     #[serde(skip_serializing_if = "Option::is_none")]
     logprobs: Option<Vec<JsonTokenLogprobs>>,
+    /// One per token of the prompt; nothing comes before the first, so it has none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    prompt_logprobs: Option<Vec<Option<JsonTokenLogprobs>>>,
     seed: u64,
     timing: JsonTiming,
 }
@@ -68,45 +60,34 @@ struct JsonTiming {
     decode_tok_s: f64,
 }
 
-impl Report {
+impl Report<'_> {
     /// For machines.
-    pub(super) fn to_json(&self, tokenizer: Option<&Tokenizer>) -> JsonReport<'_> {
-        let asked = self.params.logprobs.is_some();
+    pub(super) fn to_json(&self, tokenizer: Option<&Tokenizer>) -> JsonReport {
+        let Job { params, tokens, .. } = self.job;
+        let prompt = params.prompt_logprobs.filter(|_| self.choice == 0);
+        let prompt = prompt.map(|_| {
+            let known = named(tokenizer, &tokens[1..], self.prompt_logprobs);
+            [None].into_iter().chain(known.into_iter().map(Some)).collect()
+        });
         JsonReport {
-            index: self.index,
-            prompt_tokens: self.prompt_tokens,
-            token_ids: self.tokens.iter().map(|token| token.id).collect(),
+            index: self.job.index,
+            choice: self.choice,
+            prompt_tokens: tokens.len(),
+            token_ids: self.tokens.to_vec(),
             // Ids printed in place of text are for people.
-            text: tokenizer.map_or("", |_| self.text.as_str()),
-            finish_reason: self.outcome.finish_reason.name(),
-            logprobs: asked.then(|| self.logprobs(tokenizer)),
-            seed: self.params.seed,
+            text: tokenizer.map_or_else(String::new, |_| format!("{}{}", self.job.echo, self.text)),
+            finish_reason: self.finish_reason.name(),
+            logprobs: params
+                .logprobs
+                .map(|_| named(tokenizer, self.tokens, self.logprobs)),
+            prompt_logprobs: prompt,
+            seed: params.seed,
             timing: JsonTiming {
                 load_ms: milliseconds(self.load_time),
-                ttft_ms: milliseconds(self.outcome.time_to_first_token),
-                decode_tok_s: round(self.outcome.decode_rate(), 100.0),
+                ttft_ms: milliseconds(self.usage.first_token),
+                decode_tok_s: round(decode_rate(&self.usage), 100.0),
             },
         }
-    }
-
-    fn logprobs(&self, tokenizer: Option<&Tokenizer>) -> Vec<JsonTokenLogprobs> {
-        let named = |token_id, logprob| JsonLogprob {
-            token_id,
-            token: token_text(tokenizer, token_id),
-            logprob,
-        };
-        let entry = |token: &GeneratedToken| {
-            let logprobs = token.logprobs.as_ref()?;
-            Some(JsonTokenLogprobs {
-                chosen: named(token.id, logprobs.chosen),
-                top: logprobs
-                    .top
-                    .iter()
-                    .map(|(id, logprob)| named(*id, *logprob))
-                    .collect(),
-            })
-        };
-        self.tokens.iter().filter_map(entry).collect()
     }
 
     /// The log-probabilities for people, one line per token.
@@ -129,36 +110,67 @@ impl Report {
             };
             format!("{}{top}", show(&entry.chosen))
         };
-        self.logprobs(tokenizer).iter().map(line).collect()
+        let prompt = named(tokenizer, &self.job.tokens[1..], self.prompt_logprobs);
+        let text = named(tokenizer, self.tokens, self.logprobs);
+        prompt.iter().chain(&text).map(line).collect()
     }
 
     /// The line that ends a run.
     pub(super) fn closing_line(&self) -> String {
-        let Outcome {
-            finish_reason,
-            tokens,
-            time_to_first_token,
-            ..
-        } = self.outcome;
-        let ended = match finish_reason {
+        let ended = match self.finish_reason {
             FinishReason::Stop => "stopped",
             FinishReason::Length => "reached the limit",
             other => other.name(),
         };
-        let choice = if self.params.temperature > 0.0 {
-            format!("seed {}", self.params.seed)
+        let params = &self.job.params;
+        let choice = if params.temperature > 0.0 {
+            format!("seed {}", params.seed)
         } else {
             "greedy".to_owned()
         };
         format!(
-            "[{} prompt + {tokens} generated tokens, {:.1} tok/s, first token after {:.0} ms, load {:.0} ms, \
-             {choice}, {ended}]",
-            self.prompt_tokens,
-            self.outcome.decode_rate(),
-            milliseconds(time_to_first_token),
+            "[{} prompt + {} generated tokens, {:.1} tok/s, first token after {:.0} ms, load {:.0} ms, {choice}, \
+             {ended}]",
+            self.job.tokens.len(),
+            self.tokens.len(),
+            decode_rate(&self.usage),
+            milliseconds(self.usage.first_token),
             milliseconds(self.load_time),
         )
     }
+}
+
+/// Tokens per second after the first; 0 when there is only one.
+fn decode_rate(usage: &Usage) -> f64 {
+    let seconds = usage.total.saturating_sub(usage.first_token).as_secs_f64();
+    if usage.completion_tokens < 2 || seconds <= 0.0 {
+        0.0
+    } else {
+        (usage.completion_tokens - 1) as f64 / seconds
+    }
+}
+
+/// Log-probabilities with the tokens they belong to.
+fn named(
+    tokenizer: Option<&Tokenizer>,
+    tokens: &[TokenId],
+    logprobs: &[TokenLogprobs],
+) -> Vec<JsonTokenLogprobs> {
+    let entry = |token_id, logprob| JsonLogprob {
+        token_id,
+        token: token_text(tokenizer, token_id),
+        logprob,
+    };
+    let both = tokens.iter().zip(logprobs);
+    both.map(|(id, logprobs)| JsonTokenLogprobs {
+        chosen: entry(*id, logprobs.chosen),
+        top: logprobs
+            .top
+            .iter()
+            .map(|(id, logprob)| entry(*id, *logprob))
+            .collect(),
+    })
+    .collect()
 }
 
 /// A token's own text; a token that is part of a character shows a replacement.

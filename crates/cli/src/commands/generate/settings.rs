@@ -1,7 +1,7 @@
 //! Sampling as far as somebody has an opinion: a line of a file, then the flags, then the model.
 
 use crate::model::GenerationDefaults;
-use paceline_types::SamplingParams;
+use paceline_types::{SamplingParams, TokenId};
 
 /// What was asked for; `None` leaves the choice to the next in line.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -12,10 +12,22 @@ pub(crate) struct Settings {
     pub(crate) top_k: Option<u32>,
     pub(crate) min_p: Option<f32>,
     pub(crate) seed: Option<u64>,
+    pub(crate) n: Option<usize>,
+    pub(crate) repetition_penalty: Option<f32>,
+    pub(crate) presence_penalty: Option<f32>,
+    pub(crate) frequency_penalty: Option<f32>,
+    pub(crate) logit_bias: Option<Vec<(TokenId, f32)>>,
+    pub(crate) bad_word: Option<Vec<String>>,
+    pub(crate) min_tokens: Option<usize>,
     pub(crate) stop: Option<Vec<String>>,
+    pub(crate) stop_token: Option<Vec<TokenId>>,
     pub(crate) ignore_eos: Option<bool>,
     pub(crate) logprobs: Option<usize>,
+    pub(crate) prompt_logprobs: Option<usize>,
     pub(crate) chat: Option<bool>,
+    pub(crate) echo: Option<bool>,
+    pub(crate) priority: Option<i32>,
+    pub(crate) deadline_ms: Option<u64>,
 }
 
 impl Settings {
@@ -28,14 +40,26 @@ impl Settings {
             top_k: self.top_k.or(others.top_k),
             min_p: self.min_p.or(others.min_p),
             seed: self.seed.or(others.seed),
+            n: self.n.or(others.n),
+            repetition_penalty: self.repetition_penalty.or(others.repetition_penalty),
+            presence_penalty: self.presence_penalty.or(others.presence_penalty),
+            frequency_penalty: self.frequency_penalty.or(others.frequency_penalty),
+            logit_bias: self.logit_bias.or_else(|| others.logit_bias.clone()),
+            bad_word: self.bad_word.or_else(|| others.bad_word.clone()),
+            min_tokens: self.min_tokens.or(others.min_tokens),
             stop: self.stop.or_else(|| others.stop.clone()),
+            stop_token: self.stop_token.or_else(|| others.stop_token.clone()),
             ignore_eos: self.ignore_eos.or(others.ignore_eos),
             logprobs: self.logprobs.or(others.logprobs),
+            prompt_logprobs: self.prompt_logprobs.or(others.prompt_logprobs),
             chat: self.chat.or(others.chat),
+            echo: self.echo.or(others.echo),
+            priority: self.priority.or(others.priority),
+            deadline_ms: self.deadline_ms.or(others.deadline_ms),
         }
     }
 
-    /// Parameters for the engine.
+    /// Parameters for the engine; bad words are still text.
     pub(crate) fn params(&self, model: GenerationDefaults, random_seed: u64) -> SamplingParams {
         let neutral = SamplingParams::default();
         SamplingParams {
@@ -43,11 +67,18 @@ impl Settings {
             top_p: self.top_p.unwrap_or(model.top_p),
             top_k: self.top_k.unwrap_or(model.top_k),
             min_p: self.min_p.unwrap_or(model.min_p),
+            repetition_penalty: self.repetition_penalty.unwrap_or(model.repetition_penalty),
+            presence_penalty: self.presence_penalty.unwrap_or(neutral.presence_penalty),
+            frequency_penalty: self.frequency_penalty.unwrap_or(neutral.frequency_penalty),
+            logit_bias: self.logit_bias.clone().unwrap_or_default(),
+            bad_words: Vec::new(),
             seed: self.seed.unwrap_or(random_seed),
+            min_tokens: self.min_tokens.unwrap_or(neutral.min_tokens),
             max_tokens: self.max_tokens.unwrap_or(neutral.max_tokens),
             ignore_eos: self.ignore_eos.unwrap_or(neutral.ignore_eos),
+            stop_tokens: self.stop_token.clone().unwrap_or_default(),
             logprobs: self.logprobs,
-            ..neutral
+            prompt_logprobs: self.prompt_logprobs,
         }
     }
 }
@@ -71,7 +102,7 @@ mod tests {
             temperature: 0.4,
             top_p: 0.5,
             top_k: 6,
-            min_p: 0.0,
+            ..GenerationDefaults::default()
         };
         let params = line.or(&flags).params(model, 9);
         assert_eq!((params.temperature, params.top_p), (0.1, 0.3));

@@ -1,5 +1,6 @@
 //! A model's description, for people and for machines.
 
+use super::memory::PlanReport;
 use crate::format::{self, Facts};
 use crate::model::LoadedModel;
 use paceline_models::Summary;
@@ -28,6 +29,9 @@ pub(super) struct ModelReport {
     /// Bytes of all tensors in the files, those this engine has no use for included.
     file_bytes: Option<u64>,
     memory: Memory,
+    /// Of an engine, where it was asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    memory_plan: Option<PlanReport>,
     draft_head: bool,
     tokenizer: Option<TokenizerReport>,
     chat_template: Option<TemplateReport>,
@@ -92,7 +96,7 @@ struct TemplateReport {
 }
 
 impl ModelReport {
-    pub(super) fn new(model: &LoadedModel, summary: &Summary) -> Self {
+    pub(super) fn new(model: &LoadedModel, summary: &Summary, memory_plan: Option<PlanReport>) -> Self {
         let Summary {
             dims,
             layers,
@@ -141,6 +145,7 @@ impl ModelReport {
                 draft_kv_bytes_per_token: memory.draft_kv_per_token,
                 state_bytes_per_request: memory.state_per_request,
             },
+            memory_plan,
             draft_head: summary.draft_head,
             tokenizer: model
                 .tokenizer

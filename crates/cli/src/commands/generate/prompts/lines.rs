@@ -7,8 +7,9 @@ use anyhow::{Context, Result, anyhow, bail};
 use paceline_types::TokenId;
 use serde_json::{Map, Value};
 
-const KEYS: &str = "prompt, prompt_ids, max_tokens, temperature, top_p, top_k, min_p, seed, stop, ignore_eos, \
-                    logprobs, chat";
+const KEYS: &str = "prompt, prompt_ids, max_tokens, temperature, top_p, top_k, min_p, seed, n, \
+                    repetition_penalty, presence_penalty, frequency_penalty, logit_bias, bad_word, min_tokens, stop, \
+                    stop_token, ignore_eos, logprobs, prompt_logprobs, chat, echo, priority, deadline_ms";
 
 /// Reads a line. Errors name the field.
 pub(super) fn parse(line: &str) -> Result<(Content, Settings)> {
@@ -47,10 +48,25 @@ fn set(settings: &mut Settings, key: &str, value: &Value) -> Result<()> {
         "top_k" => settings.top_k = Some(integer(value)?.try_into()?),
         "min_p" => settings.min_p = Some(checked(number(value)?, numbers::min_p)?),
         "seed" => settings.seed = Some(integer(value)?),
+        "n" => settings.n = Some(checked(count(value)?, numbers::choices)?),
+        "repetition_penalty" => {
+            settings.repetition_penalty = Some(checked(number(value)?, numbers::repetition_penalty)?);
+        }
+        "presence_penalty" => settings.presence_penalty = Some(checked(number(value)?, numbers::penalty)?),
+        "frequency_penalty" => settings.frequency_penalty = Some(checked(number(value)?, numbers::penalty)?),
+        "logit_bias" => settings.logit_bias = Some(biases(value)?),
+        "bad_word" => settings.bad_word = Some(strings(value)?),
+        "min_tokens" => settings.min_tokens = Some(count(value)?),
         "stop" => settings.stop = Some(strings(value)?),
+        "stop_token" if value.is_array() => settings.stop_token = Some(token_ids(value)?),
+        "stop_token" => settings.stop_token = Some(vec![token_id(value)?]),
         "ignore_eos" => settings.ignore_eos = Some(flag(value)?),
         "logprobs" => settings.logprobs = Some(checked(count(value)?, numbers::logprobs)?),
+        "prompt_logprobs" => settings.prompt_logprobs = Some(checked(count(value)?, numbers::logprobs)?),
         "chat" => settings.chat = Some(flag(value)?),
+        "echo" => settings.echo = Some(flag(value)?),
+        "priority" => settings.priority = Some(signed(value)?),
+        "deadline_ms" => settings.deadline_ms = Some(checked(integer(value)?, numbers::deadline_ms)?),
         _ => bail!("unknown; known are {KEYS}"),
     }
     Ok(())
@@ -97,15 +113,33 @@ fn number(value: &Value) -> Result<f32> {
     Ok(number as f32)
 }
 
+fn signed(value: &Value) -> Result<i32> {
+    let number = value.as_i64().and_then(|number| i32::try_from(number).ok());
+    number.with_context(|| format!("{value} is not a whole number"))
+}
+
+fn token_id(value: &Value) -> Result<TokenId> {
+    let id = value.as_u64().and_then(|id| TokenId::try_from(id).ok());
+    id.with_context(|| format!("{value} is not a token id"))
+}
+
 fn token_ids(value: &Value) -> Result<Vec<TokenId>> {
     let list = value
         .as_array()
         .with_context(|| format!("{value} is not a list of token ids"))?;
-    let id = |item: &Value| {
-        let id = item.as_u64().and_then(|id| TokenId::try_from(id).ok());
-        id.with_context(|| format!("{item} is not a token id"))
+    list.iter().map(token_id).collect()
+}
+
+/// An object of biases by token id.
+fn biases(value: &Value) -> Result<Vec<(TokenId, f32)>> {
+    let object = value
+        .as_object()
+        .with_context(|| format!("{value} is not an object such as {{\"42\": -1.5}}"))?;
+    let entry = |(id, bias): (&String, &Value)| {
+        let id = id.parse().with_context(|| format!("`{id}` is not a token id"))?;
+        Ok((id, checked(number(bias)?, numbers::bias)?))
     };
-    list.iter().map(id).collect()
+    object.iter().map(entry).collect()
 }
 
 #[cfg(test)]
@@ -115,7 +149,10 @@ mod tests {
     #[test]
     fn every_field_is_understood() {
         let line = r#"{"prompt": "x", "max_tokens": 3, "temperature": 0, "top_p": 0.5, "top_k": 4, "min_p": 0.1,
-            "seed": 5, "stop": ["a", "b"], "ignore_eos": true, "logprobs": 2, "chat": true}"#;
+            "seed": 5, "stop": ["a", "b"], "ignore_eos": true, "logprobs": 2, "chat": true, "n": 2,
+            "repetition_penalty": 1.1, "presence_penalty": -0.5, "frequency_penalty": 0.5,
+            "logit_bias": {"7": -1.5}, "bad_word": "c", "min_tokens": 1, "stop_token": [8, 9],
+            "prompt_logprobs": 0, "echo": true, "priority": -3, "deadline_ms": 250}"#;
         let (content, settings) = parse(line).unwrap();
         assert_eq!(content, Content::Text("x".to_owned()));
         let expected = Settings {
@@ -129,11 +166,24 @@ mod tests {
             ignore_eos: Some(true),
             logprobs: Some(2),
             chat: Some(true),
+            n: Some(2),
+            repetition_penalty: Some(1.1),
+            presence_penalty: Some(-0.5),
+            frequency_penalty: Some(0.5),
+            logit_bias: Some(vec![(7, -1.5)]),
+            bad_word: Some(vec!["c".to_owned()]),
+            min_tokens: Some(1),
+            stop_token: Some(vec![8, 9]),
+            prompt_logprobs: Some(0),
+            echo: Some(true),
+            priority: Some(-3),
+            deadline_ms: Some(250),
         };
         assert_eq!(settings, expected);
-        let (content, settings) = parse(r#"{"prompt_ids": [1, 2], "stop": "end"}"#).unwrap();
+        let (content, settings) = parse(r#"{"prompt_ids": [1, 2], "stop": "end", "stop_token": 4}"#).unwrap();
         assert_eq!(content, Content::Ids(vec![1, 2]));
         assert_eq!(settings.stop, Some(vec!["end".to_owned()]));
+        assert_eq!(settings.stop_token, Some(vec![4]));
     }
 
     #[test]
@@ -143,6 +193,12 @@ mod tests {
             (r#"{"prompt": "x", "max_tokens": 0}"#, "`max_tokens`"),
             (r#"{"prompt": "x", "temperature": -1}"#, "`temperature`"),
             (r#"{"prompt": "x", "top_k": 1e10}"#, "`top_k`"),
+            (r#"{"prompt": "x", "n": 0}"#, "`n`"),
+            (r#"{"prompt": "x", "logit_bias": {"x": 1}}"#, "`logit_bias`: `x`"),
+            (r#"{"prompt": "x", "logit_bias": [1]}"#, "`logit_bias`"),
+            (r#"{"prompt": "x", "presence_penalty": 3}"#, "`presence_penalty`"),
+            (r#"{"prompt": "x", "priority": 0.5}"#, "`priority`"),
+            (r#"{"prompt": "x", "deadline_ms": 0}"#, "`deadline_ms`"),
             (r#"{"prompt": "x", "tempreature": 1}"#, "`tempreature`: unknown"),
             (r#"{"prompt_ids": [1, -1]}"#, "`prompt_ids`: -1"),
             (r#"{"prompt": "x", "prompt_ids": [1]}"#, "exclude"),

@@ -1,0 +1,92 @@
+//! The flags of every command that runs a model.
+
+use super::numbers::{self, parsed};
+use crate::engine::EngineOptions;
+use crate::model::ModelSource;
+use clap::{Args, ValueEnum};
+use paceline::EngineConfig;
+use paceline_types::DType;
+
+// Plain comments on these two: a doc comment would replace the description of the command that takes them in.
+
+// Which model, and how it is put on this machine.
+#[derive(Debug, Args)]
+pub(crate) struct ModelFlags {
+    /// Folder, GGUF file, or hub id such as `org/name` or `org/name:FILE.gguf` [default: the built-in model].
+    #[arg(short, long, value_name = "MODEL", help_heading = "Model")]
+    model: Option<String>,
+    /// Element type to compute with: `auto` keeps what is stored, the others convert the matrices.
+    #[arg(long, value_name = "TYPE", default_value = "auto", help_heading = "Model")]
+    dtype: DTypeFlag,
+    /// Threads to compute on [default: the cores this process may use].
+    #[arg(long, value_name = "N", value_parser = parsed(numbers::threads), help_heading = "Model")]
+    threads: Option<usize>,
+}
+
+/// Choices of `--dtype`.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum DTypeFlag {
+    Auto,
+    F32,
+    Bf16,
+}
+
+// How the engine batches and what it may take.
+#[derive(Debug, Args)]
+pub(crate) struct EngineFlags {
+    /// Requests that run at a time [default: 16, or fewer if fewer are asked for].
+    #[arg(long, value_name = "N", value_parser = parsed(numbers::max_num_seqs), help_heading = "Engine")]
+    max_num_seqs: Option<usize>,
+    /// Tokens of a step: the next token of every running request, and prompts in what is left [default: 512].
+    #[arg(long, value_name = "N", value_parser = parsed(numbers::max_num_batched_tokens), help_heading = "Engine")]
+    max_num_batched_tokens: Option<usize>,
+    /// Longest sequence, prompt included [default: what is asked for, up to the model's limit].
+    #[arg(long, value_name = "N", value_parser = parsed(numbers::max_model_len), help_heading = "Engine")]
+    max_model_len: Option<usize>,
+    /// Tokens of a page of the cache [default: 16].
+    #[arg(long, value_name = "N", value_parser = parsed(numbers::block_size), help_heading = "Engine")]
+    block_size: Option<usize>,
+    /// Pages of the cache [default: what memory allows].
+    #[arg(long, value_name = "N", value_parser = parsed(numbers::at_least_one), help_heading = "Engine")]
+    num_blocks: Option<usize>,
+    /// Share of the available memory that may be used [default: 0.8].
+    #[arg(long, value_name = "SHARE", value_parser = parsed(numbers::share), help_heading = "Engine")]
+    memory_utilization: Option<f64>,
+    /// Compute shared beginnings of prompts again instead of keeping them.
+    #[arg(long, help_heading = "Engine")]
+    no_prefix_caching: bool,
+}
+
+impl ModelFlags {
+    /// Where the model comes from.
+    pub(crate) fn source(&self) -> ModelSource {
+        ModelSource::new(self.model.clone())
+    }
+}
+
+impl EngineFlags {
+    /// What the flags say of the engine; what they leave open keeps its default.
+    pub(crate) fn options(&self, model: &ModelFlags) -> EngineOptions {
+        let default = EngineConfig::default();
+        EngineOptions {
+            max_num_seqs: self.max_num_seqs,
+            config: EngineConfig {
+                threads: model.threads.unwrap_or(default.threads),
+                dtype: match model.dtype {
+                    DTypeFlag::Auto => None,
+                    DTypeFlag::F32 => Some(DType::F32),
+                    DTypeFlag::Bf16 => Some(DType::BF16),
+                },
+                max_num_batched_tokens: self
+                    .max_num_batched_tokens
+                    .unwrap_or(default.max_num_batched_tokens),
+                block_size: self.block_size.unwrap_or(default.block_size),
+                num_blocks: self.num_blocks,
+                max_model_len: self.max_model_len,
+                memory_utilization: self.memory_utilization.unwrap_or(default.memory_utilization),
+                prefix_caching: !self.no_prefix_caching,
+                ..default
+            },
+        }
+    }
+}
