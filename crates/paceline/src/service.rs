@@ -211,8 +211,9 @@ impl<R: StepRunner, C: Clock> Service<R, C> {
             finished += u64::from(delivery.finish.is_some());
             self.deliver(delivery);
         }
-        self.catch_up();
+        // Before the events go out, so that whoever has seen a request's end finds it in the numbers.
         self.publish(tokens, finished, stepped.collected);
+        self.catch_up();
     }
 
     fn deliver(&mut self, delivery: Delivery) {
