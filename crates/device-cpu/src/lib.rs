@@ -10,12 +10,15 @@ mod caches;
 mod checks;
 mod cpu;
 mod enqueue;
+#[cfg(all(test, loom))]
+mod interleavings;
 mod ops;
 mod philox;
 mod pool;
 mod simd;
 mod storage;
 mod stream;
+mod sync;
 mod weight;
 
 pub use caches::{CpuKvCache, CpuStateCache};

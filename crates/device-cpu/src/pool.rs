@@ -6,29 +6,31 @@
 //! then park, and so does the caller.
 
 use crate::simd::Instructions;
+use crate::sync::{
+    AtomicBool, AtomicU64, AtomicUsize, JoinHandle, Mutex, Thread, UnsafeCell, fence, spin_loop, thread,
+};
 use std::any::Any;
-use std::cell::UnsafeCell;
-use std::hint::spin_loop;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
-use std::thread::{self, JoinHandle, Thread};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, PoisonError};
 
 /// Pauses before a waiting thread parks: some tens of microseconds, longer than the gap between two
 /// operations of a step and shorter than a scheduling slice.
-const SPINS: u32 = 2_000;
+const SPINS: u32 = if cfg!(loom) { 0 } else { 2_000 };
 
 /// A job is open: workers may join it.
 const OPEN: u64 = 1 << 31;
+/// The caller is parked, or about to be, until no worker is inside.
+const AWAITED: u64 = 1 << 30;
 /// Workers inside the job.
-const ACTIVE: u64 = OPEN - 1;
+const ACTIVE: u64 = AWAITED - 1;
 /// Distinguishes successive jobs.
 const EPOCH: u64 = 1 << 32;
 
 type Piece<'a> = dyn Fn(usize, usize) + Sync + 'a;
 
 struct Shared {
-    /// Epoch, open flag and number of active workers in one word, so that joining is one atomic step.
+    /// Epoch, flags and number of active workers in one word, so that joining and leaving are one atomic step each.
     state: AtomicU64,
     next: AtomicUsize,
     pieces: AtomicUsize,
@@ -37,7 +39,6 @@ struct Shared {
     panic: Mutex<Option<Box<dyn Any + Send>>>,
     stopping: AtomicBool,
     workers_parked: Vec<AtomicBool>,
-    caller_parked: AtomicBool,
     caller: UnsafeCell<Option<Thread>>,
 }
 
@@ -66,7 +67,6 @@ impl Pool {
             panic: Mutex::new(None),
             stopping: AtomicBool::new(false),
             workers_parked: (0..extra).map(|_| AtomicBool::new(false)).collect(),
-            caller_parked: AtomicBool::new(false),
             caller: UnsafeCell::new(None),
         });
         let workers = (0..extra)
@@ -124,17 +124,18 @@ impl Pool {
         let pointer = unsafe { std::mem::transmute::<*const Piece<'_>, *const Piece<'static>>(pointer) };
         // SAFETY: the last job is closed and no worker is active, so nobody reads these cells.
         unsafe {
-            *shared.job.get() = Some(pointer);
-            *shared.caller.get() = Some(thread::current());
+            shared.job.with_mut(|job| *job = Some(pointer));
+            shared.caller.with_mut(|caller| *caller = Some(thread::current()));
         }
         shared.pieces.store(pieces, Ordering::Relaxed);
         shared.next.store(0, Ordering::Relaxed);
         let epoch = (shared.state.load(Ordering::Relaxed) / EPOCH).wrapping_add(1);
-        shared
-            .state
-            .store(epoch.wrapping_mul(EPOCH) | OPEN, Ordering::SeqCst);
+        let opened = epoch.wrapping_mul(EPOCH) | OPEN;
+        shared.state.store(opened, Ordering::Release);
+        // Either a worker that parks sees the job, or it is seen here: see `park`.
+        fence(Ordering::SeqCst);
         for (parked, worker) in shared.workers_parked.iter().zip(&self.workers) {
-            if parked.load(Ordering::SeqCst) {
+            if parked.load(Ordering::Relaxed) {
                 worker.thread().unpark();
             }
         }
@@ -143,19 +144,18 @@ impl Pool {
     /// Lets no further worker in and waits for those inside.
     fn close(&self) {
         let shared = &*self.shared;
-        shared.state.fetch_and(!OPEN, Ordering::SeqCst);
-        let mut spins = 0;
-        while shared.state.load(Ordering::SeqCst) & ACTIVE != 0 {
-            if spins < SPINS {
-                spins += 1;
-                spin_loop();
-                continue;
+        shared.state.fetch_and(!OPEN, Ordering::AcqRel);
+        for _ in 0..SPINS {
+            if shared.state.load(Ordering::Acquire) & ACTIVE == 0 {
+                return;
             }
-            shared.caller_parked.store(true, Ordering::SeqCst);
-            if shared.state.load(Ordering::SeqCst) & ACTIVE != 0 {
-                thread::park();
-            }
-            shared.caller_parked.store(false, Ordering::SeqCst);
+            spin_loop();
+        }
+        // The last worker to leave sees the flag in the word that it counts itself out of.
+        let mut state = shared.state.fetch_or(AWAITED, Ordering::AcqRel);
+        while state & ACTIVE != 0 {
+            thread::park();
+            state = shared.state.load(Ordering::Acquire);
         }
     }
 }
@@ -174,14 +174,14 @@ impl Shared {
 
     /// Joins the open job if there is one newer than `seen`; returns its epoch.
     fn join(&self, seen: u64) -> Option<u64> {
-        let mut state = self.state.load(Ordering::SeqCst);
+        let mut state = self.state.load(Ordering::Acquire);
         loop {
             if state & OPEN == 0 || state / EPOCH == seen {
                 return None;
             }
             match self
                 .state
-                .compare_exchange_weak(state, state + 1, Ordering::SeqCst, Ordering::SeqCst)
+                .compare_exchange_weak(state, state + 1, Ordering::AcqRel, Ordering::Acquire)
             {
                 Ok(_) => return Some(state / EPOCH),
                 Err(now) => state = now,
@@ -191,10 +191,10 @@ impl Shared {
 
     fn leave(&self) {
         // SAFETY: this worker is still active, so the cell is not being written.
-        let caller = unsafe { (*self.caller.get()).clone() };
-        let before = self.state.fetch_sub(1, Ordering::SeqCst);
+        let caller = self.caller.with(|caller| unsafe { (*caller).clone() });
+        let before = self.state.fetch_sub(1, Ordering::AcqRel);
         if before & ACTIVE == 1
-            && self.caller_parked.load(Ordering::SeqCst)
+            && before & AWAITED != 0
             && let Some(caller) = caller
         {
             caller.unpark();
@@ -205,12 +205,14 @@ impl Shared {
 fn work(shared: &Shared, index: usize) {
     let mut seen = 0;
     let mut spins = 0;
-    while !shared.stopping.load(Ordering::SeqCst) {
+    while !shared.stopping.load(Ordering::Acquire) {
         if let Some(epoch) = shared.join(seen) {
             seen = epoch;
             spins = 0;
             // SAFETY: joined, so the job stays valid until `leave`.
-            let piece = unsafe { &*(*shared.job.get()).expect("an open job has its pieces") };
+            let piece = shared
+                .job
+                .with(|job| unsafe { &*(*job).expect("an open job has its pieces") });
             if let Err(panic) = catch_unwind(AssertUnwindSafe(|| shared.claim_pieces(piece, index + 1))) {
                 let mut first = shared.panic.lock().unwrap_or_else(PoisonError::into_inner);
                 first.get_or_insert(panic);
@@ -227,18 +229,20 @@ fn work(shared: &Shared, index: usize) {
 
 fn park(shared: &Shared, index: usize, seen: u64) {
     let parked = &shared.workers_parked[index];
-    parked.store(true, Ordering::SeqCst);
-    let state = shared.state.load(Ordering::SeqCst);
+    parked.store(true, Ordering::Relaxed);
+    // Either the caller of the next job sees this worker, or the job is seen here: see `open`.
+    fence(Ordering::SeqCst);
+    let state = shared.state.load(Ordering::Relaxed);
     let new_job = state & OPEN != 0 && state / EPOCH != seen;
-    if !new_job && !shared.stopping.load(Ordering::SeqCst) {
+    if !new_job && !shared.stopping.load(Ordering::Relaxed) {
         thread::park();
     }
-    parked.store(false, Ordering::SeqCst);
+    parked.store(false, Ordering::Relaxed);
 }
 
 impl Drop for Pool {
     fn drop(&mut self) {
-        self.shared.stopping.store(true, Ordering::SeqCst);
+        self.shared.stopping.store(true, Ordering::Release);
         for worker in self.workers.drain(..) {
             worker.thread().unpark();
             // A worker catches the panics of pieces, so joining cannot fail in a way worth reporting.
@@ -247,7 +251,7 @@ impl Drop for Pool {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
 

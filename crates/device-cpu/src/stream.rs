@@ -2,16 +2,15 @@
 
 use crate::pool::Pool;
 use crate::simd::Instructions;
+use crate::sync::{JoinHandle, Mutex, Receiver, SyncSender, sync_channel, thread};
 use paceline_device::{DeviceError, Pending};
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
-use std::sync::{Arc, Mutex, PoisonError};
-use std::thread::{self, JoinHandle};
+use std::sync::{Arc, PoisonError};
 
 /// Commands that may wait for the stream. A step is one command, so this is far beyond any pipeline depth;
 /// a host that enqueues single operations faster than they run is held back here.
-const QUEUE: usize = 8_192;
+const QUEUE: usize = if cfg!(loom) { 2 } else { 8_192 };
 
 /// An operation with its operands; it can run any number of times.
 pub(crate) type Op = Arc<dyn Fn(&Pool) + Send + Sync>;

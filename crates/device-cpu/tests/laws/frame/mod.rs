@@ -280,7 +280,11 @@ fn interpret(bench: &mut Bench, plans: &mut [Plan], slot: usize, draw: &Draw) ->
     let fresh_start = own.generation == 0 || draw.act == 0 || (bench.finished(slot) && draw.act < 6);
     let mut admission = None;
     if fresh_start {
-        let cached = if draw.act.is_multiple_of(2) { 0 } else { draw.planned };
+        let cached = if draw.act.is_multiple_of(2) {
+            0
+        } else {
+            draw.planned
+        };
         plans[slot] = Plan {
             generation: own.generation + 1,
             next: cached,
