@@ -2,10 +2,11 @@
 
 use crate::pool::Pool;
 use crate::simd::Instructions;
-use crate::sync::{JoinHandle, Mutex, Receiver, SyncSender, sync_channel, thread};
+use crate::sync::{JoinHandle, Mutex, Receiver, SyncSender, receive, sync_channel, thread};
 use paceline_device::{DeviceError, Pending};
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, PoisonError};
 
 /// Commands that may wait for the stream. A step is one command, so this is far beyond any pipeline depth;
@@ -30,6 +31,8 @@ pub(crate) struct Stream {
     capture: Mutex<Option<Vec<Op>>>,
     thread: Option<JoinHandle<()>>,
     threads: usize,
+    /// How long the last read was waited for, in nanoseconds.
+    last_wait: Arc<AtomicU64>,
 }
 
 impl Stream {
@@ -45,6 +48,7 @@ impl Stream {
             capture: Mutex::new(None),
             thread: Some(thread),
             threads,
+            last_wait: Arc::default(),
         }
     }
 
@@ -141,6 +145,7 @@ fn message(panic: &(dyn Any + Send)) -> String {
 /// A read in flight on the CPU device.
 pub struct CpuRead<T> {
     result: Receiver<Result<Vec<T>, DeviceError>>,
+    last_wait: Arc<AtomicU64>,
 }
 
 impl<T: Send + 'static> CpuRead<T> {
@@ -155,14 +160,16 @@ impl<T: Send + 'static> CpuRead<T> {
             // The reader may have gone away; then nobody wants the value.
             let _ = sender.send(value);
         });
-        Self { result }
+        Self {
+            result,
+            last_wait: Arc::clone(&stream.last_wait),
+        }
     }
 }
 
 impl<T> Pending<Vec<T>> for CpuRead<T> {
     fn wait(self) -> Result<Vec<T>, DeviceError> {
-        self.result
-            .recv()
-            .unwrap_or_else(|_| Err(DeviceError::Failed("the stream ended".to_owned())))
+        receive(&self.result, &self.last_wait)
+            .unwrap_or_else(|| Err(DeviceError::Failed("the stream ended".to_owned())))
     }
 }

@@ -14,6 +14,36 @@ mod plain {
     pub(crate) use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
     pub(crate) use std::thread::{self, JoinHandle, Thread};
 
+    use std::sync::atomic::Ordering;
+    use std::sync::mpsc::TryRecvError;
+    use std::time::{Duration, Instant};
+
+    /// Shortest and longest time between two looks at a value that is not there yet.
+    const NAPS: (Duration, Duration) = (Duration::from_micros(20), Duration::from_millis(1));
+
+    /// Waits for a value by looking for it after short sleeps. A parked reader would have to be woken by the sender,
+    /// a system call between two steps of the stream; this way the stream just goes on. `last_ns` remembers how long
+    /// the last wait took: the first sleep covers most of it, so that few looks are in vain. `None`: the sender is
+    /// gone.
+    pub(crate) fn receive<T>(receiver: &Receiver<T>, last_ns: &AtomicU64) -> Option<T> {
+        let start = Instant::now();
+        let mut nap = Duration::from_nanos(last_ns.load(Ordering::Relaxed)) * 3 / 4;
+        let mut slept = false;
+        loop {
+            match receiver.try_recv() {
+                Ok(value) if slept => {
+                    last_ns.store(start.elapsed().as_nanos() as u64, Ordering::Relaxed);
+                    return Some(value);
+                }
+                Ok(value) => return Some(value),
+                Err(TryRecvError::Disconnected) => return None,
+                Err(TryRecvError::Empty) => thread::sleep(nap.clamp(NAPS.0, NAPS.1)),
+            }
+            slept = true;
+            nap = start.elapsed() / 16;
+        }
+    }
+
     /// [`std::cell::UnsafeCell`] with accesses that a model checker can watch.
     pub(crate) struct UnsafeCell<T>(std::cell::UnsafeCell<T>);
 
@@ -90,6 +120,11 @@ mod modelled {
             self.0.changed.notify_all();
             Ok(())
         }
+    }
+
+    /// Waits for a value; how is of no matter to the model.
+    pub(crate) fn receive<T>(receiver: &Receiver<T>, _last_ns: &std::sync::atomic::AtomicU64) -> Option<T> {
+        receiver.recv().ok()
     }
 
     impl<T> Receiver<T> {
