@@ -43,11 +43,11 @@ pub enum RequestError {
     /// Too many stop tokens, biases and bad words.
     #[error(transparent)]
     Lists(#[from] ListsTooLong),
-    /// As many requests wait as may wait.
-    #[error("the queue is full: {waiting} requests wait; try again later")]
+    /// No more requests are taken in for now.
+    #[error("the queue is full: {open} requests are running or waiting; try again later")]
     QueueFull {
         /// How many.
-        waiting: usize,
+        open: usize,
     },
     /// The engine has stopped.
     #[error("the engine has stopped: {0}")]

@@ -54,7 +54,7 @@ impl Handle {
         let open = self.shared.open.fetch_add(request.count(), Ordering::Relaxed);
         if open + request.count() > self.max_open {
             self.shared.open.fetch_sub(request.count(), Ordering::Relaxed);
-            return Err(RequestError::QueueFull { waiting: open });
+            return Err(RequestError::QueueFull { open });
         }
         let (events, receiver) = async_channel::bounded(EVENTS);
         let cancelled = Arc::new(AtomicBool::new(false));
@@ -74,7 +74,7 @@ impl Handle {
             Err(error) => {
                 self.shared.open.fetch_sub(choices, Ordering::Relaxed);
                 Err(match error {
-                    TrySendError::Full(_) => RequestError::QueueFull { waiting: open },
+                    TrySendError::Full(_) => RequestError::QueueFull { open },
                     TrySendError::Disconnected(_) => {
                         let reason = self.shared.stop_reason();
                         RequestError::Stopped(reason.unwrap_or_else(|| "it has ended".to_owned()))

@@ -221,7 +221,7 @@ fn a_full_queue_is_an_error_and_the_engine_goes_on() {
         .map(|i| handle.generate(request(5, i, 300)).unwrap())
         .collect();
     let refused = handle.generate(request(5, 9, 4)).err().unwrap();
-    assert_eq!(refused, RequestError::QueueFull { waiting: 4 });
+    assert_eq!(refused, RequestError::QueueFull { open: 4 });
     assert!(refused.to_string().contains("try again later"));
     drop(open);
     wait_until_free(&handle, 4);

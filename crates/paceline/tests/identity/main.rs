@@ -3,14 +3,16 @@
 //! A case is a model, a way to run it (depth, batch, budget, block size, threads, caching, pages) and requests that
 //! arrive, share beginnings, and are cancelled at given steps. Every request that ends by itself must have given
 //! exactly what it gives alone in a plain loop; a cancelled one a beginning of it. The default run has 200 cases,
-//! `PACELINE_TEST_LONG=1` has 2000; a failing case is shrunk and printed.
+//! `PACELINE_TEST_LONG=1` has 2000; a failing case is shrunk and printed with its seed, and `PACELINE_TEST_SEED`
+//! runs the cases of a seed again.
 
 mod case;
 mod run;
 
 use case::{Case, any_case};
-use proptest::test_runner::{Config, TestCaseError, TestError, TestRunner};
+use proptest::test_runner::{Config, RngAlgorithm, TestCaseError, TestError, TestRng, TestRunner};
 use run::{Bench, Ending};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 fn cases() -> u32 {
     if std::env::var_os("PACELINE_TEST_LONG").is_some_and(|value| value == "1") {
@@ -18,6 +20,19 @@ fn cases() -> u32 {
     } else {
         200
     }
+}
+
+/// The seed to run again, or one that no run had before.
+fn seed() -> u64 {
+    let given = std::env::var("PACELINE_TEST_SEED")
+        .ok()
+        .and_then(|text| text.parse().ok());
+    let clock = || {
+        SystemTime::now()
+            .duration_since(UNIX_EPOCH)
+            .map_or(1, |time| time.as_nanos() as u64)
+    };
+    given.unwrap_or_else(clock)
 }
 
 #[test]
@@ -29,10 +44,14 @@ fn every_request_gets_what_it_gets_alone() {
         failure_persistence: None,
         ..Config::default()
     };
-    let outcome = TestRunner::new(config).run(&any_case(), |case| check(&bench, &case));
+    let seed = seed();
+    let mut bytes = [0; 32];
+    bytes[..8].copy_from_slice(&seed.to_le_bytes());
+    let rng = TestRng::from_seed(RngAlgorithm::ChaCha, &bytes);
+    let outcome = TestRunner::new_with_rng(config, rng).run(&any_case(), |case| check(&bench, &case));
     match outcome {
         Ok(()) => println!("{} requests compared in {} cases", bench.compared(), cases()),
-        Err(TestError::Fail(why, case)) => panic!("{why}\nshrunk case: {case:#?}"),
+        Err(TestError::Fail(why, case)) => panic!("seed {seed}: {why}\nshrunk case: {case:#?}"),
         Err(other) => panic!("{other}"),
     }
     assert!(bench.compared() > u64::from(cases()), "requests were compared");
