@@ -1,6 +1,6 @@
 //! What the scheduler costs the host per decode step, by running requests and by context length.
 //!
-//! `cargo run --release -p paceline-schedule --example host_cost`. Under an instruction counter, give one pair
+//! `cargo run --release -p paceline-schedule --example scheduler_cost`. Under an instruction counter, give one pair
 //! of numbers, running requests and context length, to run that case alone.
 
 use paceline_schedule::{NewRequest, RecurrentConfig, RequestId, Scheduler, SchedulerConfig};
