@@ -25,9 +25,6 @@ pub struct ModelDims {
     pub tied: bool,
 }
 
-/// The output matrix and what is done to its results.
-pub type Head<B> = Linear<B>;
-
 /// A whole model on a device.
 pub struct Decoder<B: Backend> {
     /// Sizes.
@@ -45,7 +42,7 @@ pub struct Decoder<B: Backend> {
     /// After the last block.
     pub norm: Norm<B>,
     /// Hidden states to logits.
-    pub head: Head<B>,
+    pub head: Linear<B>,
     /// The draft head of the checkpoint.
     pub mtp: Option<Mtp<B>>,
     /// What was loaded.

@@ -17,7 +17,7 @@ mod registry;
 mod summary;
 
 pub use config::Config;
-pub use decoder::{CacheSizes, Caches, Decoder, Forward, Head, ModelDims};
+pub use decoder::{CacheSizes, Caches, Decoder, Forward, ModelDims};
 pub use error::ModelError;
 pub use loader::{LoadStats, Loader};
 pub use mtp::Mtp;

@@ -7,7 +7,7 @@ use paceline_device::{
     Workspace,
 };
 use paceline_models::{CacheSizes, Caches, Decoder, Forward, ModelError};
-use paceline_types::{TokenId, TokenLogprobs};
+use paceline_types::TokenId;
 use std::collections::HashMap;
 
 /// How much a stepper is built for.
@@ -117,11 +117,6 @@ impl<B: Backend> Stepper<B> {
         &self.model
     }
 
-    /// The bounds of a step.
-    pub fn limits(&self) -> StepLimits {
-        self.tables.limits
-    }
-
     /// Enqueues a step. Never waits for the device.
     pub fn submit(&mut self, program: Program, rows: &[StepRow<'_>]) -> Result<(), DeviceError> {
         let shape = self.write_tables(program, rows);
@@ -137,26 +132,6 @@ impl<B: Backend> Stepper<B> {
     pub fn sampled(&self, count: usize) -> Result<Vec<TokenId>, DeviceError> {
         let tokens = self.backend.read(&self.sampled, count).wait()?;
         Ok(tokens.into_iter().map(|token| token as TokenId).collect())
-    }
-
-    /// Waits for the log-probabilities of the last step's first `asked.len()` rows, with so many alternatives.
-    pub fn logprobs(&self, asked: &[usize]) -> Result<Vec<TokenLogprobs>, DeviceError> {
-        let floats = self
-            .backend
-            .read(&self.logprobs, asked.len() * SAMPLE_FLOATS)
-            .wait()?;
-        let decode = |(row, count): (&[f32], &usize)| TokenLogprobs {
-            chosen: row[0],
-            top: row[1..=2 * count]
-                .chunks_exact(2)
-                .map(|pair| (pair[0].to_bits(), pair[1]))
-                .collect(),
-        };
-        Ok(floats
-            .chunks_exact(SAMPLE_FLOATS)
-            .zip(asked)
-            .map(decode)
-            .collect())
     }
 
     /// Waits for the last step's logits, row by row.
