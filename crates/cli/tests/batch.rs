@@ -158,7 +158,15 @@ fn a_line_the_engine_refuses_is_named() {
 
 #[test]
 fn statistics_tell_memory_and_steps() {
-    let output = run(&["generate", "--prompt", "The fox", "--max-tokens", "8", "--stats"]);
+    let output = run(&[
+        "generate",
+        "--prompt",
+        "The fox",
+        "--max-tokens",
+        "8",
+        "--ignore-eos",
+        "--stats",
+    ]);
     let notes = stderr(&output);
     for part in [
         "KV pages",
@@ -186,6 +194,7 @@ fn a_trace_has_a_host_and_a_device_track() {
         "The fox",
         "--max-tokens",
         "8",
+        "--ignore-eos",
         "--trace",
         path,
     ]);
