@@ -2,7 +2,7 @@
 
 use crate::event::Event;
 use crate::request::{Bounds, Request};
-use crate::service::{Intake, Job};
+use crate::service::Job;
 use crate::{MemoryPlan, RequestError, Stats, trace};
 use async_channel::Receiver;
 use futures_core::Stream;
@@ -40,7 +40,7 @@ impl Shared {
 /// and ends.
 #[derive(Clone)]
 pub struct Handle {
-    pub(crate) intake: SyncSender<Intake>,
+    pub(crate) intake: SyncSender<Job>,
     pub(crate) shared: Arc<Shared>,
     pub(crate) bounds: Arc<Bounds>,
     pub(crate) memory: MemoryPlan,
@@ -65,7 +65,7 @@ impl Handle {
             cancelled: Arc::clone(&cancelled),
             arrived: Instant::now(),
         };
-        match self.intake.try_send(Intake::Job(Box::new(job))) {
+        match self.intake.try_send(job) {
             Ok(()) => Ok(Generation {
                 events: Box::pin(receiver),
                 cancelled,

@@ -21,12 +21,6 @@ const TRACE_STEPS: usize = 1 << 20;
 /// How long the idle engine sleeps before it looks again for readers that have caught up.
 const CATCH_UP: Duration = Duration::from_millis(2);
 
-/// Something for the engine's thread.
-pub(crate) enum Intake {
-    /// A request.
-    Job(Box<Job>),
-}
-
 /// A request on its way in.
 pub(crate) struct Job {
     pub(crate) request: Request,
@@ -53,7 +47,7 @@ struct Client {
 pub(crate) struct Service<R: StepRunner, C: Clock> {
     pub(crate) pipeline: Pipeline<R, C>,
     pub(crate) clock: C,
-    pub(crate) intake: Receiver<Intake>,
+    pub(crate) intake: Receiver<Job>,
     pub(crate) shared: Arc<Shared>,
     pub(crate) bounds: Arc<Bounds>,
     pub(crate) tracing: bool,
@@ -67,7 +61,7 @@ impl<R: StepRunner, C: Clock> Service<R, C> {
     pub(crate) fn new(
         pipeline: Pipeline<R, C>,
         clock: C,
-        intake: Receiver<Intake>,
+        intake: Receiver<Job>,
         (shared, bounds): (Arc<Shared>, Arc<Bounds>),
         tracing: bool,
     ) -> Self {
@@ -115,7 +109,7 @@ impl<R: StepRunner, C: Clock> Service<R, C> {
         let mut next = first;
         loop {
             match next {
-                Ok(Intake::Job(job)) => self.admit(&job),
+                Ok(job) => self.admit(&job),
                 Err(TryRecvError::Empty) => break,
                 Err(TryRecvError::Disconnected) => {
                     open = false;
@@ -127,11 +121,11 @@ impl<R: StepRunner, C: Clock> Service<R, C> {
         open
     }
 
-    fn poll(&self) -> Result<Intake, TryRecvError> {
+    fn poll(&self) -> Result<Job, TryRecvError> {
         self.intake.try_recv()
     }
 
-    fn wait(&self) -> Result<Intake, TryRecvError> {
+    fn wait(&self) -> Result<Job, TryRecvError> {
         if self.leaving.is_empty() {
             return self.intake.recv().map_err(|_| TryRecvError::Disconnected);
         }
