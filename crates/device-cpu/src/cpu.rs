@@ -8,9 +8,9 @@ use crate::storage::{CpuBuffer, CpuTensor, Storage};
 use crate::stream::{CpuRead, Op, Stream};
 use crate::weight::CpuWeight;
 use paceline_device::{
-    Accept, Activation, AddNorm, Attention, Backend, CausalConv, DeltaRule, DeviceError, Element, Epilogue,
-    Experts, GatedNorm, KeyValueStore, KvShape, Prepare, Router, Rows, Sample, StateShape, StateSpace,
-    WeightPart,
+    Accept, Activation, AddNorm, Attention, Backend, CausalConv, ClearKv, DeltaRule, DeviceError, Element,
+    Epilogue, Experts, GatedNorm, KeyValueStore, KvShape, Prepare, PrepareDrafts, ProposeNgram, Router, Rows,
+    Sample, StateShape, StateSpace, TakeDrafts, WeightPart,
 };
 use paceline_types::DType;
 use std::ops::Range;
@@ -290,6 +290,26 @@ impl Backend for Cpu {
 
     fn accept(&self, args: Accept<'_, Self>) {
         self.enqueue_accept(&args);
+    }
+
+    fn propose_ngram(&self, args: ProposeNgram<'_, Self>) {
+        self.enqueue_propose_ngram(&args);
+    }
+
+    fn prepare_drafts(&self, args: PrepareDrafts<'_, Self>) {
+        self.enqueue_prepare_drafts(&args);
+    }
+
+    fn take_drafts(&self, args: TakeDrafts<'_, Self>) {
+        self.enqueue_take_drafts(&args);
+    }
+
+    fn clear_kv(&self, args: ClearKv<'_, Self>) {
+        self.enqueue_clear_kv(&args);
+    }
+
+    fn spread(&self, x: &CpuTensor, columns: &CpuBuffer<i32>, out: &mut CpuTensor) {
+        self.enqueue_spread(x, columns, out);
     }
 
     fn timestamp(&self, record: &CpuBuffer<i32>, at: usize) {

@@ -272,6 +272,15 @@ pub struct Experts<'a, B: Backend> {
     pub out: &'a mut B::Tensor,
 }
 
+/// The text before a sampled position.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SampledText {
+    /// The history and the step's tokens.
+    Step,
+    /// The history, the slot's newest token and its drafts so far.
+    Drafts,
+}
+
 /// Arguments of [`Backend::sample`].
 ///
 /// Greedy rows take the largest logit, the lowest id among equals. Other rows divide by the temperature, drop
@@ -286,6 +295,8 @@ pub struct Sample<'a, B: Backend> {
     pub step: &'a StepTables<B>,
     /// The slots, for penalties, biases, bad words and stop tokens; `None` leaves those out.
     pub slots: Option<&'a SlotTable<B>>,
+    /// What those options take for the text before a row.
+    pub text: SampledText,
     /// `[S]`, the chosen tokens.
     pub tokens: &'a B::Buffer<i32>,
     /// `[S, SAMPLE_FLOATS]`, written for rows that ask for log-probabilities.

@@ -4,7 +4,10 @@ use crate::args::{
     Activation, AddNorm, Attention, CausalConv, DeltaRule, Epilogue, Experts, GatedNorm, KeyValueStore,
     Router, Sample, StateSpace,
 };
-use crate::{Accept, DeviceError, KvShape, Prepare, Rows, StateShape, WeightPart};
+use crate::{
+    Accept, ClearKv, DeviceError, KvShape, Prepare, PrepareDrafts, ProposeNgram, Rows, StateShape,
+    TakeDrafts, WeightPart,
+};
 use paceline_types::DType;
 
 /// A type that device buffers can hold.
@@ -172,6 +175,16 @@ pub trait Backend: Clone + Send + Sync + 'static {
     fn prepare(&self, args: Prepare<'_, Self>);
     /// Counts accepted drafts, advances the slots and writes the record.
     fn accept(&self, args: Accept<'_, Self>);
+    /// Drafts from the slots' own texts.
+    fn propose_ngram(&self, args: ProposeNgram<'_, Self>);
+    /// Lays out a pass of a neural drafter.
+    fn prepare_drafts(&self, args: PrepareDrafts<'_, Self>);
+    /// Gives the tokens that a pass chose to the slots as drafts.
+    fn take_drafts(&self, args: TakeDrafts<'_, Self>);
+    /// Zeroes the keys and values of tokens that a drafter does not see.
+    fn clear_kv(&self, args: ClearKv<'_, Self>);
+    /// `out[s] = -∞`, but `out[s][columns[i]] = x[s][i]`.
+    fn spread(&self, x: &Self::Tensor, columns: &Self::Buffer<i32>, out: &mut Self::Tensor);
     /// Writes the device clock in nanoseconds to two words of a record, low word first.
     fn timestamp(&self, record: &Self::Buffer<i32>, at: usize);
 }

@@ -7,6 +7,7 @@
 
 mod args;
 mod backend;
+mod drafts;
 mod error;
 mod host_map;
 mod recorder;
@@ -17,9 +18,10 @@ mod workspace;
 
 pub use args::{
     Activation, AddNorm, Attention, CausalConv, DeltaRule, Epilogue, Experts, GateOrder, GatedNorm, HeadMap,
-    HeadNorms, KeyValueStore, MoeRouting, RouteScores, Router, Sample, StateSpace,
+    HeadNorms, KeyValueStore, MoeRouting, RouteScores, Router, Sample, SampledText, StateSpace,
 };
 pub use backend::{Backend, Element, Pending};
+pub use drafts::{ClearKv, DraftPass, NgramIndex, PrepareDrafts, ProposeNgram, TakeDrafts};
 pub use error::DeviceError;
 pub use host_map::HostMap;
 pub use recorder::{Recorder, RecorderBuffer, RecorderCache, RecorderTensor, RecorderWeight};

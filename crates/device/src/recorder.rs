@@ -4,7 +4,10 @@ use crate::args::{
     Activation, AddNorm, Attention, CausalConv, DeltaRule, Epilogue, Experts, GatedNorm, KeyValueStore,
     RouteScores, Router, Sample, StateSpace,
 };
-use crate::{Accept, Backend, DeviceError, Element, KvShape, Pending, Prepare, Rows, StateShape, WeightPart};
+use crate::{
+    Accept, Backend, ClearKv, DeviceError, Element, KvShape, Pending, Prepare, PrepareDrafts, ProposeNgram,
+    Rows, StateShape, TakeDrafts, WeightPart,
+};
 use paceline_types::DType;
 use std::fmt;
 use std::ops::Range;
@@ -345,8 +348,8 @@ impl Backend for Recorder {
     fn sample(&self, a: Sample<'_, Self>) {
         let slots = optional(a.slots.map(|slots| &slots.state));
         self.record(format!(
-            "sample {} {} {slots} -> {} {}",
-            a.logits, a.step.sampling, a.tokens, a.logprobs
+            "sample {} {} {slots} {:?} -> {} {}",
+            a.logits, a.step.sampling, a.text, a.tokens, a.logprobs
         ));
     }
 
@@ -364,6 +367,46 @@ impl Backend for Recorder {
             "accept {} {} {} -> {}",
             a.plan, a.slots.state, a.tokens, a.record
         ));
+    }
+
+    fn propose_ngram(&self, a: ProposeNgram<'_, Self>) {
+        self.record(format!(
+            "propose_ngram {} {} {}..={} chain {} -> {}",
+            a.plan, a.index.entries, a.index.min, a.index.max, a.chain_min, a.slots.state
+        ));
+    }
+
+    fn prepare_drafts(&self, a: PrepareDrafts<'_, Self>) {
+        let draft = a.draft;
+        let shape = [draft.tokens.bucket, draft.requests.bucket, draft.samples.bucket];
+        self.record(format!(
+            "prepare_drafts {:?} {} {} {} {} -> {} {shape:?} {}",
+            a.pass,
+            a.plan,
+            a.slots.state,
+            a.record,
+            optional(a.before.map(|before| &before.ids)),
+            draft.ids,
+            a.source
+        ));
+    }
+
+    fn take_drafts(&self, a: TakeDrafts<'_, Self>) {
+        self.record(format!(
+            "take_drafts {} {} {} -> {}",
+            a.place, a.draft.sample_request, a.tokens, a.slots.state
+        ));
+    }
+
+    fn clear_kv(&self, a: ClearKv<'_, Self>) {
+        self.record(format!(
+            "clear_kv {} {} -> {}",
+            a.plan, a.step.token_count, a.cache
+        ));
+    }
+
+    fn spread(&self, x: &RecorderTensor, columns: &RecorderBuffer, out: &mut RecorderTensor) {
+        self.record(format!("spread {x} {columns} -> {out}"));
     }
 
     fn timestamp(&self, record: &RecorderBuffer, at: usize) {

@@ -28,20 +28,31 @@ pub mod slot {
     pub const PROMPT_LENGTH: usize = 7;
     /// Snapshot to start the recurrent state from, or -1. Used once.
     pub const RESTORE: usize = 8;
-    /// The newest token. It enters the history when it is run: until then its page may not be there.
-    pub const NEWEST: usize = 9;
+    /// Where the drafts came from: 0, [`FROM_NGRAM`] or [`FROM_NEURAL`].
+    pub const SOURCE: usize = 9;
+    /// Tokens whose n-grams are in the index.
+    pub const INDEXED: usize = 10;
+    /// Not 0: the draft model has missed tokens of this owner, so its recurrent state is of no use.
+    pub const MISSED: usize = 11;
     /// A [`SamplingRow`].
-    pub const SAMPLING: usize = 10;
+    pub const SAMPLING: usize = 12;
     /// Multiplies or divides logits of known tokens; f32.
     pub const REPETITION_PENALTY: usize = SAMPLING + SamplingRow::INTS;
     /// Subtracted for tokens of the text; f32.
     pub const PRESENCE_PENALTY: usize = REPETITION_PENALTY + 1;
     /// Subtracted per occurrence in the text; f32.
     pub const FREQUENCY_PENALTY: usize = PRESENCE_PENALTY + 1;
-    /// The drafts.
-    pub const DRAFTS: usize = FREQUENCY_PENALTY + 1;
+    /// The newest token. It enters the history when it is run: until then its page may not be there.
+    pub const NEWEST: usize = FREQUENCY_PENALTY + 1;
+    /// The drafts, right behind the newest token: together they are the text that is not in the history.
+    pub const DRAFTS: usize = NEWEST + 1;
     /// Words of a row.
     pub const INTS: usize = DRAFTS + MAX_DRAFTS;
+
+    /// Drafts from the slot's own text.
+    pub const FROM_NGRAM: i32 = 1;
+    /// Drafts from a head or a model.
+    pub const FROM_NEURAL: i32 = 2;
 }
 
 /// A step's plan as one array: [`HEADER`](plan::HEADER) words, then admissions, page updates, rows and tokens.
@@ -62,7 +73,7 @@ pub mod plan {
     /// Words of a page update.
     pub const BLOCK: usize = 3;
     /// Words of a row.
-    pub const ROW: usize = 9;
+    pub const ROW: usize = 11;
 
     /// Of a row: its slot.
     pub const ROW_SLOT: usize = 0;
@@ -82,6 +93,10 @@ pub mod plan {
     pub const ROW_SNAPSHOT_AT: usize = 7;
     /// Where it is saved.
     pub const ROW_SNAPSHOT: usize = 8;
+    /// Most drafts wanted behind the row from the slot's own text.
+    pub const ROW_NGRAM: usize = 9;
+    /// Most drafts wanted behind the row from the neural drafter; with 0 it does not see the row.
+    pub const ROW_NEURAL: usize = 10;
 
     /// A row of known tokens.
     pub const PREFILL: i32 = 0;
@@ -101,8 +116,12 @@ pub mod record {
     pub const BEGIN: usize = 0;
     /// Clock at the end of the step, low and high word.
     pub const END: usize = 2;
+    /// Clock when drafting began, low and high word.
+    pub const DRAFTING: usize = 4;
+    /// Passes of the neural drafter that had rows.
+    pub const PASSES: usize = 6;
     /// Words before the rows.
-    pub const HEADER: usize = 4;
+    pub const HEADER: usize = 7;
 
     /// Of a row: tokens that became part of the text.
     pub const COUNT: usize = 0;
@@ -114,8 +133,10 @@ pub mod record {
     pub const DRAFTED: usize = 3;
     /// Of a row: its first row of logits.
     pub const FIRST_SAMPLE: usize = 4;
+    /// Of a row: where the drafts came from, see [`super::slot::SOURCE`].
+    pub const SOURCE: usize = 5;
     /// Of a row: the tokens, the rest -1.
-    pub const TOKENS: usize = 5;
+    pub const TOKENS: usize = 6;
     /// Words of a row.
     pub const ROW: usize = TOKENS + MAX_DRAFTS + 1;
 

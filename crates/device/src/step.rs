@@ -84,6 +84,9 @@ pub struct StepTables<B: Backend> {
     /// Per request row: how many of its last tokens are drafts. The others are certain and are folded into the
     /// state that is kept; drafts are run on a copy of it, and recorded.
     pub drafts: B::Buffer<i32>,
+    /// Per request row: not 0 to look ahead. The records to replay and all tokens are run on a copy of the state;
+    /// state and window stay as they are, and the tokens are recorded behind the replayed records.
+    pub ahead: B::Buffer<i32>,
     /// Per request row: save the state after so many folds (replayed ones counted); 0 for not at all.
     pub snapshot_after: B::Buffer<i32>,
     /// Per request row: the snapshot to write.
@@ -128,6 +131,7 @@ impl<B: Backend> StepTables<B> {
             state_slot: backend.buffer(requests)?,
             replay: backend.buffer(requests)?,
             drafts: backend.buffer(requests)?,
+            ahead: backend.buffer(requests)?,
             snapshot_after: backend.buffer(requests)?,
             snapshot_slot: backend.buffer(requests)?,
             restore: backend.buffer(requests)?,

@@ -53,7 +53,7 @@ impl StepRunner for Stub {
         let output = StepOutput {
             step: plan.step,
             rows: rows.collect(),
-            device_ns: (0, 0),
+            ..StepOutput::default()
         };
         Ok(Flight { output, real })
     }

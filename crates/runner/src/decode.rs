@@ -1,7 +1,7 @@
 //! Records as the host reads them; the layout is [`paceline_device::record`].
 
-use paceline_device::{SAMPLE_FLOATS, record};
-use paceline_types::{RowEnd, RowOutput, StepOutput, TokenId, TokenLogprobs};
+use paceline_device::{SAMPLE_FLOATS, record, slot};
+use paceline_types::{DraftSource, RowEnd, RowOutput, StepOutput, TokenId, TokenLogprobs};
 
 /// What the host remembers of a row until its record arrives.
 #[derive(Clone, Copy, Debug)]
@@ -23,6 +23,8 @@ pub(crate) fn decode(step: u64, words: &[i32], floats: Option<&[f32]>, notes: &[
             .map(|(row, note)| decode_row(row, floats.unwrap_or(&[]), *note))
             .collect(),
         device_ns: (clock(record::BEGIN), clock(record::END)),
+        draft_ns: clock(record::END).saturating_sub(clock(record::DRAFTING)),
+        draft_passes: words[record::PASSES] as usize,
     }
 }
 
@@ -57,6 +59,11 @@ fn decode_row(row: &[i32], floats: &[f32], note: RowNote) -> RowOutput {
         },
         snapshot_written: row[record::SNAPSHOT] != 0,
         drafted: row[record::DRAFTED].max(0) as usize,
+        source: match row[record::SOURCE] {
+            slot::FROM_NGRAM => Some(DraftSource::Ngram),
+            slot::FROM_NEURAL => Some(DraftSource::Neural),
+            _ => None,
+        },
         logprobs,
         prompt_logprobs,
     }

@@ -3,8 +3,8 @@
 use crate::decode::{RowNote, decode};
 use crate::encode::encode;
 use paceline_device::{
-    Accept, Backend, DeviceError, LIST_INTS, Pending, Prepare, SAMPLE_FLOATS, Sample, SlotLimits, SlotTable,
-    StepLimits, StepTables, Workspace, plan, record, slot,
+    Accept, Backend, DeviceError, LIST_INTS, Pending, Prepare, SAMPLE_FLOATS, Sample, SampledText,
+    SlotLimits, SlotTable, StepLimits, StepTables, Workspace, plan, record, slot,
 };
 use paceline_models::{Caches, Decoder, Forward, ModelError};
 use paceline_schedule::{RunnerFault, StepRunner};
@@ -141,6 +141,8 @@ impl<B: Backend> DeviceRunner<B> {
         self.backend.write_at(state, row + slot::DRAFTS, &words);
         let count = [words.len() as i32];
         self.backend.write_at(state, row + slot::DRAFT_COUNT, &count);
+        self.backend
+            .write_at(state, row + slot::SOURCE, &[slot::FROM_NEURAL]);
     }
 
     /// Captures the program of the largest shape, so that all scratch exists before the first request.
@@ -195,6 +197,7 @@ impl<B: Backend> DeviceRunner<B> {
                 logits: &logits,
                 step: &step,
                 slots: Some(&self.slots),
+                text: SampledText::Step,
                 tokens: &self.sampled,
                 logprobs: &self.logprobs,
             });
@@ -206,6 +209,7 @@ impl<B: Backend> DeviceRunner<B> {
             tokens: &self.sampled,
             record: &self.record,
         });
+        backend.timestamp(&self.record, record::DRAFTING);
         backend.timestamp(&self.record, record::END);
         Ok(())
     }

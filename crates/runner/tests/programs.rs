@@ -51,6 +51,7 @@ fn prefill(slot: u32, start: usize, tokens: Vec<u32>, snapshot: Option<SnapshotP
         work,
         new_blocks,
         snapshot,
+        propose: paceline_types::Propose::NONE,
     }
 }
 
@@ -61,6 +62,7 @@ fn verify(slot: u32, drafts: usize, generation: u32) -> PlanRow {
         work: Work::Verify { drafts },
         new_blocks: vec![],
         snapshot: None,
+        propose: paceline_types::Propose::NONE,
     }
 }
 

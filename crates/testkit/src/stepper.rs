@@ -198,6 +198,7 @@ impl<B: Backend> Stepper<B> {
             logits: &kept,
             step,
             slots: None,
+            text: paceline_device::SampledText::Step,
             tokens,
             logprobs,
         });

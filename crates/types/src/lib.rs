@@ -6,7 +6,7 @@ mod sampling;
 
 pub use dtype::{DType, UnknownDType};
 pub use plan::{
-    Admission, BlockId, MAX_DRAFTS, PlanRow, RowEnd, RowOutput, SlotId, SnapshotId, SnapshotPlan, StepOutput,
-    StepPlan, Work,
+    Admission, BlockId, DraftSource, MAX_DRAFTS, PlanRow, Propose, RowEnd, RowOutput, SlotId, SnapshotId,
+    SnapshotPlan, StepOutput, StepPlan, Work,
 };
 pub use sampling::{FinishReason, SamplingParams, TokenId, TokenLogprobs};

@@ -80,6 +80,37 @@ pub struct PlanRow {
     pub new_blocks: Vec<(u32, BlockId)>,
     /// Where to save the recurrent state, should the row's committed tokens reach a position.
     pub snapshot: Option<SnapshotPlan>,
+    /// Drafts wanted behind the row, for the row after it to verify.
+    pub propose: Propose,
+}
+
+/// How many drafts are wanted, by where they come from. The device takes them from the request's own text if that
+/// has a good match, and else from the neural drafter.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Propose {
+    /// Most drafts from the text.
+    pub ngram: usize,
+    /// Most drafts from the neural drafter. With 0 it does not even see the row's tokens, and costs nothing.
+    pub neural: usize,
+}
+
+impl Propose {
+    /// No drafts at all.
+    pub const NONE: Self = Self { ngram: 0, neural: 0 };
+
+    /// Most drafts that there can be.
+    pub fn most(self) -> usize {
+        self.ngram.max(self.neural)
+    }
+}
+
+/// Where drafts came from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum DraftSource {
+    /// The request's own text.
+    Ngram,
+    /// A head or a model.
+    Neural,
 }
 
 /// A reserved place for a state and the position it is wanted at.
@@ -146,6 +177,10 @@ pub struct StepOutput {
     pub rows: Vec<RowOutput>,
     /// Device clock when the step began and ended, in nanoseconds.
     pub device_ns: (u64, u64),
+    /// Of this time, what went into drafts for the next step.
+    pub draft_ns: u64,
+    /// Passes of the neural drafter that had something to do.
+    pub draft_passes: usize,
 }
 
 /// What a row did. A row whose slot had finished or changed hands did nothing.
@@ -159,6 +194,8 @@ pub struct RowOutput {
     pub snapshot_written: bool,
     /// Drafts that were verified.
     pub drafted: usize,
+    /// Where they came from; `None` if there were none.
+    pub source: Option<DraftSource>,
     /// Of `tokens`, where asked for.
     pub logprobs: Vec<TokenLogprobs>,
     /// Of the prompt's tokens that follow the row's, where asked for.

@@ -53,6 +53,7 @@ unsafe fn table_views(step: &StepTables<Cpu>) -> TableViews<'_> {
             state_slot: whole(&step.state_slot),
             replay: whole(&step.replay),
             drafts: whole(&step.drafts),
+            ahead: whole(&step.ahead),
             snapshot_after: whole(&step.snapshot_after),
             snapshot_slot: whole(&step.snapshot_slot),
             restore: whole(&step.restore),

@@ -8,6 +8,8 @@
 //! are entries of the stream themselves.
 
 mod dense;
+mod drafts;
 mod frame;
+mod ngram;
 mod sequence;
 mod tokens;

@@ -7,6 +7,10 @@ use crate::storage::{CpuBuffer, CpuTensor};
 use paceline_device::{Attention, CausalConv, DeltaRule, KeyValueStore, KvShape, StateSpace, StepTables};
 
 impl Cpu {
+    pub(crate) fn enqueue_clear_kv(&self, _args: &paceline_device::ClearKv<'_, Self>) {
+        unimplemented!("in the making")
+    }
+
     pub(crate) fn enqueue_rope_angles(
         &self,
         positions: &CpuBuffer<i32>,

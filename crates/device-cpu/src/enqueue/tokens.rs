@@ -43,6 +43,10 @@ impl Cpu {
         });
     }
 
+    pub(crate) fn enqueue_spread(&self, _x: &CpuTensor, _columns: &CpuBuffer<i32>, _out: &CpuTensor) {
+        unimplemented!("in the making")
+    }
+
     pub(crate) fn enqueue_sample(&self, args: &Sample<'_, Self>) {
         let check = Checks("sample");
         let rows = args.logits.bucket;

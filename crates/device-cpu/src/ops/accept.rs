@@ -17,6 +17,7 @@ pub(crate) struct Outcome<'a> {
 /// Advances the slots and writes the record; see [`paceline_device::Accept`].
 pub(crate) fn accept(mut outcome: Outcome<'_>) {
     let rows = outcome.plan[plan::ROWS] as usize;
+    outcome.record[record::PASSES] = 0;
     let mut first_sample = 0;
     for (request, row) in plan_rows(outcome.plan)
         .chunks_exact(plan::ROW)
@@ -59,6 +60,11 @@ impl Outcome<'_> {
         out[record::SNAPSHOT] = i32::from(self.snapshot_after[request] > 0);
         out[record::DRAFTED] = drafts as i32;
         out[record::FIRST_SAMPLE] = first_sample as i32;
+        out[record::SOURCE] = if drafts > 0 {
+            self.slots.row(row[plan::ROW_SLOT] as usize)[slot::SOURCE]
+        } else {
+            0
+        };
         if choosing {
             let first_choice = first_sample + samples - 1 - drafts;
             self.settle(request, row[plan::ROW_SLOT] as usize, first_choice, drafts);
@@ -91,6 +97,7 @@ impl Outcome<'_> {
         state[slot::LENGTH] = length + count as i32;
         state[slot::PENDING] = count.saturating_sub(1) as i32;
         state[slot::DRAFT_COUNT] = 0;
+        state[slot::SOURCE] = 0;
         state[slot::FINISHED] = i32::from(ended != 0);
         let Some((newest, run)) = chosen[..count].split_last() else {
             return;

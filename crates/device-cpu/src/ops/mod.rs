@@ -6,11 +6,13 @@ pub(crate) mod attention;
 pub(crate) mod candidates;
 pub(crate) mod causal_conv;
 pub(crate) mod delta_rule;
+pub(crate) mod drafts;
 pub(crate) mod embed;
 pub(crate) mod experts;
 pub(crate) mod gated_norm;
 pub(crate) mod gather;
 pub(crate) mod linear;
+pub(crate) mod ngram;
 pub(crate) mod norm;
 pub(crate) mod options;
 pub(crate) mod prepare;
@@ -71,6 +73,7 @@ pub(crate) struct Step<'a> {
     state_slot: &'a [i32],
     replay: &'a [i32],
     drafts: &'a [i32],
+    ahead: &'a [i32],
     snapshot_after: &'a [i32],
     snapshot_slot: &'a [i32],
     restore: &'a [i32],
@@ -148,6 +151,7 @@ impl<'a> Step<'a> {
                 state_slot: tables.state_slot.read(),
                 replay: tables.replay.read(),
                 drafts: tables.drafts.read(),
+                ahead: tables.ahead.read(),
                 snapshot_after: tables.snapshot_after.read(),
                 snapshot_slot: tables.snapshot_slot.read(),
                 restore: tables.restore.read(),

@@ -44,6 +44,7 @@ pub(crate) struct TableViews<'a> {
     pub(crate) state_slot: &'a mut [i32],
     pub(crate) replay: &'a mut [i32],
     pub(crate) drafts: &'a mut [i32],
+    pub(crate) ahead: &'a mut [i32],
     pub(crate) snapshot_after: &'a mut [i32],
     pub(crate) snapshot_slot: &'a mut [i32],
     pub(crate) restore: &'a mut [i32],
@@ -180,6 +181,7 @@ impl<'a> Frame<'a> {
         tables.state_slot[request] = row[plan::ROW_SLOT];
         tables.replay[request] = replay;
         tables.drafts[request] = drafts;
+        tables.ahead[request] = 0;
         tables.restore[request] = 0;
         // The state stands `replay` tokens before the first one.
         let folds = row[plan::ROW_SNAPSHOT_AT] - (start as i32 - replay);

@@ -195,6 +195,7 @@ fn sample(cpu: &Cpu, requests: &[Options], rows: &[Row<'_>]) -> Vec<Vec<(i32, Ve
         logits: &all,
         step: &step,
         slots: Some(&slots),
+        text: paceline_device::SampledText::Step,
         tokens: &tokens,
         logprobs: &logprobs,
     });
@@ -316,6 +317,7 @@ fn choose_or_report(
         logits: &tensor(cpu, &live_rows(cpu, 1), logits, logits.len()),
         step: &step,
         slots: None,
+        text: paceline_device::SampledText::Step,
         tokens: &tokens,
         logprobs: &logprobs,
     });

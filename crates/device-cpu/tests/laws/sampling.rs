@@ -42,6 +42,7 @@ fn sample(cpu: &Cpu, logits: &[Vec<f32>], parameters: &[SamplingRow], first: usi
         logits: &all,
         step: &step,
         slots: None,
+        text: paceline_device::SampledText::Step,
         tokens: &tokens,
         logprobs: &logprobs,
     });

@@ -148,6 +148,7 @@ fn logits_that_are_not_numbers_fail_the_step() {
         logits: &logits,
         step: &step,
         slots: None,
+        text: paceline_device::SampledText::Step,
         tokens: &tokens,
         logprobs: &cpu.buffer(2 * SAMPLE_FLOATS).unwrap(),
     });

@@ -4,7 +4,7 @@ use super::{Running, Scheduler};
 use crate::policy::RequestView;
 use crate::request::{Phase, Request, RequestId};
 use paceline_cache::Restore;
-use paceline_types::{Admission, PlanRow, StepPlan, Work};
+use paceline_types::{Admission, PlanRow, Propose, StepPlan, Work};
 
 /// A plan in the making.
 pub(super) struct Draft {
@@ -112,6 +112,7 @@ impl Scheduler {
                 work: Work::Verify { drafts },
                 new_blocks: running.unsent_blocks(),
                 snapshot,
+                propose: Propose::NONE,
             }
         });
         draft.push(row);
@@ -158,6 +159,7 @@ impl Scheduler {
                 },
                 new_blocks: running.unsent_blocks(),
                 snapshot,
+                propose: Propose::NONE,
             };
             Some((row, admission, running.restore.take()))
         });

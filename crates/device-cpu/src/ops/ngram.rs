@@ -1,0 +1,1 @@
+//! Drafts from the slots' own texts.

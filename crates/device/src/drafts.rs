@@ -1,0 +1,145 @@
+//! Drafting: the operations between the acceptance of one step's tokens and the next step.
+
+use crate::{Backend, DeviceError, SlotTable, StepTables};
+
+/// Where n-grams of the slots' texts were seen, shared by all slots.
+///
+/// A hash table of positions whose size follows from the number of pages, so memory is proportional to live tokens.
+/// Entries are named by the n-gram and by the slot's first page: requests that share a cached beginning share its
+/// entries, and a hit brings them with it. An entry proves nothing by itself; whoever finds one compares the tokens
+/// in its own history, so entries of former owners do no harm and need not be removed.
+#[derive(Clone)]
+pub struct NgramIndex<B: Backend> {
+    /// Shortest match.
+    pub min: usize,
+    /// Longest match looked for.
+    pub max: usize,
+    /// Buckets of [`WAYS`](Self::WAYS) entries, newest first: a tag, then one more than the position of the n-gram's
+    /// last token, 0 for none.
+    pub entries: B::Buffer<i32>,
+    /// A power of two.
+    pub buckets: usize,
+}
+
+impl<B: Backend> NgramIndex<B> {
+    /// Entries of a bucket.
+    pub const WAYS: usize = 4;
+    /// Longest n-gram that can be looked for.
+    pub const LONGEST: usize = 8;
+
+    /// An empty index for texts in so many pages, and matches of `min` to `max` tokens.
+    pub fn new(backend: &B, tokens: usize, (min, max): (usize, usize)) -> Result<Self, DeviceError> {
+        assert!(
+            (1..=max).contains(&min) && max <= Self::LONGEST,
+            "n-grams of {min} to {max} tokens"
+        );
+        let buckets = Self::buckets(tokens, (min, max));
+        Ok(Self {
+            min,
+            max,
+            entries: backend.buffer(buckets * Self::WAYS * 2)?,
+            buckets,
+        })
+    }
+
+    /// Buckets for so many tokens: an entry per token and length of n-gram, and at least a quarter to spare.
+    fn buckets(tokens: usize, (min, max): (usize, usize)) -> usize {
+        let entries = tokens * (max - min + 1);
+        (entries * 5 / 4).div_ceil(Self::WAYS).next_power_of_two()
+    }
+
+    /// Bytes of an index.
+    pub fn bytes(tokens: usize, lengths: (usize, usize)) -> u64 {
+        (Self::buckets(tokens, lengths) * Self::WAYS * 2 * 4) as u64
+    }
+}
+
+/// Arguments of [`Backend::propose_ngram`].
+///
+/// For each row of the plan that ran tokens of its owner: the n-grams of its known tokens but the newest enter the
+/// index. If the row chose a token and wants drafts from the text, the longest n-gram that the text ends with and
+/// that occurred before is looked up, the latest occurrence of the longest; what followed there becomes the drafts.
+/// Past the end of the text the drafts go on with themselves. They stop before a stop token.
+pub struct ProposeNgram<'a, B: Backend> {
+    /// The plan.
+    pub plan: &'a B::Buffer<i32>,
+    /// The slots, after [`Backend::accept`].
+    pub slots: &'a SlotTable<B>,
+    /// The step's tables.
+    pub step: &'a StepTables<B>,
+    /// Where n-grams were seen.
+    pub index: &'a NgramIndex<B>,
+    /// Rows that want drafts from a neural drafter too leave it matches shorter than this.
+    pub chain_min: usize,
+}
+
+/// What a pass of a neural drafter runs over. Only rows that want neural drafts take part.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DraftPass {
+    /// A head behind the step: for each token that is certain now, the token that followed it, at the position of
+    /// the former. `source` is the former's row. Rows that chose a token sample behind their last one.
+    Behind,
+    /// A draft model along with the step: the step's own tokens, drafts included, with the step's own rollback.
+    /// Nothing is sampled.
+    Along,
+    /// A head fed with its own draft: one token per slot that has `place` drafts and wants more, at the position before
+    /// its own. `source` is the row of the pass before.
+    Again {
+        /// Drafts made so far; at least 1.
+        place: usize,
+    },
+    /// A draft model on the newest token or its own draft, at its own position, looking ahead of the kept state: one
+    /// token per slot that has `place` drafts and wants more.
+    Ahead {
+        /// Drafts made so far.
+        place: usize,
+    },
+}
+
+/// Arguments of [`Backend::prepare_drafts`].
+pub struct PrepareDrafts<'a, B: Backend> {
+    /// What to lay out.
+    pub pass: DraftPass,
+    /// The plan.
+    pub plan: &'a B::Buffer<i32>,
+    /// The slots, after [`Backend::accept`] (before it for [`DraftPass::Along`]).
+    pub slots: &'a SlotTable<B>,
+    /// The step's tables.
+    pub step: &'a StepTables<B>,
+    /// The step's record; counts the pass if it has rows. Accepted tokens are read from it.
+    pub record: &'a B::Buffer<i32>,
+    /// For [`DraftPass::Again`]: the tables of the pass before.
+    pub before: Option<&'a StepTables<B>>,
+    /// Filled.
+    pub draft: &'a StepTables<B>,
+    /// Per token row of `draft`: where its hidden state comes from.
+    pub source: &'a B::Buffer<i32>,
+}
+
+/// Arguments of [`Backend::take_drafts`].
+///
+/// Each row of logits of the pass belongs to a slot that has `place` drafts; its token becomes the next, unless it is
+/// a stop token, which ends the drafts: the model itself chooses it without help.
+pub struct TakeDrafts<'a, B: Backend> {
+    /// Drafts made so far.
+    pub place: usize,
+    /// The slots.
+    pub slots: &'a SlotTable<B>,
+    /// The tables of the pass.
+    pub draft: &'a StepTables<B>,
+    /// The tokens chosen.
+    pub tokens: &'a B::Buffer<i32>,
+}
+
+/// Arguments of [`Backend::clear_kv`].
+///
+/// For each row of the plan that ran tokens of its owner and wants no neural drafts: the drafter's keys and values at
+/// the positions of the row's certain tokens become zero, so that nobody who shares the pages meets leftovers there.
+pub struct ClearKv<'a, B: Backend> {
+    /// The plan.
+    pub plan: &'a B::Buffer<i32>,
+    /// The step's tables.
+    pub step: &'a StepTables<B>,
+    /// The drafter's pages.
+    pub cache: &'a B::KvCache,
+}
