@@ -81,7 +81,10 @@ pub enum DraftPass {
     Behind,
     /// A draft model along with the step: the step's own tokens, drafts included, with the step's own rollback.
     /// Nothing is sampled.
-    Along,
+    Along {
+        /// It has recurrent layers: once it has missed tokens of a request, it is of no use to it.
+        recurrent: bool,
+    },
     /// A head fed with its own draft: one token per slot that has `place` drafts and wants more, at the position before
     /// its own. `source` is the row of the pass before.
     Again {

@@ -161,6 +161,8 @@ pub struct SlotLimits {
     pub blocks: usize,
     /// Tokens of a page.
     pub block_size: usize,
+    /// Saved recurrent states.
+    pub snapshots: usize,
 }
 
 /// The device-resident state of all slots.
@@ -176,6 +178,8 @@ pub struct SlotTable<B: Backend> {
     pub block_table: B::Buffer<i32>,
     /// Token ids in pages: `[blocks, block_size]`.
     pub history: B::Buffer<i32>,
+    /// Per snapshot: not 0 if it holds the state of the draft model too.
+    pub drafter_saved: B::Buffer<i32>,
 }
 
 impl<B: Backend> SlotTable<B> {
@@ -187,6 +191,7 @@ impl<B: Backend> SlotTable<B> {
             lists: backend.buffer(limits.slots * LIST_INTS)?,
             block_table: backend.buffer(limits.slots * limits.blocks_per_slot)?,
             history: backend.buffer(limits.blocks * limits.block_size)?,
+            drafter_saved: backend.buffer(limits.snapshots)?,
         })
     }
 }

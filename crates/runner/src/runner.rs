@@ -96,6 +96,7 @@ impl<B: Backend> DeviceRunner<B> {
             blocks_per_slot,
             blocks,
             block_size,
+            snapshots: config.snapshots,
         };
         let slot_table = SlotTable::new(&backend, slot_limits)?;
         let mut tables = StepTables::new(&backend, limits)?;

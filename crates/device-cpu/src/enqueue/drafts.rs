@@ -1,14 +1,76 @@
 //! Passes of neural drafters.
 
+use super::frame::{slot_views, table_views, whole};
+use crate::checks::Checks;
 use crate::cpu::Cpu;
-use paceline_device::{PrepareDrafts, TakeDrafts};
+use crate::ops::drafts::{self, Chosen, Layout, StepViews};
+use paceline_device::{PrepareDrafts, StepTables, TakeDrafts};
+
+/// # Safety
+/// Only on the stream, in an operation that does not write these tables.
+unsafe fn step_views(step: &StepTables<Cpu>) -> StepViews<'_> {
+    // SAFETY: forwarded.
+    unsafe {
+        StepViews {
+            ids: step.ids.read(),
+            positions: step.positions.read(),
+            first_token: step.first_token.read(),
+            token_count: step.token_count.read(),
+            replay: step.replay.read(),
+            drafts: step.drafts.read(),
+            snapshot_after: step.snapshot_after.read(),
+            snapshot_slot: step.snapshot_slot.read(),
+            restore: step.restore.read(),
+        }
+    }
+}
 
 impl Cpu {
-    pub(crate) fn enqueue_prepare_drafts(&self, _args: &PrepareDrafts<'_, Self>) {
-        unimplemented!("in the making")
+    pub(crate) fn enqueue_prepare_drafts(&self, args: &PrepareDrafts<'_, Self>) {
+        let check = Checks("prepare_drafts");
+        check.room("source", args.source, args.draft.tokens.bucket);
+        let pass = args.pass;
+        let (plan, slots, step) = (args.plan.clone(), args.slots.clone(), args.step.clone());
+        let (before, draft) = (args.before.cloned(), args.draft.clone());
+        let (record, source) = (args.record.clone(), args.source.clone());
+        self.stream.enqueue(move |_| {
+            // SAFETY: on the stream. What is written is the slots, the record, the tables of this pass and their
+            // sources; the step's tables, the pass's before and the plan are other buffers. All tables share the
+            // slots' block table, which none of these views of tables contains.
+            let layout = unsafe {
+                Layout {
+                    pass,
+                    plan: plan.read(),
+                    slots: slot_views(&slots),
+                    step: step_views(&step),
+                    before: before.as_ref().map(|before| step_views(before)),
+                    record: whole(&record),
+                    draft: table_views(&draft),
+                    source: whole(&source),
+                }
+            };
+            drafts::prepare(layout);
+        });
     }
 
-    pub(crate) fn enqueue_take_drafts(&self, _args: &TakeDrafts<'_, Self>) {
-        unimplemented!("in the making")
+    pub(crate) fn enqueue_take_drafts(&self, args: &TakeDrafts<'_, Self>) {
+        let check = Checks("take_drafts");
+        check.room("tokens", args.tokens, args.draft.samples.bucket);
+        let (slots, draft) = (args.slots.clone(), args.draft.clone());
+        let (place, tokens) = (args.place, args.tokens.clone());
+        self.stream.enqueue(move |_| {
+            // SAFETY: on the stream; the slots are written, the tables and the tokens only read.
+            let chosen = unsafe {
+                let live = usize::try_from(draft.samples.live.read()[0]).unwrap_or(0);
+                Chosen {
+                    place,
+                    slots: slot_views(&slots),
+                    state_slot: draft.state_slot.read(),
+                    sample_request: draft.sample_request.read(),
+                    tokens: &tokens.read()[..live],
+                }
+            };
+            drafts::take(chosen);
+        });
     }
 }

@@ -15,14 +15,14 @@ use paceline_device::{Accept, Prepare, SlotTable, StepTables};
     clippy::mut_from_ref,
     reason = "exclusive by the stream's order, not by borrow"
 )]
-unsafe fn whole(buffer: &CpuBuffer<i32>) -> &mut [i32] {
+pub(super) unsafe fn whole(buffer: &CpuBuffer<i32>) -> &mut [i32] {
     // SAFETY: forwarded.
     unsafe { buffer.storage.slice_mut(0..buffer.storage.len()) }
 }
 
 /// # Safety
 /// Only on the stream, in an operation that reaches the slots through these views alone.
-unsafe fn slot_views(slots: &SlotTable<Cpu>) -> SlotViews<'_> {
+pub(super) unsafe fn slot_views(slots: &SlotTable<Cpu>) -> SlotViews<'_> {
     // SAFETY: forwarded.
     unsafe {
         SlotViews {
@@ -30,6 +30,7 @@ unsafe fn slot_views(slots: &SlotTable<Cpu>) -> SlotViews<'_> {
             lists: whole(&slots.lists),
             block_table: whole(&slots.block_table),
             history: whole(&slots.history),
+            drafter_saved: whole(&slots.drafter_saved),
             blocks_per_slot: slots.limits.blocks_per_slot,
             block_size: slots.limits.block_size,
         }
@@ -38,7 +39,7 @@ unsafe fn slot_views(slots: &SlotTable<Cpu>) -> SlotViews<'_> {
 
 /// # Safety
 /// Only on the stream, in an operation that reaches the tables through these views alone.
-unsafe fn table_views(step: &StepTables<Cpu>) -> TableViews<'_> {
+pub(super) unsafe fn table_views(step: &StepTables<Cpu>) -> TableViews<'_> {
     // SAFETY: forwarded; the buffers of a step are distinct.
     unsafe {
         TableViews {

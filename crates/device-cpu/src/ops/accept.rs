@@ -29,7 +29,7 @@ pub(crate) fn accept(mut outcome: Outcome<'_>) {
 }
 
 /// The rows of a plan, which stand behind its admissions and page updates.
-fn plan_rows(words: &[i32]) -> &[i32] {
+pub(crate) fn plan_rows(words: &[i32]) -> &[i32] {
     let mut rest = &words[plan::HEADER..];
     for _ in 0..words[plan::ADMISSIONS] {
         rest = &rest[plan::ADMISSION + rest[1] as usize..];

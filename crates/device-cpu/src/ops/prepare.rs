@@ -15,6 +15,7 @@ pub(crate) struct SlotViews<'a> {
     pub(crate) lists: &'a mut [i32],
     pub(crate) block_table: &'a mut [i32],
     pub(crate) history: &'a mut [i32],
+    pub(crate) drafter_saved: &'a mut [i32],
     pub(crate) blocks_per_slot: usize,
     pub(crate) block_size: usize,
 }

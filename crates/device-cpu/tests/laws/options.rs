@@ -215,6 +215,7 @@ fn slot_table(cpu: &Cpu, requests: &[Options], rows: &[Row<'_>]) -> SlotTable<Cp
         blocks_per_slot: BLOCKS,
         blocks: count * BLOCKS,
         block_size: BLOCK,
+        snapshots: 0,
     };
     let mut state = vec![0; count * slot::INTS];
     let mut lists = vec![0; count * LIST_INTS];

@@ -73,6 +73,7 @@ impl Bench {
             blocks_per_slot: BLOCKS_PER_SLOT,
             blocks: 1 + Self::SLOTS * BLOCKS_PER_SLOT,
             block_size: BLOCK,
+            snapshots: 0,
         };
         let slots = SlotTable::new(&cpu, limits).unwrap();
         cpu.write(&slots.history, &vec![UNTOUCHED; limits.blocks * BLOCK]);
