@@ -1,8 +1,7 @@
 //! The decoder: embedding, residual blocks, final norm, output matrix.
 
-use crate::layers::{Block, BlockOp, Linear, Norm, Rope};
-use crate::mtp::Mtp;
-use crate::{LoadStats, ModelError};
+use crate::layers::{Block, BlockOp, Linear, Norm, Rope, Stack};
+use crate::{DraftHead, LoadStats, ModelError, Mtp};
 use paceline_device::{Backend, DeviceError, KvShape, Scratch, StateShape, StepTables, Workspace};
 use paceline_types::TokenId;
 
@@ -43,7 +42,7 @@ pub struct Decoder<B: Backend> {
     pub norm: Norm<B>,
     /// Hidden states to logits.
     pub head: Linear<B>,
-    /// The draft head of the checkpoint.
+    /// The draft head of the checkpoint. Its caches are not among the model's.
     pub mtp: Option<Mtp<B>>,
     /// What was loaded.
     pub stats: LoadStats,
@@ -51,7 +50,7 @@ pub struct Decoder<B: Backend> {
 
 /// Pages and states of all layers, in layer order.
 pub struct Caches<B: Backend> {
-    /// Of the attention layers; the draft head's come last.
+    /// Of the attention layers.
     pub kv: Vec<B::KvCache>,
     /// Of the recurrent layers.
     pub states: Vec<B::StateCache>,
@@ -103,6 +102,12 @@ impl<'a, B: Backend> Forward<'a, B> {
         }
     }
 
+    /// Fills in the angles of the step's positions, for what runs next.
+    pub(crate) fn rotate_by(&mut self, rope: Option<&Rope<B>>) -> Result<(), DeviceError> {
+        self.angles = rope.map(|rope| rope.angles(self)).transpose()?;
+        Ok(())
+    }
+
     /// Scratch with one row per token.
     pub fn tokens(&self, columns: usize) -> Result<Scratch<B>, DeviceError> {
         self.workspace
@@ -124,31 +129,50 @@ impl<'a, B: Backend> Forward<'a, B> {
 impl<B: Backend> Decoder<B> {
     /// Hidden states of the step's tokens after the final norm. Caches take in the step's tokens.
     pub fn forward(&self, cx: &mut Forward<'_, B>) -> Result<Scratch<B>, DeviceError> {
-        let mut residual = cx.tokens(self.dims.hidden)?;
-        cx.backend
-            .embed(&cx.step.ids, &self.embedding, self.embedding_scale, &mut residual);
-        self.run_blocks(cx, &self.blocks, (&mut residual, self.residual_scale), &self.norm)
+        self.forward_tapped(cx, &[]).map(|(hidden, _)| hidden)
     }
 
-    /// Runs residual blocks over `residual` and returns it normed by `last`.
-    pub(crate) fn run_blocks(
+    /// The same, with the residual stream, before any norm, at the inputs of some layers side by side, in the order
+    /// of `taps`: columns `i · hidden..` are what layer `taps[i]` reads; the number of layers stands for what the
+    /// last one leaves. Nothing without taps.
+    pub fn forward_tapped(
         &self,
         cx: &mut Forward<'_, B>,
-        blocks: &[Block<B>],
-        (residual, scale): (&mut B::Tensor, f32),
-        last: &Norm<B>,
-    ) -> Result<Scratch<B>, DeviceError> {
-        cx.angles = self.rope.as_ref().map(|rope| rope.angles(cx)).transpose()?;
-        let mut normed = cx.tokens(self.dims.hidden)?;
-        let first = blocks.first().map_or(last, |block| &block.norm);
-        first.run(cx, residual, &mut normed);
-        for (index, block) in blocks.iter().enumerate() {
-            let delta = block.op.run(cx, &normed)?;
-            let next = blocks.get(index + 1).map_or(last, |block| &block.norm);
-            next.run_after_add(cx, residual, (&delta, scale), &mut normed);
-        }
-        cx.angles = None;
-        Ok(normed)
+        taps: &[usize],
+    ) -> Result<(Scratch<B>, Option<Scratch<B>>), DeviceError> {
+        let hidden = self.dims.hidden;
+        let mut residual = cx.tokens(hidden)?;
+        cx.backend
+            .embed(&cx.step.ids, &self.embedding, self.embedding_scale, &mut residual);
+        let tapped = match taps {
+            [] => None,
+            _ => Some(cx.tokens(taps.len() * hidden)?),
+        };
+        let blocks_of_a_layer = self.blocks.len() / self.dims.layers;
+        let keep = |cx: &Forward<'_, B>, block: usize, residual: &B::Tensor| {
+            let Some(tapped) = &tapped else { return };
+            for (index, layer) in taps.iter().enumerate() {
+                if layer * blocks_of_a_layer == block {
+                    let columns = index * hidden..(index + 1) * hidden;
+                    cx.backend
+                        .copy(residual, &mut cx.backend.columns(tapped, columns));
+                }
+            }
+        };
+        let stack = Stack {
+            width: hidden,
+            blocks: &self.blocks,
+            scale: self.residual_scale,
+            norm: &self.norm,
+        };
+        cx.rotate_by(self.rope.as_ref())?;
+        let normed = stack.run(cx, &mut residual, None, keep)?;
+        Ok((normed, tapped))
+    }
+
+    /// The draft head of the checkpoint.
+    pub fn draft_head(&self) -> Option<&dyn DraftHead<B>> {
+        self.mtp.as_ref().map(|head| head as &dyn DraftHead<B>)
     }
 
     /// Logits of the step's sampled positions from the hidden states of its tokens.
@@ -169,25 +193,9 @@ impl<B: Backend> Decoder<B> {
             .unwrap_or(0)
     }
 
-    /// Page shapes of the attention layers (the draft head's last), for this many blocks.
+    /// Page shapes of the attention layers, for this many blocks.
     pub fn kv_shapes(&self, blocks: usize, block_size: usize) -> Vec<KvShape> {
-        let draft = self.mtp.iter().flat_map(|mtp| &mtp.blocks);
-        let attention = |block: &Block<B>| match &block.op {
-            BlockOp::Attention(layer) | BlockOp::AttentionAndMamba2(layer, _) => Some(*layer.config()),
-            _ => None,
-        };
-        let shape = |config: crate::layers::AttentionConfig| KvShape {
-            blocks,
-            block_size,
-            heads: config.kv_heads,
-            head_dim: config.head_dim,
-        };
-        self.blocks
-            .iter()
-            .chain(draft)
-            .filter_map(attention)
-            .map(shape)
-            .collect()
+        kv_shapes(&self.blocks, blocks, block_size)
     }
 
     /// State shapes of the recurrent layers, for this many requests.
@@ -228,4 +236,15 @@ impl<B: Backend> Decoder<B> {
             states: states.collect::<Result<_, _>>()?,
         })
     }
+}
+
+/// Page shapes of the attention layers among residual blocks.
+pub(crate) fn kv_shapes<B: Backend>(layers: &[Block<B>], blocks: usize, block_size: usize) -> Vec<KvShape> {
+    let attention = layers.iter().filter_map(|block| match &block.op {
+        BlockOp::Attention(layer) | BlockOp::AttentionAndMamba2(layer, _) => Some(layer),
+        _ => None,
+    });
+    attention
+        .map(|layer| layer.kv_shape(blocks, block_size))
+        .collect()
 }

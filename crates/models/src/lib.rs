@@ -9,6 +9,7 @@ pub mod layers;
 mod arch;
 mod config;
 mod decoder;
+mod draft_head;
 mod error;
 mod gguf;
 mod loader;
@@ -18,6 +19,7 @@ mod summary;
 
 pub use config::Config;
 pub use decoder::{CacheSizes, Caches, Decoder, Forward, ModelDims};
+pub use draft_head::{DraftHead, DraftStates};
 pub use error::ModelError;
 pub use loader::{LoadStats, Loader};
 pub use mtp::Mtp;

@@ -1,8 +1,9 @@
 //! The multi-token-prediction head: one more attention layer that drafts the token after next.
 
-use crate::layers::{Block, Linear, Norm, NormKind};
-use crate::{Decoder, Forward, Loader, ModelError};
-use paceline_device::{Backend, DeviceError, Scratch};
+use crate::decoder::kv_shapes;
+use crate::layers::{Block, Linear, Norm, NormKind, Stack};
+use crate::{Decoder, DraftHead, DraftStates, Forward, Loader, ModelError};
+use paceline_device::{Backend, DeviceError, KvShape, Scratch};
 
 /// Drafts from a hidden state and the token that followed it. Shares embedding and output matrix with the model.
 pub struct Mtp<B: Backend> {
@@ -38,17 +39,29 @@ impl<B: Backend> Mtp<B> {
             norm: norm("norm")?,
         })
     }
+}
 
-    /// Draft states for the step's tokens. The step's ids are the tokens that followed; `hidden` are the
-    /// model's states after its final norm (or this head's own, when it is fed its drafts) at the step's
-    /// positions. The result feeds [`Decoder::logits`] and the next draft.
-    pub fn forward(
+impl<B: Backend> DraftHead<B> for Mtp<B> {
+    fn taps(&self) -> &[usize] {
+        &[]
+    }
+
+    fn width(&self) -> usize {
+        self.join.outputs()
+    }
+
+    fn widest_row(&self) -> usize {
+        let blocks = self.blocks.iter().map(|block| block.op.width());
+        blocks.max().unwrap_or(0).max(2 * self.width())
+    }
+
+    fn first(
         &self,
         model: &Decoder<B>,
         cx: &mut Forward<'_, B>,
-        hidden: &B::Tensor,
-    ) -> Result<Scratch<B>, DeviceError> {
-        let width = model.dims.hidden;
+        states: &B::Tensor,
+    ) -> Result<DraftStates<B>, DeviceError> {
+        let width = self.width();
         let backend = cx.backend;
         let mut embedded = cx.tokens(width)?;
         backend.embed(
@@ -61,8 +74,42 @@ impl<B: Backend> Mtp<B> {
         self.embedding_norm
             .run(cx, &embedded, &mut backend.columns(&joined, 0..width));
         self.hidden_norm
-            .run(cx, hidden, &mut backend.columns(&joined, width..2 * width));
+            .run(cx, states, &mut backend.columns(&joined, width..2 * width));
         let mut residual = self.join.run(cx, &joined)?;
-        model.run_blocks(cx, &self.blocks, (&mut residual, 1.0), &self.norm)
+        let stack = Stack {
+            width,
+            blocks: &self.blocks,
+            scale: 1.0,
+            norm: &self.norm,
+        };
+        cx.rotate_by(model.rope.as_ref())?;
+        let normed = stack.run(cx, &mut residual, None, |_, _, _| ())?;
+        Ok(DraftStates {
+            normed,
+            carried: None,
+        })
+    }
+
+    /// The model's states and the head's own are both normed, so they are joined alike.
+    fn again(
+        &self,
+        model: &Decoder<B>,
+        cx: &mut Forward<'_, B>,
+        states: &B::Tensor,
+    ) -> Result<DraftStates<B>, DeviceError> {
+        self.first(model, cx, states)
+    }
+
+    fn logits(
+        &self,
+        model: &Decoder<B>,
+        cx: &Forward<'_, B>,
+        normed: &B::Tensor,
+    ) -> Result<Scratch<B>, DeviceError> {
+        model.logits(cx, normed)
+    }
+
+    fn kv_shapes(&self, blocks: usize, block_size: usize) -> Vec<KvShape> {
+        kv_shapes(&self.blocks, blocks, block_size)
     }
 }

@@ -75,24 +75,23 @@ impl Summary {
             layers,
             experts,
             stats: model.stats.clone(),
-            memory: MemoryFigures::of(model, layers.attention),
+            memory: MemoryFigures::of(model),
             draft_head: model.mtp.is_some(),
         }
     }
 }
 
 impl MemoryFigures {
-    fn of<B: Backend>(model: &Decoder<B>, main_layers: usize) -> Self {
+    fn of<B: Backend>(model: &Decoder<B>) -> Self {
         let half = DType::BF16.block_bytes() as u64;
         let full = DType::F32.block_bytes() as u64;
         let kv_bytes = |shape: &KvShape| 2 * (shape.heads * shape.head_dim) as u64 * half;
         let state_bytes = |shape: &StateShape| {
             shape.window_elements() as u64 * half + shape.matrix_elements() as u64 * full
         };
-        let kv = model.kv_shapes(1, 1);
-        let (main, draft) = kv.split_at(main_layers);
+        let draft = model.draft_head().map_or(Vec::new(), |head| head.kv_shapes(1, 1));
         Self {
-            kv_per_token: main.iter().map(kv_bytes).sum(),
+            kv_per_token: model.kv_shapes(1, 1).iter().map(kv_bytes).sum(),
             draft_kv_per_token: draft.iter().map(kv_bytes).sum(),
             state_per_request: model.state_shapes(1).iter().map(state_bytes).sum(),
         }

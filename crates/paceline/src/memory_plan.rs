@@ -151,9 +151,15 @@ impl MemoryPlan {
     }
 }
 
-/// Bytes of a page of all layers, token ids included.
+/// Bytes of a page of all layers, token ids and the draft head's layers included.
 fn block_bytes<B: Backend>(model: &Decoder<B>, block_size: usize) -> u64 {
-    let shapes = model.kv_shapes(1, block_size);
+    let mut shapes = model.kv_shapes(1, block_size);
+    shapes.extend(
+        model
+            .draft_head()
+            .into_iter()
+            .flat_map(|head| head.kv_shapes(1, block_size)),
+    );
     let elements: usize = shapes
         .iter()
         .map(|shape| 2 * shape.heads * shape.head_dim * block_size)

@@ -3,10 +3,10 @@
 //! Independent of scheduler, slots and pipeline, so it can judge them.
 
 use paceline_device::{
-    Backend, DeviceError, Pending, Rows, SAMPLE_FLOATS, Sample, SamplingRow, StepLimits, StepTables,
+    Backend, DeviceError, Pending, SAMPLE_FLOATS, Sample, SamplingRow, Scratch, StepLimits, StepTables,
     Workspace,
 };
-use paceline_models::{CacheSizes, Caches, Decoder, Forward, ModelError};
+use paceline_models::{CacheSizes, Caches, Decoder, DraftHead, Forward, ModelError};
 use paceline_types::TokenId;
 use std::collections::HashMap;
 
@@ -50,8 +50,8 @@ pub struct SampleRow {
 pub enum Program {
     /// The model.
     Model,
-    /// The draft head on the model's hidden states of the last [`Program::Model`] step. The step's tokens are
-    /// those that followed.
+    /// The draft head on the model's states of the last [`Program::Model`] step. The step's tokens are those that
+    /// followed.
     Draft,
     /// The draft head on its own states of the last draft step.
     DraftAgain,
@@ -66,43 +66,67 @@ struct Shape {
     samples: usize,
 }
 
+/// A draft head with its caches and what is kept for it between steps.
+struct Drafter<B: Backend> {
+    /// `None`: the model's own.
+    head: Option<Box<dyn DraftHead<B>>>,
+    caches: Caches<B>,
+    /// Of the model, in the rows of its last step.
+    states: B::Tensor,
+    /// Of the head, in the rows of its last step.
+    carried: B::Tensor,
+}
+
 /// A model with its caches, ready to run steps.
 pub struct Stepper<B: Backend> {
     backend: B,
     model: Decoder<B>,
     caches: Caches<B>,
+    drafter: Option<Drafter<B>>,
     tables: StepTables<B>,
     workspace: Workspace<B>,
     programs: HashMap<Shape, B::Program>,
-    hidden: B::Tensor,
-    draft_hidden: B::Tensor,
     logits: B::Tensor,
     sampled: B::Buffer<i32>,
     logprobs: B::Buffer<f32>,
 }
 
 impl<B: Backend> Stepper<B> {
-    /// Allocates everything steps will need but their scratch.
+    /// Allocates everything steps will need but their scratch. Draft steps run the model's own head, if it has one.
     pub fn new(backend: B, model: Decoder<B>, config: StepperConfig) -> Result<Self, ModelError> {
+        Self::with_head(backend, model, None, config)
+    }
+
+    /// The same with a draft head that was loaded for the model.
+    pub fn with_head(
+        backend: B,
+        model: Decoder<B>,
+        head: Option<Box<dyn DraftHead<B>>>,
+        config: StepperConfig,
+    ) -> Result<Self, ModelError> {
         let limits = config.limits;
         let tables = StepTables::new(&backend, limits)?;
-        let caches = model.caches(
-            &backend,
-            &CacheSizes {
-                blocks: config.blocks,
-                block_size: limits.block_size,
-                slots: config.slots,
-                drafts: 0,
-                snapshots: 0,
-            },
-        )?;
-        let hidden = model.dims.hidden;
+        let sizes = CacheSizes {
+            blocks: config.blocks,
+            block_size: limits.block_size,
+            slots: config.slots,
+            drafts: 0,
+            snapshots: 0,
+        };
+        let drafter = match head.as_deref().or(model.draft_head()) {
+            Some(used) => Some(Drafter {
+                caches: used.caches(&backend, &sizes)?,
+                states: backend.tensor(&tables.tokens, used.input_width(&model))?,
+                carried: backend.tensor(&tables.tokens, used.width())?,
+                head,
+            }),
+            None => None,
+        };
         Ok(Self {
-            caches,
+            caches: model.caches(&backend, &sizes)?,
+            drafter,
             workspace: Workspace::new(backend.clone()),
             programs: HashMap::new(),
-            hidden: backend.tensor(&tables.tokens, hidden)?,
-            draft_hidden: backend.tensor(&tables.tokens, hidden)?,
             logits: backend.tensor(&tables.samples, model.dims.vocabulary)?,
             sampled: backend.buffer(limits.samples)?,
             logprobs: backend.buffer(limits.samples * SAMPLE_FLOATS)?,
@@ -110,6 +134,12 @@ impl<B: Backend> Stepper<B> {
             model,
             backend,
         })
+    }
+
+    /// The draft head that draft steps run.
+    pub fn head(&self) -> Option<&dyn DraftHead<B>> {
+        let drafter = self.drafter.as_ref()?;
+        drafter.head.as_deref().or(self.model.draft_head())
     }
 
     /// The model.
@@ -163,35 +193,16 @@ impl<B: Backend> Stepper<B> {
         let tables = self
             .tables
             .with_buckets(shape.tokens, shape.requests, shape.samples);
-        let mut cx = Forward::new(&self.backend, &tables, &self.workspace, &self.caches);
-        let view = |tensor: &B::Tensor, rows: &Rows<B>, columns| self.backend.reshape(tensor, rows, columns);
-        let width = self.model.dims.hidden;
-        let hidden = match shape.program {
-            Program::Model => {
-                let hidden = self.model.forward(&mut cx)?;
-                if self.model.mtp.is_some() {
-                    self.backend
-                        .copy(&hidden, &mut view(&self.hidden, &tables.tokens, width));
-                }
-                hidden
-            }
-            Program::Draft | Program::DraftAgain => {
-                let Some(mtp) = &self.model.mtp else {
-                    return Err(DeviceError::Failed("the model has no draft head".to_owned()));
-                };
-                let again = shape.program == Program::DraftAgain;
-                let from = if again { &self.draft_hidden } else { &self.hidden };
-                let hidden = mtp.forward(&self.model, &mut cx, &view(from, &tables.tokens, width))?;
-                self.backend
-                    .copy(&hidden, &mut view(&self.draft_hidden, &tables.tokens, width));
-                hidden
-            }
+        let logits = match shape.program {
+            Program::Model => self.record_model(&tables)?,
+            Program::Draft | Program::DraftAgain => self.record_draft(shape.program, &tables)?,
         };
-        if shape.samples == 0 {
+        let Some(logits) = logits else {
             return Ok(());
-        }
-        let logits = self.model.logits(&cx, &hidden)?;
-        let mut kept = view(&self.logits, &tables.samples, self.model.dims.vocabulary);
+        };
+        let mut kept = self
+            .backend
+            .reshape(&self.logits, &tables.samples, self.model.dims.vocabulary);
         self.backend.copy(&logits, &mut kept);
         let (step, tokens, logprobs) = (&tables, &self.sampled, &self.logprobs);
         self.backend.sample(Sample {
@@ -203,6 +214,46 @@ impl<B: Backend> Stepper<B> {
             logprobs,
         });
         Ok(())
+    }
+
+    /// A step of the model, which keeps what a draft head would start from. Logits if any are wanted.
+    fn record_model(&self, tables: &StepTables<B>) -> Result<Option<Scratch<B>>, DeviceError> {
+        let mut cx = Forward::new(&self.backend, tables, &self.workspace, &self.caches);
+        let taps = self.head().map_or(&[][..], |head| head.taps());
+        let (hidden, tapped) = self.model.forward_tapped(&mut cx, taps)?;
+        if let (Some(drafter), Some(head)) = (&self.drafter, self.head()) {
+            let columns = head.input_width(&self.model);
+            let mut kept = self.backend.reshape(&drafter.states, &tables.tokens, columns);
+            self.backend.copy(tapped.as_ref().unwrap_or(&hidden), &mut kept);
+        }
+        let wanted = tables.samples.bucket > 0;
+        wanted.then(|| self.model.logits(&cx, &hidden)).transpose()
+    }
+
+    /// A step of the draft head.
+    fn record_draft(
+        &self,
+        program: Program,
+        tables: &StepTables<B>,
+    ) -> Result<Option<Scratch<B>>, DeviceError> {
+        let (Some(drafter), Some(head)) = (&self.drafter, self.head()) else {
+            return Err(DeviceError::Failed("the model has no draft head".to_owned()));
+        };
+        let mut cx = Forward::new(&self.backend, tables, &self.workspace, &drafter.caches);
+        let mut carried = self
+            .backend
+            .reshape(&drafter.carried, &tables.tokens, head.width());
+        let states = if program == Program::DraftAgain {
+            head.again(&self.model, &mut cx, &carried)?
+        } else {
+            let columns = head.input_width(&self.model);
+            let from = self.backend.reshape(&drafter.states, &tables.tokens, columns);
+            head.first(&self.model, &mut cx, &from)?
+        };
+        self.backend.copy(states.carried(), &mut carried);
+        let wanted = tables.samples.bucket > 0;
+        let logits = || head.logits(&self.model, &cx, &states.normed);
+        wanted.then(logits).transpose()
     }
 }
 

@@ -3,7 +3,7 @@
 use super::builder::{Builder, Frame, attention_layers};
 use super::transformer::is_sparse;
 use crate::layers::{
-    AttentionConfig, BlockOp, DeltaNetConfig, ExpertLayout, Linear, Mlp, Moe, MoeConfig, NormKind,
+    Attention, AttentionConfig, BlockOp, DeltaNetConfig, ExpertLayout, Linear, Mlp, Moe, MoeConfig, NormKind,
     RouterKind, SharedExpert,
 };
 use crate::mtp::Mtp;
@@ -127,7 +127,7 @@ fn feed_forward<B: Backend>(
     Ok(BlockOp::Moe(Moe::load(loader, prefix, moe, Some(shared))?))
 }
 
-/// The head is one more full-attention layer. Some checkpoints leave it out.
+/// The head is one more full-attention layer, with a cache of its own. Some checkpoints leave it out.
 fn draft_head<B: Backend>(
     builder: &mut Builder<'_, B>,
     attention: AttentionConfig,
@@ -139,7 +139,7 @@ fn draft_head<B: Backend>(
     if !builder.loader.has("mtp.fc.weight", count > 0) {
         return Ok(None);
     }
-    let mixer = builder.attention("mtp.layers.0.self_attn", attention)?;
+    let mixer = Attention::load(builder.loader, "mtp.layers.0.self_attn", attention, 0)?;
     builder.push("mtp.layers.0.input_layernorm", BlockOp::Attention(mixer))?;
     let feed_forward = feed_forward(builder, "mtp.layers.0.mlp", family, family.experts)?;
     builder.push("mtp.layers.0.post_attention_layernorm", feed_forward)?;

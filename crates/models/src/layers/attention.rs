@@ -4,7 +4,9 @@ use super::{Linear, NormKind};
 use crate::gguf::GgufNames;
 use crate::loader::Part;
 use crate::{Forward, Loader, ModelError};
-use paceline_device::{Attention as AttentionArgs, Backend, DeviceError, HeadNorms, KeyValueStore, Scratch};
+use paceline_device::{
+    Attention as AttentionArgs, Backend, DeviceError, HeadNorms, KeyValueStore, KvShape, Scratch,
+};
 
 /// Shape and options of an attention layer.
 #[derive(Clone, Copy, Debug)]
@@ -148,6 +150,16 @@ impl<B: Backend> Attention<B> {
     /// Shape and options.
     pub fn config(&self) -> &AttentionConfig {
         &self.config
+    }
+
+    /// Shape of its pages, for this many blocks.
+    pub fn kv_shape(&self, blocks: usize, block_size: usize) -> KvShape {
+        KvShape {
+            blocks,
+            block_size,
+            heads: self.config.kv_heads,
+            head_dim: self.config.head_dim,
+        }
     }
 
     /// Attention of the step's tokens, whose keys and values are added to the cache.

@@ -9,6 +9,7 @@ mod mlp;
 mod moe;
 mod norm;
 mod rope;
+mod stack;
 
 pub use attention::{Attention, AttentionConfig, AttentionScales};
 pub use block::{Block, BlockOp};
@@ -19,3 +20,4 @@ pub use mlp::Mlp;
 pub use moe::{ExpertLayout, Moe, MoeConfig, RouterKind, SharedExpert};
 pub use norm::{Norm, NormKind};
 pub use rope::{Rope, RopeConfig};
+pub use stack::Stack;
