@@ -4,10 +4,11 @@ use crate::{Backend, DeviceError, SlotTable, StepTables};
 
 /// Where n-grams of the slots' texts were seen, shared by all slots.
 ///
-/// A hash table of positions whose size follows from the number of pages, so memory is proportional to live tokens.
-/// Entries are named by the n-gram and by the slot's first page: requests that share a cached beginning share its
-/// entries, and a hit brings them with it. An entry proves nothing by itself; whoever finds one compares the tokens
-/// in its own history, so entries of former owners do no harm and need not be removed.
+/// A hash table of positions whose size follows from the number of tokens that pages can hold, so memory is
+/// proportional to them. Entries are named by the n-gram and by the slot's first page: requests that share a cached
+/// beginning share its entries, and a hit brings them with it. An entry proves nothing by itself; whoever finds one
+/// compares the tokens in its own history, so entries of former owners do no harm and need not be removed: newer ones
+/// push them out.
 #[derive(Clone)]
 pub struct NgramIndex<B: Backend> {
     /// Shortest match.
@@ -17,17 +18,23 @@ pub struct NgramIndex<B: Backend> {
     /// Buckets of [`WAYS`](Self::WAYS) entries, newest first: a tag, then one more than the position of the n-gram's
     /// last token, 0 for none.
     pub entries: B::Buffer<i32>,
-    /// A power of two.
+    /// Any number.
     pub buckets: usize,
 }
 
 impl<B: Backend> NgramIndex<B> {
-    /// Entries of a bucket.
-    pub const WAYS: usize = 4;
+    /// Entries of a bucket: 64 bytes, a cache line, so that a look-up costs one miss.
+    pub const WAYS: usize = 8;
+    /// Entries of a bucket that one n-gram may take. The latest is what its own text needs; the others serve
+    /// requests that have the first page in common and went different ways.
+    pub const SAME: usize = 4;
     /// Longest n-gram that can be looked for.
     pub const LONGEST: usize = 8;
+    /// Most tokens of a row that enter the index in one step, so that a long text that has not been indexed holds up
+    /// no step for long. What is left enters in the steps that follow.
+    pub const PER_STEP: usize = 4096;
 
-    /// An empty index for texts in so many pages, and matches of `min` to `max` tokens.
+    /// An empty index for texts of so many tokens together, and matches of `min` to `max` tokens.
     pub fn new(backend: &B, tokens: usize, (min, max): (usize, usize)) -> Result<Self, DeviceError> {
         assert!(
             (1..=max).contains(&min) && max <= Self::LONGEST,
@@ -42,13 +49,13 @@ impl<B: Backend> NgramIndex<B> {
         })
     }
 
-    /// Buckets for so many tokens: an entry per token and length of n-gram, and at least a quarter to spare.
+    /// Buckets for so many tokens: two entries per token and length of n-gram. Buckets fill unevenly; at half the
+    /// entries they have, one n-gram in a hundred finds its bucket full.
     fn buckets(tokens: usize, (min, max): (usize, usize)) -> usize {
-        let entries = tokens * (max - min + 1);
-        (entries * 5 / 4).div_ceil(Self::WAYS).next_power_of_two()
+        (2 * tokens * (max - min + 1)).div_ceil(Self::WAYS).max(1)
     }
 
-    /// Bytes of an index.
+    /// Bytes of an index: 16 per token and length of n-gram.
     pub fn bytes(tokens: usize, lengths: (usize, usize)) -> u64 {
         (Self::buckets(tokens, lengths) * Self::WAYS * 2 * 4) as u64
     }
@@ -56,10 +63,16 @@ impl<B: Backend> NgramIndex<B> {
 
 /// Arguments of [`Backend::propose_ngram`].
 ///
-/// For each row of the plan that ran tokens of its owner: the n-grams of its known tokens but the newest enter the
-/// index. If the row chose a token and wants drafts from the text, the longest n-gram that the text ends with and
-/// that occurred before is looked up, the latest occurrence of the longest; what followed there becomes the drafts.
-/// Past the end of the text the drafts go on with themselves. They stop before a stop token.
+/// For each row of the plan that ran tokens of its owner: the n-grams that end at known tokens from
+/// [`INDEXED`](crate::slot::INDEXED) on enter the index, all but the newest token's, whose follower is not known, and
+/// [`NgramIndex::PER_STEP`] at most. That goes for rows that want no drafts and for requests that have just ended,
+/// too: their pages may become another request's beginning.
+///
+/// If the row chose a token, its request goes on and it wants drafts from the text, the longest n-gram that the text
+/// ends with and that occurred before is looked up, the latest occurrence of the longest; what followed there becomes
+/// the drafts. Past the end of the text the drafts go on with themselves. They stop before a stop token, and where
+/// only one more token has room. An occurrence that has been pushed out of the index is not found; what is found is
+/// an occurrence.
 pub struct ProposeNgram<'a, B: Backend> {
     /// The plan.
     pub plan: &'a B::Buffer<i32>,

@@ -1,10 +1,32 @@
 //! Drafts from the slots' own texts.
 
+use super::frame::{slot_views, whole};
+use crate::checks::Checks;
 use crate::cpu::Cpu;
-use paceline_device::ProposeNgram;
+use crate::ops::ngram::{self, Index, Proposal};
+use paceline_device::{NgramIndex, ProposeNgram};
 
 impl Cpu {
-    pub(crate) fn enqueue_propose_ngram(&self, _args: &ProposeNgram<'_, Self>) {
-        unimplemented!("in the making")
+    pub(crate) fn enqueue_propose_ngram(&self, args: &ProposeNgram<'_, Self>) {
+        let check = Checks("propose_ngram");
+        let words = args.index.buckets * NgramIndex::<Self>::WAYS * 2;
+        check.length("entries", &args.index.entries, words);
+        check.room("token counts", &args.step.token_count, args.step.requests.bucket);
+        let (plan, slots, index) = (args.plan.clone(), args.slots.clone(), args.index.clone());
+        let (token_count, chain_min) = (args.step.token_count.clone(), args.chain_min);
+        self.stream.enqueue(move |_| {
+            // SAFETY: the plan, the slots, the token counts and the index are distinct buffers that this operation
+            // alone touches.
+            let proposal = unsafe {
+                Proposal {
+                    plan: plan.read(),
+                    slots: slot_views(&slots),
+                    token_count: token_count.read(),
+                    index: Index::new(whole(&index.entries), (index.min, index.max)),
+                    chain_min,
+                }
+            };
+            ngram::propose(proposal);
+        });
     }
 }
