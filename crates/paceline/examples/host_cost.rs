@@ -117,6 +117,7 @@ fn request(id: usize, context: usize) -> NewRequest {
         salt: id as u64,
         max_length: context + 4000,
         group: None,
+        speculation: NewRequest::ANY_DRAFTS,
     }
 }
 

@@ -170,6 +170,7 @@ impl<R: StepRunner, C: Clock> Service<R, C> {
                 salt: 0,
                 max_length,
                 group,
+                speculation: NewRequest::ANY_DRAFTS,
             };
             match self.pipeline.scheduler_mut().add(request) {
                 Ok(()) => {

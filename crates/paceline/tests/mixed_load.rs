@@ -64,6 +64,7 @@ fn request(id: RequestId, prompt: usize, tokens: usize) -> NewRequest {
         salt: 0,
         max_length: prompt + tokens,
         group: None,
+        speculation: NewRequest::ANY_DRAFTS,
     }
 }
 

@@ -294,6 +294,7 @@ fn new_request(index: usize, request: &Asked) -> NewRequest {
         deadline: None,
         salt: 0,
         group: None,
+        speculation: NewRequest::ANY_DRAFTS,
     }
 }
 

@@ -41,6 +41,7 @@ fn scheduler(running: usize, context: usize, recurrent: bool) -> Scheduler {
             salt: 0,
             max_length,
             group: None,
+            speculation: NewRequest::ANY_DRAFTS,
         };
         assert_eq!(scheduler.add(new), Ok(()));
     }
@@ -60,7 +61,7 @@ fn output(plan: &StepPlan) -> StepOutput {
     StepOutput {
         step: plan.step,
         rows: plan.rows.iter().map(row).collect(),
-        device_ns: (0, 0),
+        ..StepOutput::default()
     }
 }
 

@@ -12,12 +12,14 @@ mod policy;
 mod record;
 mod request;
 mod scheduler;
+mod times;
 
 pub use clock::{Clock, RealClock};
 pub use config::{InvalidConfig, RecurrentConfig, SchedulerConfig};
 pub use counters::Counters;
 pub use pipeline::{Pipeline, RunnerFault, StepRunner, Stepped};
-pub use policy::{DraftPolicy, FixedDrafts, RequestView};
+pub use policy::{Choice, DraftPolicy, FixedDrafts, RequestView, RowDrafts, Stage};
 pub use record::{HostWaits, PipelineTotals, Span, StepRecord};
 pub use request::{Delivery, Finish, GroupId, NewRequest, Rejection, RequestId};
 pub use scheduler::Scheduler;
+pub use times::StepTimes;

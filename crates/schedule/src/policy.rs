@@ -1,40 +1,114 @@
-//! How many drafts a row verifies.
+//! How many drafts are made behind a row, and how many a row verifies.
 
 use crate::request::RequestId;
+use crate::times::StepTimes;
+use paceline_types::{DraftSource, Propose};
+
+/// Where a request is with a row.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stage {
+    /// A piece of its prompt with more to come. Drafts are not made behind it; with `neural` above 0 the neural
+    /// drafter sees its tokens.
+    Prompt,
+    /// The last piece of its prompt: drafts behind it are for the first decode row.
+    PromptEnd,
+    /// The newest token and drafts.
+    Decode,
+}
 
 /// What a policy may know of a request.
 #[derive(Clone, Copy, Debug)]
 pub struct RequestView {
     /// Which.
     pub id: RequestId,
+    /// Where it is.
+    pub stage: Stage,
     /// Tokens known to the host.
     pub known: usize,
     /// Most tokens there can be once all planned steps are done.
     pub upper_bound: usize,
-    /// Requests that run now.
-    pub running: usize,
-    /// Most drafts that fit; more are cut.
-    pub most: usize,
+    /// Drafts that there may be for the row: what was asked for behind the one before, cut to what fits.
+    pub ready: usize,
+    /// Most drafts that can be asked for behind the row, by source; more are cut.
+    pub most: Propose,
 }
 
-/// Chooses the number of drafts per row, and learns how they fared.
-pub trait DraftPolicy: Send {
-    /// Drafts for the request's next row; cut to what fits. Called once per decode row; must be quick.
-    fn drafts_for(&self, request: &RequestView) -> usize;
+/// What a policy wants for a row. Both are cut to what fits.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Choice {
+    /// Most drafts to verify, of those that there are.
+    pub verify: usize,
+    /// Drafts to make behind the row.
+    pub propose: Propose,
+}
 
-    /// A row of the request verified `drafted` drafts and accepted some.
-    fn observe(&mut self, _id: RequestId, _drafted: usize, _accepted: usize) {}
+/// How the drafts of a row fared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RowDrafts {
+    /// Most drafts that it was to verify.
+    pub planned: usize,
+    /// Drafts that there were.
+    pub drafted: usize,
+    /// Of these, drafts accepted.
+    pub accepted: usize,
+    /// Where they came from; `None` if there were none.
+    pub source: Option<DraftSource>,
+}
+
+/// Chooses the number of drafts per row, and learns how they fared and what steps took. All of it runs between
+/// steps on the host: it must be quick.
+pub trait DraftPolicy: Send {
+    /// A step is being planned that so many requests decode in.
+    fn begin_step(&mut self, _decodes: usize) {}
+
+    /// Drafts for a row. Called once per row, decodes first.
+    fn choose(&mut self, request: &RequestView) -> Choice;
+
+    /// A verify row of the request is done.
+    fn observe_row(&mut self, _id: RequestId, _drafts: &RowDrafts) {}
+
+    /// A step is done; its rows have been observed.
+    fn observe_step(&mut self, _times: &StepTimes) {}
 
     /// The request has ended.
     fn forget(&mut self, _id: RequestId) {}
 }
 
-/// The same number for everyone.
+/// The same for everyone, always.
 #[derive(Clone, Copy, Debug)]
-pub struct FixedDrafts(pub usize);
+pub struct FixedDrafts(pub Propose);
+
+impl FixedDrafts {
+    /// This many, from wherever there are some.
+    pub fn any(drafts: usize) -> Self {
+        Self(Propose {
+            ngram: drafts,
+            neural: drafts,
+        })
+    }
+}
 
 impl DraftPolicy for FixedDrafts {
-    fn drafts_for(&self, _request: &RequestView) -> usize {
-        self.0
+    fn choose(&mut self, request: &RequestView) -> Choice {
+        Choice {
+            verify: request.ready,
+            propose: self.0,
+        }
+    }
+}
+
+/// No more than `most` of each.
+pub(crate) fn cut(propose: Propose, most: Propose) -> Propose {
+    Propose {
+        ngram: propose.ngram.min(most.ngram),
+        neural: propose.neural.min(most.neural),
+    }
+}
+
+/// The same number of each.
+pub(crate) fn both(drafts: usize) -> Propose {
+    Propose {
+        ngram: drafts,
+        neural: drafts,
     }
 }

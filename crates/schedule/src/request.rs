@@ -2,7 +2,7 @@
 
 use crate::scheduler::Running;
 use paceline_cache::TokenList;
-use paceline_types::{SamplingParams, TokenId, TokenLogprobs};
+use paceline_types::{MAX_DRAFTS, Propose, SamplingParams, TokenId, TokenLogprobs};
 use std::sync::Arc;
 
 /// A request's name, unique among those alive.
@@ -41,6 +41,16 @@ pub struct NewRequest {
     pub max_length: usize,
     /// Requests with the same prompt that should share it.
     pub group: Option<GroupId>,
+    /// Most drafts, by source: [`NewRequest::ANY_DRAFTS`], or [`Propose::NONE`] for none.
+    pub speculation: Propose,
+}
+
+impl NewRequest {
+    /// As many drafts as the engine sees fit.
+    pub const ANY_DRAFTS: Propose = Propose {
+        ngram: MAX_DRAFTS,
+        neural: MAX_DRAFTS,
+    };
 }
 
 /// Why a request was not taken in.
@@ -126,6 +136,7 @@ pub(crate) struct Request {
     pub(crate) salt: u64,
     pub(crate) max_length: usize,
     pub(crate) group: Option<GroupId>,
+    pub(crate) speculation: Propose,
     /// Prompt log-probabilities delivered.
     pub(crate) scored: usize,
     pub(crate) phase: Phase,
@@ -155,6 +166,7 @@ impl Request {
             salt,
             max_length: new.max_length,
             group: new.group,
+            speculation: new.speculation,
             scored: 0,
             phase: Phase::Waiting,
         }

@@ -59,10 +59,10 @@ pub struct Scheduler {
 }
 
 impl Scheduler {
-    /// A scheduler that gives every row `config.drafts` drafts. Panics on a configuration that
+    /// A scheduler that wants `config.drafts` drafts for every row, from wherever there are some. Panics on a configuration that
     /// [`SchedulerConfig::check`] refuses.
     pub fn new(config: SchedulerConfig) -> Self {
-        let drafts = FixedDrafts(config.drafts);
+        let drafts = FixedDrafts::any(config.drafts);
         Self::with_policy(config, Box::new(drafts))
     }
 

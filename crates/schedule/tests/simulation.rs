@@ -26,6 +26,8 @@ fn run(scenario: &Scenario) -> (Tally, paceline_schedule::Counters, Counts) {
         idle_rows: device.idle_rows,
         restores: device.restores,
         most_accepted: device.most_accepted,
+        early_drafts: device.early_drafts,
+        drafted: device.drafted,
     };
     (world.tally, world.pipeline.scheduler().counters(), counts)
 }
@@ -34,6 +36,8 @@ struct Counts {
     idle_rows: u64,
     restores: u64,
     most_accepted: usize,
+    early_drafts: u64,
+    drafted: [u64; 2],
 }
 
 /// The simplest variant of a failing case that still fails.
@@ -60,6 +64,7 @@ fn every_token_is_delivered_once_in_order_and_everything_comes_back() {
     let seeds = seeds();
     let (mut steps, mut tokens, mut wasted, mut preempted) = (0, 0, 0, 0);
     let (mut hits, mut unreached, mut used, mut idle, mut accepted) = (0, 0, 0, 0, 0);
+    let (mut early, mut drafted) = (0, [0; 2]);
     let mut finished = [0; 4];
     for seed in &seeds {
         let scenario = Scenario::draw(*seed, steps_of(*seed));
@@ -76,6 +81,10 @@ fn every_token_is_delivered_once_in_order_and_everything_comes_back() {
         used += counters.snapshots_used;
         idle += counts.idle_rows;
         accepted = accepted.max(counts.most_accepted);
+        early += counts.early_drafts;
+        for (sum, count) in drafted.iter_mut().zip(counts.drafted) {
+            *sum += count;
+        }
         assert_eq!(counters.snapshots_used, counts.restores);
         assert_eq!(
             counters.snapshots_reserved,
@@ -88,13 +97,15 @@ fn every_token_is_delivered_once_in_order_and_everything_comes_back() {
     }
     println!(
         "{} cases, {steps} steps, {tokens} tokens, finished {finished:?}, preempted {preempted}, prefix hits {hits}, \
-         states used {used} released {unreached}, wasted rows {wasted}, idle rows {idle}, most accepted {accepted}",
+         states used {used} released {unreached}, wasted rows {wasted}, idle rows {idle}, drafted {drafted:?}, \
+         in first decodes {early}, most accepted {accepted}",
         seeds.len()
     );
     if seeds.len() > 1 {
         // The cases are worth something only if all of this came up.
         assert!(steps >= seeds.len() as u64 * STEPS_PER_CASE / 2);
         assert!(finished.iter().all(|count| *count > 0), "{finished:?}");
+        assert!(early > 0 && drafted.iter().all(|count| *count > 0));
         assert!(
             preempted > 0 && hits > 0 && used > 0 && unreached > 0 && wasted > 0 && idle > 0 && accepted > 8
         );

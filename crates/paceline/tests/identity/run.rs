@@ -225,6 +225,7 @@ fn new_request(id: RequestId, request: &CaseRequest) -> NewRequest {
         deadline: None,
         salt: 0,
         group: request.sibling.then_some(GroupId(id.0)),
+        speculation: NewRequest::ANY_DRAFTS,
     }
 }
 

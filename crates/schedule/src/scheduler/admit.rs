@@ -5,6 +5,7 @@ use super::running::Bounds;
 use super::saves::{Ending, Saves};
 use super::{Running, Scheduler};
 use crate::request::{Order, Phase, RequestId};
+use paceline_types::Propose;
 
 /// Whether an admission leaves pages for those who run already.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -133,6 +134,7 @@ impl Scheduler {
             target,
             planned: hit.cached_tokens,
             bounds: Bounds::new(target),
+            proposed: Propose::NONE,
             saves: Saves::at_junction(hit.junction),
         }));
         self.waiting.remove(&order);

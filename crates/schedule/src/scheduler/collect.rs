@@ -2,7 +2,9 @@
 
 use super::saves::Ending;
 use super::{Running, Scheduler};
+use crate::policy::RowDrafts;
 use crate::request::{Delivery, Finish, Request, RequestId};
+use crate::times::StepTimes;
 use paceline_types::{PlanRow, RowEnd, RowOutput, StepOutput, StepPlan, TokenLogprobs, Work};
 
 impl Scheduler {
@@ -24,6 +26,7 @@ impl Scheduler {
             plan.rows.len(),
             output.rows.len()
         );
+        let times = StepTimes::of(plan, &output);
         let mut deliveries = self.take_deliveries();
         for (row, output) in plan.rows.iter().zip(output.rows) {
             if let Some(id) = self.slots.owner(row.slot, row.generation) {
@@ -34,14 +37,15 @@ impl Scheduler {
                 self.counters.wasted_tokens += row.work.tokens() as u64;
             }
         }
+        self.policy.observe_step(&times);
         deliveries
     }
 
     fn collect_row(&mut self, id: RequestId, row: &PlanRow, mut output: RowOutput) -> Option<Delivery> {
         check_output(id, row, &output);
         let prompt_computed = matches!(row.work, Work::Prefill { last: true, .. });
-        if let Work::Verify { .. } = row.work {
-            self.count_drafts(id, &output);
+        if let Work::Verify { drafts } = row.work {
+            self.count_drafts(id, drafts, &output);
         }
         let end = output.end;
         let mut delivery = self.with_running(id, |scheduler, request, running| {
@@ -112,12 +116,18 @@ impl Scheduler {
         }
     }
 
-    fn count_drafts(&mut self, id: RequestId, output: &RowOutput) {
+    fn count_drafts(&mut self, id: RequestId, planned: usize, output: &RowOutput) {
         let accepted = (output.tokens.len() - 1).min(output.drafted);
         self.counters.drafts_verified += output.drafted as u64;
         self.counters.drafts_accepted += accepted as u64;
         self.counters.wasted_tokens += (output.drafted - accepted) as u64;
-        self.policy.observe(id, output.drafted, accepted);
+        let drafts = RowDrafts {
+            planned,
+            drafted: output.drafted,
+            accepted,
+            source: output.source,
+        };
+        self.policy.observe_row(id, &drafts);
     }
 }
 

@@ -1,7 +1,7 @@
 //! One step's plan: decodes first, then pieces of prompts, then newcomers.
 
 use super::{Running, Scheduler};
-use crate::policy::RequestView;
+use crate::policy::{RequestView, Stage, both, cut};
 use crate::request::{Phase, Request, RequestId};
 use paceline_cache::Restore;
 use paceline_types::{Admission, PlanRow, Propose, StepPlan, Work};
@@ -63,6 +63,7 @@ impl Scheduler {
         // Everyone who runs gets a token; drafts share the rest, with prompts if there are any.
         let share = if prefills.is_empty() { 1 } else { 2 };
         let mut spare = (draft.tokens.min(draft.samples) - in_order.len()) / share;
+        self.policy.begin_step(decodes.len());
         for id in decodes {
             self.plan_decode(id, &mut spare, draft);
         }
@@ -79,43 +80,69 @@ impl Scheduler {
         if high >= request.max_length {
             return;
         }
-        let most = self.config.drafts.min(request.max_length - high - 1).min(*spare);
-        let view = RequestView {
+        // Drafts that leave room for the token behind them, and for the one behind the next row.
+        let room = request.max_length - high - 1;
+        let ready = running.proposed.most().min(room).min(*spare);
+        let limit = cut(request.speculation, both(self.config.drafts));
+        let choice = self.policy.choose(&RequestView {
             id,
+            stage: Stage::Decode,
             known: request.known(),
             upper_bound: high,
-            running: self.running.len(),
-            most,
+            ready,
+            most: cut(limit, both(room.saturating_sub(1))),
+        });
+        let verify = choice.verify.min(ready);
+        let behind = room.saturating_sub(1 + verify);
+        let mut pages = Pages {
+            known: high,
+            verify,
+            propose: cut(choice.propose, cut(limit, both(behind))),
         };
-        let held = running.blocks.len();
-        let pages = |drafts: usize| {
-            (high + drafts)
-                .div_ceil(self.config.block_size)
-                .saturating_sub(held)
-        };
-        let mut drafts = self.policy.drafts_for(&view).min(most);
-        let (wanted, least) = (pages(drafts), pages(0));
-        // Drafts are not worth pushing anyone out.
-        if wanted > 0 && !self.extend(id, wanted) {
-            drafts = 0;
-            if !self.make_room(id, least, draft) {
-                return;
-            }
+        if !self.secure(id, &mut pages, draft) {
+            return;
         }
-        *spare -= drafts;
+        let Pages { verify, propose, .. } = pages;
+        *spare -= verify;
         let row = self.with_running(id, |scheduler, _, running| {
             let snapshot = scheduler.save_in_decode(running);
-            running.bounds.plan(drafts);
+            running.bounds.plan(verify);
+            running.proposed = propose;
             PlanRow {
                 slot: running.slot,
                 generation: running.generation,
-                work: Work::Verify { drafts },
+                work: Work::Verify { drafts: verify },
                 new_blocks: running.unsent_blocks(),
                 snapshot,
-                propose: Propose::NONE,
+                propose,
             }
         });
         draft.push(row);
+    }
+
+    /// Pages for a decode row: if there are not enough for all that is wanted, then without what the drafter would
+    /// write behind it, then without its drafts; only for its newest token others are pushed out. False if the
+    /// request itself went.
+    fn secure(&mut self, id: RequestId, pages: &mut Pages, draft: &mut Draft) -> bool {
+        let (size, held) = (self.config.block_size, self.held(id));
+        let wanted = pages.missing(size, held);
+        if wanted == 0 || self.extend(id, wanted) {
+            return true;
+        }
+        pages.propose = pages.that_fits(size, held);
+        let wanted = pages.missing(size, held);
+        if wanted == 0 || self.extend(id, wanted) {
+            return true;
+        }
+        pages.verify = 0;
+        pages.propose = Propose::NONE;
+        self.make_room(id, pages.missing(size, held), draft)
+    }
+
+    fn held(&self, id: RequestId) -> usize {
+        self.request(id)
+            .running()
+            .map_or(0, |running| running.blocks.len())
     }
 
     /// Plans the next piece of a request's known tokens, as much as the step has room for.
@@ -141,9 +168,11 @@ impl Scheduler {
             request.tokens().append_to(start..start + len, &mut chunk);
             running.planned += len;
             let last = !running.prefilling();
+            let propose = scheduler.propose_behind_prompt(request, running);
             if last {
                 running.bounds.plan(0);
             }
+            running.proposed = propose;
             let following = request.tokens().get(running.planned);
             let admission = (!running.announced).then(|| admission(request, running));
             running.announced = true;
@@ -159,7 +188,7 @@ impl Scheduler {
                 },
                 new_blocks: running.unsent_blocks(),
                 snapshot,
-                propose: Propose::NONE,
+                propose,
             };
             Some((row, admission, running.restore.take()))
         });
@@ -170,6 +199,39 @@ impl Scheduler {
         draft.restored.extend(restore);
         draft.plan.admissions.extend(admission);
         draft.push(row);
+    }
+
+    /// Drafts wanted behind a piece of a prompt that has just been planned. Behind the last piece they need pages,
+    /// like those behind a decode row; before that it is a matter of what the neural drafter sees.
+    fn propose_behind_prompt(&mut self, request: &Request, running: &mut Running) -> Propose {
+        let last = !running.prefilling();
+        let room = request.max_length - running.target;
+        let limit = cut(request.speculation, both(self.config.drafts));
+        let most = cut(limit, both(room.saturating_sub(2)));
+        let choice = self.policy.choose(&RequestView {
+            id: request.id,
+            stage: if last { Stage::PromptEnd } else { Stage::Prompt },
+            known: request.known(),
+            upper_bound: running.target,
+            ready: 0,
+            most,
+        });
+        let propose = cut(choice.propose, most);
+        if !last {
+            return Propose { ngram: 0, ..propose };
+        }
+        let pages = Pages {
+            known: running.target,
+            verify: 0,
+            propose,
+        };
+        let (size, held) = (self.config.block_size, running.blocks.len());
+        let wanted = pages.missing(size, held);
+        if wanted == 0 || self.caches.extend(&mut running.blocks, wanted) {
+            propose
+        } else {
+            pages.that_fits(size, held)
+        }
     }
 
     /// Works on a running request and the scheduler at the same time.
@@ -188,6 +250,38 @@ impl Scheduler {
         request.phase = Phase::Running(running);
         self.requests.insert(id, request);
         result
+    }
+}
+
+/// What a row needs pages for.
+struct Pages {
+    /// Most tokens known before it.
+    known: usize,
+    /// Drafts that it verifies.
+    verify: usize,
+    /// Drafts made behind it. A drafter runs them, at the positions that the next row will run them at.
+    propose: Propose,
+}
+
+impl Pages {
+    /// Tokens that need a page if no drafts are made behind the row: all but the one that it chooses last.
+    fn run(&self) -> usize {
+        self.known + self.verify
+    }
+
+    /// Pages to be added to those held.
+    fn missing(&self, block_size: usize, held: usize) -> usize {
+        let behind = match self.propose.most() {
+            0 => 0,
+            most => 1 + most,
+        };
+        (self.run() + behind).div_ceil(block_size).saturating_sub(held)
+    }
+
+    /// As much of the proposal as the pages held have room for.
+    fn that_fits(&self, block_size: usize, held: usize) -> Propose {
+        let room = (held * block_size).saturating_sub(self.run() + 1);
+        cut(self.propose, both(room))
     }
 }
 

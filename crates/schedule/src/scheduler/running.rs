@@ -2,7 +2,7 @@
 
 use super::saves::Saves;
 use paceline_cache::{Blocks, Chain, Restore};
-use paceline_types::{BlockId, SlotId};
+use paceline_types::{BlockId, Propose, SlotId};
 
 /// What a running request holds and how far it is planned.
 #[derive(Debug)]
@@ -23,6 +23,8 @@ pub(crate) struct Running {
     /// Of these, tokens cached or planned.
     pub(crate) planned: usize,
     pub(crate) bounds: Bounds,
+    /// Drafts wanted behind the newest planned row.
+    pub(crate) proposed: Propose,
     pub(crate) saves: Saves,
 }
 

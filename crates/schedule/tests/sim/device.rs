@@ -6,8 +6,8 @@ use super::rng::Rng;
 use super::text::Script;
 use paceline_schedule::{Clock, RunnerFault, SchedulerConfig, StepRunner};
 use paceline_types::{
-    Admission, BlockId, PlanRow, RowEnd, RowOutput, SnapshotPlan, StepOutput, StepPlan, TokenId,
-    TokenLogprobs, Work,
+    Admission, BlockId, DraftSource, PlanRow, Propose, RowEnd, RowOutput, SnapshotPlan, StepOutput, StepPlan,
+    TokenId, TokenLogprobs, Work,
 };
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -59,6 +59,10 @@ struct Slot {
     folded: usize,
     decoding: bool,
     finished: bool,
+    /// Drafts that were asked for behind the row before, and those that came of it.
+    proposed: Propose,
+    drafts: usize,
+    source: Option<DraftSource>,
 }
 
 pub struct Device {
@@ -81,6 +85,10 @@ pub struct Device {
     pub restores: u64,
     /// Widest spread of tokens of one verify row.
     pub most_accepted: usize,
+    /// First decode rows of requests that had drafts to verify.
+    pub early_drafts: u64,
+    /// Drafts verified, by source.
+    pub drafted: [u64; 2],
 }
 
 /// A step on its way; the outcome is fixed, the host just does not know it yet.
@@ -112,6 +120,8 @@ impl Device {
             idle_rows: 0,
             restores: 0,
             most_accepted: 0,
+            early_drafts: 0,
+            drafted: [0; 2],
             config: config.clone(),
         }
     }
@@ -160,6 +170,9 @@ impl Device {
             folded: cached,
             decoding: false,
             finished: false,
+            proposed: Propose::NONE,
+            drafts: 0,
+            source: None,
         });
     }
 
@@ -187,10 +200,12 @@ impl Device {
                 );
                 slot.table[*place as usize] = Some(*block);
             }
-            match &row.work {
+            let output = match &row.work {
                 Work::Prefill { .. } => self.prefill(&mut slot, row),
                 Work::Verify { drafts } => self.verify(&mut slot, *drafts, row.snapshot),
-            }
+            };
+            self.draft(&mut slot, row.propose);
+            output
         };
         self.slots[index] = Some(slot);
         output
@@ -245,7 +260,18 @@ impl Device {
         assert!(slot.decoding, "a decode before the end of the prompt");
         assert_eq!(slot.computed + 1, slot.known);
         let newest = slot.computed;
-        let drafted = self.rng.within(0, drafts);
+        assert!(
+            drafts <= slot.proposed.most(),
+            "{drafts} drafts to verify, and {:?} were asked for",
+            slot.proposed
+        );
+        let drafted = drafts.min(slot.drafts);
+        let source = slot.source.filter(|_| drafted > 0);
+        if let Some(source) = source {
+            self.drafted[source as usize] += drafted as u64;
+            let first = slot.known == slot.admission.prompt_tokens + 1;
+            self.early_drafts += u64::from(first);
+        }
         let accepted = self.rng.within(0, drafted);
         let length = slot.script.tokens.len();
         for position in newest..=newest + drafted {
@@ -260,6 +286,7 @@ impl Device {
         let snapshot_written = self.fold(slot, slot.known, snapshot);
         let mut output = RowOutput {
             drafted,
+            source,
             snapshot_written,
             ..RowOutput::default()
         };
@@ -268,6 +295,48 @@ impl Device {
         slot.computed = slot.known - 1;
         self.attend(slot, slot.computed);
         output
+    }
+
+    /// The end of a row: drafts for the next one, fewer than asked for as often as not, from the text or else from a
+    /// drafter, which runs the newest token and all its drafts but the last.
+    fn draft(&mut self, slot: &mut Slot, propose: Propose) {
+        let size = self.config.block_size;
+        slot.proposed = propose;
+        (slot.drafts, slot.source) = (0, None);
+        assert!(
+            propose.most() <= self.config.drafts,
+            "{propose:?}, more than there may be"
+        );
+        let limit = slot.script.speculation;
+        assert!(
+            propose.ngram <= limit.ngram && propose.neural <= limit.neural,
+            "{propose:?}, more than the request may have"
+        );
+        if slot.finished || !slot.decoding {
+            return;
+        }
+        if propose.most() > 0 {
+            let last = slot.known - 1 + propose.most() - 1;
+            assert!(
+                last < slot.admission.max_length,
+                "drafts behind the greatest length"
+            );
+            for position in slot.known - 1..=last {
+                assert!(
+                    slot.table[position / size].is_some(),
+                    "no page for a draft at {position}"
+                );
+            }
+        }
+        for (most, source) in [
+            (propose.ngram, DraftSource::Ngram),
+            (propose.neural, DraftSource::Neural),
+        ] {
+            if slot.drafts == 0 && self.rng.chance(70) {
+                slot.drafts = self.rng.within(0, most);
+                slot.source = (slot.drafts > 0).then_some(source);
+            }
+        }
     }
 
     /// Adds up to `most` tokens of the script to the text, and ends it where the script ends.
@@ -362,10 +431,13 @@ impl StepRunner for Device {
         // Longer than any host time of a step, so that a pipeline need never run empty.
         let end = begin + 20 * HOST_NS + 100 * plan.tokens() as u64 + self.rng.below(5000) as u64;
         self.busy_until = end;
+        let neural = plan.rows.iter().any(|row| row.propose.neural > 0);
         let output = StepOutput {
             step: plan.step,
             rows,
             device_ns: (begin, end),
+            draft_ns: (end - begin) / 10,
+            draft_passes: usize::from(neural),
         };
         Ok(Flight { output })
     }

@@ -2,7 +2,8 @@
 //! seed, the position and all tokens before.
 
 use super::rng::mix;
-use paceline_types::TokenId;
+use paceline_schedule::NewRequest;
+use paceline_types::{Propose, TokenId};
 
 /// Tokens there are; few, so that texts overlap.
 pub const VOCABULARY: u64 = 20;
@@ -20,6 +21,8 @@ pub struct Script {
     pub prompt_len: usize,
     /// The text ends with a stop token.
     pub stops: bool,
+    /// Most drafts.
+    pub speculation: Propose,
 }
 
 /// What the text depends on.
@@ -31,6 +34,8 @@ pub struct Limits {
     pub max_length: usize,
     pub min_tokens: usize,
     pub stop_tokens: Vec<TokenId>,
+    /// Most drafts, which must not change it.
+    pub speculation: Propose,
 }
 
 impl Limits {
@@ -42,6 +47,7 @@ impl Limits {
             max_length,
             min_tokens: 0,
             stop_tokens: Vec::new(),
+            speculation: NewRequest::ANY_DRAFTS,
         }
     }
 }
@@ -53,6 +59,7 @@ impl Script {
             hashes: vec![mix(EMPTY, limits.circle)],
             prompt_len: prompt.len(),
             stops: false,
+            speculation: limits.speculation,
         };
         for token in prompt {
             script.push(*token);

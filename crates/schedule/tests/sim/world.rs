@@ -6,10 +6,10 @@ use super::rng::Rng;
 use super::scenario::Scenario;
 use super::text::{Limits, Script, VOCABULARY};
 use paceline_schedule::{
-    Delivery, DraftPolicy, Finish, GroupId, NewRequest, Pipeline, Rejection, RequestId, RequestView,
+    Choice, Delivery, DraftPolicy, Finish, GroupId, NewRequest, Pipeline, Rejection, RequestId, RequestView,
     Scheduler, StepRecord, Stepped,
 };
-use paceline_types::{SamplingParams, TokenId};
+use paceline_types::{Propose, SamplingParams, TokenId};
 use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -51,8 +51,15 @@ pub struct World {
 struct AnyDrafts;
 
 impl DraftPolicy for AnyDrafts {
-    fn drafts_for(&self, request: &RequestView) -> usize {
-        (request.known * 5 + request.id.0 as usize) % (request.most + 3)
+    fn choose(&mut self, request: &RequestView) -> Choice {
+        let dice = request.known * 5 + request.id.0 as usize;
+        Choice {
+            verify: dice % (request.ready + 3),
+            propose: Propose {
+                ngram: dice / 3 % (request.most.ngram + 3),
+                neural: dice / 7 % (request.most.neural + 3),
+            },
+        }
     }
 }
 
@@ -196,6 +203,10 @@ impl World {
                     .within(prompt.len() + 1, self.scenario.longest.max(prompt.len() + 1)),
                 min_tokens: self.rng.pick(&[0, 0, 3]),
                 stop_tokens: self.rng.pick(&[&[][..], &[0], &[0, 1]]).to_vec(),
+                speculation: Propose {
+                    ngram: self.rng.pick(&[0, 2, 15, 15, 15]),
+                    neural: self.rng.pick(&[0, 2, 15, 15, 15]),
+                },
             };
             let deadline = self.rng.chance(self.scenario.deadlines);
             let deadline = deadline.then(|| self.clock.peek() + self.rng.below(2_000_000) as u64);
@@ -235,6 +246,7 @@ impl World {
             salt: 0,
             max_length: limits.max_length,
             group: None,
+            speculation: limits.speculation,
         };
         special(&mut new, &mut params);
         new.params = Arc::new(params);
