@@ -3,7 +3,9 @@
 
 mod decode;
 mod encode;
+mod propose;
 mod runner;
 
 pub use encode::{ListsTooLong, list_words};
+pub use propose::{Chain, HeadProposer, ModelProposer, NgramProposer, Proposer, Stage};
 pub use runner::{DeviceRunner, InFlight, RunnerConfig};

@@ -2,6 +2,7 @@
 
 use crate::decode::{RowNote, decode};
 use crate::encode::encode;
+use crate::propose::{Proposer, Stage};
 use paceline_device::{
     Accept, Backend, DeviceError, LIST_INTS, Pending, Prepare, SAMPLE_FLOATS, Sample, SampledText,
     SlotLimits, SlotTable, StepLimits, StepTables, Workspace, plan, record, slot,
@@ -39,6 +40,8 @@ struct Shape {
     tokens: usize,
     requests: usize,
     samples: usize,
+    /// Of the neural drafter.
+    passes: usize,
 }
 
 /// A step on the device. It owns the read of its own record, so no two steps share a host buffer.
@@ -53,6 +56,7 @@ pub struct InFlight<B: Backend> {
 pub struct DeviceRunner<B: Backend> {
     backend: B,
     model: Decoder<B>,
+    proposer: Option<Box<dyn Proposer<B>>>,
     caches: Caches<B>,
     slots: SlotTable<B>,
     tables: StepTables<B>,
@@ -64,6 +68,7 @@ pub struct DeviceRunner<B: Backend> {
     logprobs: B::Buffer<f32>,
     params: Vec<Option<Arc<SamplingParams>>>,
     words: Vec<i32>,
+    most_drafts: usize,
 }
 
 impl<B: Backend> DeviceRunner<B> {
@@ -117,9 +122,19 @@ impl<B: Backend> DeviceRunner<B> {
             logprobs: backend.buffer(samples * SAMPLE_FLOATS)?,
             params: vec![None; slots],
             words: Vec::new(),
+            most_drafts: config.drafts,
+            proposer: None,
             model,
             backend,
         })
+    }
+
+    /// The same runner with somebody who drafts.
+    #[must_use]
+    pub fn with_proposer(mut self, proposer: Box<dyn Proposer<B>>) -> Self {
+        self.programs.clear();
+        self.proposer = Some(proposer);
+        self
     }
 
     /// The model.
@@ -149,21 +164,13 @@ impl<B: Backend> DeviceRunner<B> {
     /// Captures the program of the largest shape, so that all scratch exists before the first request.
     pub fn warm_up(&mut self) -> Result<(), DeviceError> {
         let limits = self.tables.limits;
-        let Shape {
-            tokens,
-            requests,
-            samples,
-        } = Shape {
+        let shape = Shape {
             tokens: limits.tokens,
             requests: limits.requests,
             samples: limits.samples,
+            passes: self.passes(self.most_drafts),
         };
-        self.program(Shape {
-            tokens,
-            requests,
-            samples,
-        })
-        .map(|_| ())
+        self.program(shape).map(|_| ())
     }
 
     fn program(&mut self, shape: Shape) -> Result<B::Program, DeviceError> {
@@ -178,7 +185,7 @@ impl<B: Backend> DeviceRunner<B> {
         Ok(program)
     }
 
-    /// The whole step: prepare, forward, sample, accept.
+    /// The whole step: prepare, forward, sample, accept, draft.
     fn record_step(&self, shape: Shape) -> Result<(), DeviceError> {
         let backend = &self.backend;
         let step = self
@@ -191,7 +198,8 @@ impl<B: Backend> DeviceRunner<B> {
             step: &step,
         });
         let mut cx = Forward::new(backend, &step, &self.workspace, &self.caches);
-        let hidden = self.model.forward(&mut cx)?;
+        let taps = self.proposer.as_ref().map_or(&[][..], |proposer| proposer.taps());
+        let (hidden, tapped) = self.model.forward_tapped(&mut cx, taps)?;
         if shape.samples > 0 {
             let logits = self.model.logits(&cx, &hidden)?;
             backend.sample(Sample {
@@ -211,8 +219,49 @@ impl<B: Backend> DeviceRunner<B> {
             record: &self.record,
         });
         backend.timestamp(&self.record, record::DRAFTING);
+        if let Some(proposer) = &self.proposer {
+            proposer.propose(&Stage {
+                backend,
+                model: &self.model,
+                workspace: &self.workspace,
+                plan: &self.plan,
+                slots: &self.slots,
+                step: &step,
+                record: &self.record,
+                states: tapped.as_ref().unwrap_or(&hidden),
+                passes: shape.passes,
+            })?;
+        }
         backend.timestamp(&self.record, record::END);
         Ok(())
+    }
+
+    /// Passes that a program has for rows that want up to `drafts` drafts from the neural drafter. There are fewer
+    /// programs than numbers of passes: one too many finds no rows and costs next to nothing.
+    fn passes(&self, drafts: usize) -> usize {
+        match drafts {
+            _ if !self
+                .proposer
+                .as_ref()
+                .is_some_and(|proposer| proposer.is_neural()) =>
+            {
+                0
+            }
+            0..=4 => drafts,
+            5..=6 => 6,
+            7..=8 => 8,
+            _ => MAX_DRAFTS,
+        }
+        .min(self.most_drafts)
+    }
+
+    /// Most drafts wanted behind any row. A row that chooses no token has none, but is to be seen.
+    fn wanted_drafts(step: &StepPlan) -> usize {
+        let wanted = step.rows.iter().map(|row| match row.work {
+            Work::Prefill { last: false, .. } => row.propose.neural.min(1),
+            _ => row.propose.neural,
+        });
+        wanted.max().unwrap_or(0)
     }
 
     fn note(&self, row: &PlanRow) -> RowNote {
@@ -239,7 +288,7 @@ impl<B: Backend> DeviceRunner<B> {
 }
 
 impl RunnerConfig {
-    fn cache_sizes(&self) -> paceline_models::CacheSizes {
+    pub(crate) fn cache_sizes(&self) -> paceline_models::CacheSizes {
         paceline_models::CacheSizes {
             blocks: self.blocks,
             block_size: self.block_size,
@@ -278,6 +327,7 @@ impl<B: Backend> StepRunner for DeviceRunner<B> {
             tokens: bucket(step.tokens(), limits.tokens),
             requests: bucket(step.rows.len(), limits.requests),
             samples: bucket(samples, limits.samples),
+            passes: self.passes(Self::wanted_drafts(step)),
         };
         let program = self.program(shape).map_err(|error| fault(&error))?;
         self.backend.launch(&program);

@@ -116,3 +116,26 @@ impl Cpu {
         });
     }
 }
+
+impl Cpu {
+    /// Enqueues a function of some buffers, as part of a program like any operation. The buffers must be distinct and not
+    /// held by anyone outside the stream. For instruments and tests: no other device has it.
+    pub fn host_function<const N: usize>(
+        &self,
+        buffers: [&CpuBuffer<i32>; N],
+        function: impl Fn([&mut [i32]; N]) + Send + Sync + 'static,
+    ) {
+        let buffers = buffers.map(Clone::clone);
+        for (index, buffer) in buffers.iter().enumerate() {
+            let twice = buffers[..index]
+                .iter()
+                .any(|other| std::ptr::eq(&raw const *other.storage, &raw const *buffer.storage));
+            assert!(!twice, "host_function: buffer {index} is given twice");
+        }
+        self.stream.enqueue(move |_| {
+            // SAFETY: on the stream, and the buffers are distinct.
+            let views = std::array::from_fn(|index| unsafe { whole(&buffers[index]) });
+            function(views);
+        });
+    }
+}

@@ -1,0 +1,70 @@
+//! Drafts from a smaller model with the same vocabulary.
+
+use super::passes::{Passes, clear_unseen};
+use super::{Proposer, Stage};
+use crate::RunnerConfig;
+use paceline_device::{Backend, DeviceError, DraftPass, StepTables};
+use paceline_models::{CacheSizes, Caches, Decoder, Forward, ModelError};
+
+/// A draft model. It runs along with the step over the same tokens, and is rolled back with it; then it looks ahead, one
+/// draft after the other, on a copy of its recurrent state.
+pub struct ModelProposer<B: Backend> {
+    model: Decoder<B>,
+    caches: Caches<B>,
+    passes: Passes<B>,
+    recurrent: bool,
+}
+
+impl<B: Backend> ModelProposer<B> {
+    /// Allocates the caches of a draft model.
+    pub fn new(backend: &B, model: Decoder<B>, config: &RunnerConfig) -> Result<Self, ModelError> {
+        let caches = model.caches(backend, &Self::cache_sizes(config))?;
+        Ok(Self {
+            passes: Passes::new(backend, config)?,
+            recurrent: !caches.states.is_empty(),
+            caches,
+            model,
+        })
+    }
+
+    /// Its ring holds the window that is verified and, behind what was accepted of it, the drafts that it is making.
+    fn cache_sizes(config: &RunnerConfig) -> CacheSizes {
+        CacheSizes {
+            blocks: config.blocks,
+            block_size: config.block_size,
+            slots: config.slots,
+            drafts: 2 * config.drafts,
+            snapshots: config.snapshots,
+        }
+    }
+
+    fn pass<'a>(&'a self, stage: &Stage<'a, B>, tables: &'a StepTables<B>) -> Forward<'a, B> {
+        Forward::new(stage.backend, tables, stage.workspace, &self.caches)
+    }
+}
+
+impl<B: Backend> Proposer<B> for ModelProposer<B> {
+    fn is_neural(&self) -> bool {
+        true
+    }
+
+    fn propose(&self, stage: &Stage<'_, B>) -> Result<(), DeviceError> {
+        clear_unseen(stage, &self.caches.kv);
+        let recurrent = self.recurrent;
+        let along = self.passes.over_step(stage, DraftPass::Along { recurrent });
+        if stage.passes == 0 {
+            return Ok(());
+        }
+        self.model.forward(&mut self.pass(stage, &along))?;
+        for place in 0..stage.passes {
+            let tables = self
+                .passes
+                .over_slots(stage, (DraftPass::Ahead { place }, None), place);
+            let mut cx = self.pass(stage, &tables);
+            let hidden = self.model.forward(&mut cx)?;
+            let logits = self.model.logits(&cx, &hidden)?;
+            self.passes.choose(stage, (&tables, &logits), place);
+        }
+        Ok(())
+    }
+}

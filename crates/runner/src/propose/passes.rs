@@ -1,0 +1,120 @@
+//! What the passes of neural drafters share: their tables, and the way from logits to drafts.
+
+use super::Stage;
+use crate::RunnerConfig;
+use paceline_device::{
+    Backend, ClearKv, DeviceError, DraftPass, PrepareDrafts, SAMPLE_FLOATS, Sample, SampledText, StepLimits,
+    StepTables, TakeDrafts,
+};
+
+/// Tables and buffers of a neural drafter.
+pub(super) struct Passes<B: Backend> {
+    /// Of the pass over the step's tokens.
+    step: StepTables<B>,
+    /// Of the passes over one token per slot. A pass reads the tables of the one before, so they take turns.
+    turns: [StepTables<B>; 2],
+    /// Per token of a pass: where its hidden state comes from.
+    pub(super) source: B::Buffer<i32>,
+    sampled: B::Buffer<i32>,
+    logprobs: B::Buffer<f32>,
+}
+
+impl<B: Backend> Passes<B> {
+    pub(super) fn new(backend: &B, config: &RunnerConfig) -> Result<Self, DeviceError> {
+        let slots = config.slots;
+        let tables = |tokens| {
+            let limits = StepLimits {
+                tokens,
+                requests: slots,
+                samples: slots,
+                blocks_per_request: config.blocks_per_slot,
+                block_size: config.block_size,
+            };
+            StepTables::new(backend, limits)
+        };
+        Ok(Self {
+            step: tables(config.tokens)?,
+            turns: [tables(slots)?, tables(slots)?],
+            source: backend.buffer(config.tokens.max(slots))?,
+            sampled: backend.buffer(slots)?,
+            logprobs: backend.buffer(slots * SAMPLE_FLOATS)?,
+        })
+    }
+
+    /// Lays out the pass over the step's tokens.
+    pub(super) fn over_step(&self, stage: &Stage<'_, B>, pass: DraftPass) -> StepTables<B> {
+        let requests = stage.step.requests.bucket;
+        let tables = self
+            .step
+            .with_buckets(stage.step.tokens.bucket, requests, requests);
+        self.lay_out(stage, (pass, None), tables)
+    }
+
+    /// Lays out the pass for the draft at `place`, one token per slot.
+    pub(super) fn over_slots(
+        &self,
+        stage: &Stage<'_, B>,
+        (pass, before): (DraftPass, Option<&StepTables<B>>),
+        place: usize,
+    ) -> StepTables<B> {
+        let requests = stage.step.requests.bucket;
+        let tables = self.turns[place % 2].with_buckets(requests, requests, requests);
+        self.lay_out(stage, (pass, before), tables)
+    }
+
+    fn lay_out(
+        &self,
+        stage: &Stage<'_, B>,
+        (pass, before): (DraftPass, Option<&StepTables<B>>),
+        mut tables: StepTables<B>,
+    ) -> StepTables<B> {
+        // A drafter's keys and values live in the same pages as the model's.
+        tables.block_table = stage.slots.block_table.clone();
+        stage.backend.prepare_drafts(PrepareDrafts {
+            pass,
+            plan: stage.plan,
+            slots: stage.slots,
+            step: stage.step,
+            record: stage.record,
+            before,
+            draft: &tables,
+            source: &self.source,
+        });
+        tables
+    }
+
+    /// Makes the drafts at `place` from a pass's logits, with the noise and the options that the model itself will
+    /// sample with, so that a drafter that agrees with the model agrees at any temperature.
+    pub(super) fn choose(
+        &self,
+        stage: &Stage<'_, B>,
+        (draft, logits): (&StepTables<B>, &B::Tensor),
+        place: usize,
+    ) {
+        stage.backend.sample(Sample {
+            logits,
+            step: draft,
+            slots: Some(stage.slots),
+            text: SampledText::Drafts,
+            tokens: &self.sampled,
+            logprobs: &self.logprobs,
+        });
+        stage.backend.take_drafts(TakeDrafts {
+            place,
+            slots: stage.slots,
+            draft,
+            tokens: &self.sampled,
+        });
+    }
+}
+
+/// Tokens that the drafter does not see leave zeroes in its pages.
+pub(super) fn clear_unseen<B: Backend>(stage: &Stage<'_, B>, pages: &[B::KvCache]) {
+    for cache in pages {
+        stage.backend.clear_kv(ClearKv {
+            plan: stage.plan,
+            step: stage.step,
+            cache,
+        });
+    }
+}
