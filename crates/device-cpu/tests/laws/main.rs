@@ -9,6 +9,8 @@ mod frame;
 #[cfg(test)]
 mod harness;
 #[cfg(test)]
+mod ngram;
+#[cfg(test)]
 mod options;
 #[cfg(test)]
 mod recurrence;
