@@ -8,10 +8,10 @@ mod support;
 mod model_files;
 
 use half::bf16;
-use model_files::{ModelFiles, Stored, safetensors};
+use model_files::{ModelFiles, Stored};
 use paceline_device_cpu::Instructions;
 use paceline_testkit::Program;
-use paceline_testkit::{Fixture, assert_same_bits};
+use paceline_testkit::{Fixture, assert_same_bits, safetensors};
 use paceline_weights::Checkpoint;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;

@@ -5,7 +5,7 @@ use paceline_weights::Checkpoint;
 use serde::Deserialize;
 use std::path::{Path, PathBuf};
 
-/// Every reference model.
+/// Every reference model. They all have a vocabulary of 256, so that each can draft for each.
 pub const FIXTURES: [&str; 16] = [
     "bamba",
     "falcon_h1",
@@ -72,19 +72,69 @@ impl Fixture {
     }
 
     fn golden(&self, tensor: &str) -> Option<Vec<f32>> {
-        let path = folder(&self.name).join("golden.safetensors");
-        let file = std::fs::read(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
-        let header_len = u64::from_le_bytes(file[..8].try_into().expect("eight bytes")) as usize;
-        let header: serde_json::Value = serde_json::from_slice(&file[8..8 + header_len]).expect("a header");
-        let offsets = header.get(tensor)?.get("data_offsets").expect("offsets");
-        let at = |index: usize| 8 + header_len + offsets[index].as_u64().expect("an offset") as usize;
-        let bytes = file[at(0)..at(1)].chunks_exact(4);
-        Some(
-            bytes
-                .map(|b| f32::from_le_bytes(b.try_into().expect("four bytes")))
-                .collect(),
-        )
+        golden(&self.name, tensor)
     }
+}
+
+/// Every reference draft head with files of its own.
+pub const HEADS: [&str; 3] = ["eagle3", "eagle3-narrow", "eagle3-speculators"];
+
+/// A reference draft head with what a plain computation made of it.
+#[derive(Clone, Debug, Deserialize)]
+pub struct HeadFixture {
+    /// Folder name.
+    #[serde(skip)]
+    pub name: String,
+    /// The reference model it is for.
+    pub target: String,
+    /// For each prompt of the model, greedy drafts: the first from the model's states, the others from the head's.
+    pub chains: Vec<Vec<TokenId>>,
+}
+
+impl HeadFixture {
+    /// Reads a head's expectations.
+    pub fn read(name: &str) -> Self {
+        let path = folder(name).join("golden.json");
+        let text = std::fs::read_to_string(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
+        let mut fixture: Self =
+            serde_json::from_str(&text).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
+        name.clone_into(&mut fixture.name);
+        fixture
+    }
+
+    /// The head.
+    pub fn checkpoint(&self) -> Checkpoint {
+        Checkpoint::open(&folder(&self.name)).unwrap_or_else(|e| panic!("{e}"))
+    }
+
+    /// Logits of the last rows of a prompt, each from the states of a token and the token after it.
+    pub fn logits(&self, prompt: usize) -> Vec<f32> {
+        self.golden(&format!("logits_{prompt}"))
+    }
+
+    /// Logits along the chain of a prompt.
+    pub fn chain_logits(&self, prompt: usize) -> Vec<f32> {
+        self.golden(&format!("chain_logits_{prompt}"))
+    }
+
+    fn golden(&self, tensor: &str) -> Vec<f32> {
+        golden(&self.name, tensor).unwrap_or_else(|| panic!("{}: no {tensor}", self.name))
+    }
+}
+
+fn golden(name: &str, tensor: &str) -> Option<Vec<f32>> {
+    let path = folder(name).join("golden.safetensors");
+    let file = std::fs::read(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
+    let header_len = u64::from_le_bytes(file[..8].try_into().expect("eight bytes")) as usize;
+    let header: serde_json::Value = serde_json::from_slice(&file[8..8 + header_len]).expect("a header");
+    let offsets = header.get(tensor)?.get("data_offsets").expect("offsets");
+    let at = |index: usize| 8 + header_len + offsets[index].as_u64().expect("an offset") as usize;
+    let bytes = file[at(0)..at(1)].chunks_exact(4);
+    Some(
+        bytes
+            .map(|b| f32::from_le_bytes(b.try_into().expect("four bytes")))
+            .collect(),
+    )
 }
 
 /// What the reference implementation made of the default model for one prompt.

@@ -3,9 +3,15 @@
 //! For tests alone, so a missing or damaged fixture is a panic.
 
 mod compare;
+mod files;
 mod fixtures;
+mod random;
 mod stepper;
 
 pub use compare::{assert_same_bits, relative_error};
-pub use fixtures::{DraftReference, FIXTURES, Fixture, storyteller, storyteller_reference};
+pub use files::{Stored, in_memory, safetensors};
+pub use fixtures::{
+    DraftReference, FIXTURES, Fixture, HEADS, HeadFixture, storyteller, storyteller_reference,
+};
+pub use random::{random_draft_model, random_eagle3};
 pub use stepper::{Program, SampleRow, StepRow, Stepper, StepperConfig};

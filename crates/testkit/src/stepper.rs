@@ -169,6 +169,14 @@ impl<B: Backend> Stepper<B> {
         self.backend.read_tensor(&self.logits).wait()
     }
 
+    /// Waits for what the last [`Program::Model`] step left for the draft head, row by row. Nothing without a head.
+    pub fn states(&self) -> Result<Vec<f32>, DeviceError> {
+        match &self.drafter {
+            Some(drafter) => self.backend.read_tensor(&drafter.states).wait(),
+            None => Ok(Vec::new()),
+        }
+    }
+
     fn write_tables(&self, program: Program, rows: &[StepRow<'_>]) -> Shape {
         let tables = HostTables::new(self.tables.limits, rows);
         tables.write(&self.backend, &self.tables);
