@@ -58,6 +58,33 @@ pub enum ModelError {
         /// Where.
         index: usize,
     },
+    /// An element that makes no sense.
+    #[error("element {index} of tensor `{name}`: {why}")]
+    Element {
+        /// The tensor.
+        name: String,
+        /// Where.
+        index: usize,
+        /// What is wrong with it.
+        why: String,
+    },
+    /// Something is wrong with a draft head, or it is for another model.
+    #[error("draft head {file}: {cause}")]
+    DraftHead {
+        /// Its folder.
+        file: String,
+        /// What is wrong.
+        #[source]
+        cause: Box<ModelError>,
+    },
+    /// A draft head in the place of a model.
+    #[error(
+        "{name} is an EAGLE-3 draft head: it drafts for the model it was made for and cannot run without it"
+    )]
+    LoneDraftHead {
+        /// As it names itself.
+        name: String,
+    },
     /// The device refused.
     #[error(transparent)]
     Device(#[from] DeviceError),

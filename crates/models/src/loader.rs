@@ -184,6 +184,48 @@ impl<'a, B: Backend> Loader<'a, B> {
         finite(view.name, decode(&view)?)
     }
 
+    /// The elements of a small tensor of integers. From a configuration alone, zeros.
+    pub fn integers(&self, name: &str, len: usize) -> Result<Vec<i64>, ModelError> {
+        let Source::Stored { checkpoint, .. } = &self.source else {
+            return Ok(vec![0; len]);
+        };
+        let name = self.stored_name(name);
+        let Some(raw) = checkpoint.raw_tensor(&name) else {
+            return Err(ModelError::MissingTensor {
+                name,
+                expected: vec![len],
+            });
+        };
+        if raw.shape != [len] {
+            let found = raw.shape.to_vec();
+            return Err(ModelError::Shape {
+                name,
+                expected: vec![len],
+                found,
+            });
+        }
+        (self.progress)(raw.data.len() as u64);
+        match raw.dtype {
+            "I64" => Ok(raw
+                .data
+                .as_chunks()
+                .0
+                .iter()
+                .copied()
+                .map(i64::from_le_bytes)
+                .collect()),
+            "I32" => {
+                let words = raw.data.as_chunks().0.iter().copied().map(i32::from_le_bytes);
+                Ok(words.map(i64::from).collect())
+            }
+            other => Err(ModelError::DType {
+                name,
+                dtype: other.to_owned(),
+                why: "it must be stored as I64 or I32".to_owned(),
+            }),
+        }
+    }
+
     /// A small tensor on the device.
     pub fn buffer(&self, name: &str, shape: &[usize]) -> Result<B::Buffer<f32>, ModelError> {
         self.upload(&self.vector(name, shape)?)

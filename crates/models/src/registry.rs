@@ -3,7 +3,7 @@
 use crate::arch::{
     bamba, falcon_h1, granite_h, llama, nemotron_h, qwen2, qwen3, qwen3_5, qwen3_moe, qwen3_next,
 };
-use crate::{Config, Decoder, Loader, ModelError, gguf};
+use crate::{Config, Decoder, Eagle3, Loader, ModelError, gguf};
 use paceline_device::Backend;
 use paceline_types::DType;
 use paceline_weights::{Checkpoint, Format};
@@ -121,6 +121,11 @@ fn build<B: Backend>(config: &Value, loader: &Loader<'_, B>) -> Result<Decoder<B
         .and_then(|list| list.get(0))
         .and_then(Value::as_str);
     let model_type = config.get("model_type").and_then(Value::as_str);
+    if Eagle3::<B>::recognises(config) {
+        return Err(ModelError::LoneDraftHead {
+            name: class.unwrap_or("this").to_owned(),
+        });
+    }
     let rows = rows::<B>();
     let by_class = rows
         .iter()

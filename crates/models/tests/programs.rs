@@ -3,9 +3,11 @@
 #![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
 
 use paceline_device::{Recorder, SamplingRow, StepLimits};
-use paceline_testkit::{FIXTURES, Fixture};
+use paceline_models::{DraftHead, Eagle3};
+use paceline_testkit::{FIXTURES, Fixture, random_eagle3};
 use paceline_testkit::{Program, SampleRow, StepRow, Stepper, StepperConfig};
 use paceline_types::TokenId;
+use paceline_weights::Checkpoint;
 
 const LIMITS: StepLimits = StepLimits {
     tokens: 64,
@@ -16,14 +18,23 @@ const LIMITS: StepLimits = StepLimits {
 };
 
 fn runner(recorder: &Recorder, fixture: &Fixture) -> Stepper<Recorder> {
+    runner_with_head(recorder, fixture, None)
+}
+
+/// A runner with a draft head of its own files.
+fn runner_with_head(recorder: &Recorder, fixture: &Fixture, head: Option<&Checkpoint>) -> Stepper<Recorder> {
     let model = paceline_models::load(recorder, &fixture.checkpoint(), None, &|_| {})
         .unwrap_or_else(|e| panic!("{}: {e}", fixture.name));
+    let head = head.map(|head| {
+        let head = Eagle3::load(recorder, head, &model, None, &|_| {}).unwrap();
+        Box::new(head) as Box<dyn DraftHead<Recorder>>
+    });
     let config = StepperConfig {
         limits: LIMITS,
         blocks: 64,
         slots: 8,
     };
-    Stepper::new(recorder.clone(), model, config).unwrap()
+    Stepper::with_head(recorder.clone(), model, head, config).unwrap()
 }
 
 /// One request of a step.
@@ -90,10 +101,39 @@ fn launched(
 }
 
 fn programs(runner: &Stepper<Recorder>) -> Vec<Program> {
-    if runner.model().mtp.is_some() {
+    if runner.head().is_some() {
         vec![Program::Model, Program::Draft, Program::DraftAgain]
     } else {
         vec![Program::Model]
+    }
+}
+
+/// Programs of a model, and of a head if there is one, from steps with all kinds of contents.
+fn assert_independent_of_contents(fixture: &Fixture, head: Option<&Checkpoint>) {
+    let name = &fixture.name;
+    let recorder = Recorder::new();
+    let mut first = runner_with_head(&recorder, fixture, head);
+    for program in programs(&first) {
+        let expected = launched(&recorder, &mut first, program, &step_of(0));
+        assert!(expected.len() > 10, "{name}: {} operations", expected.len());
+        for variant in 1..4 {
+            // Replayed by a runner that has captured it, and captured anew from other contents.
+            let replayed = launched(&recorder, &mut first, program, &step_of(variant));
+            assert_eq!(replayed, expected, "{name}, {program:?}: replayed");
+        }
+    }
+    for variant in 1..4 {
+        let (one, other) = (Recorder::new(), Recorder::new());
+        let mut captured = runner_with_head(&one, fixture, head);
+        let mut anew = runner_with_head(&other, fixture, head);
+        for program in programs(&captured) {
+            let expected = launched(&one, &mut captured, program, &step_of(0));
+            let found = launched(&other, &mut anew, program, &step_of(variant));
+            assert_eq!(
+                found, expected,
+                "{name}, {program:?}: captured from step {variant}"
+            );
+        }
     }
 }
 
@@ -101,29 +141,9 @@ fn programs(runner: &Stepper<Recorder>) -> Vec<Program> {
 fn contents_of_a_step_change_nothing_in_its_program() {
     for name in FIXTURES {
         let fixture = Fixture::read(name);
-        let recorder = Recorder::new();
-        let mut first = runner(&recorder, &fixture);
-        for program in programs(&first) {
-            let expected = launched(&recorder, &mut first, program, &step_of(0));
-            assert!(expected.len() > 10, "{name}: {} operations", expected.len());
-            for variant in 1..4 {
-                // Replayed by a runner that has captured it, and captured anew from other contents.
-                let replayed = launched(&recorder, &mut first, program, &step_of(variant));
-                assert_eq!(replayed, expected, "{name}, {program:?}: replayed");
-            }
-        }
-        for variant in 1..4 {
-            let (one, other) = (Recorder::new(), Recorder::new());
-            let (mut captured, mut anew) = (runner(&one, &fixture), runner(&other, &fixture));
-            for program in programs(&captured) {
-                let expected = launched(&one, &mut captured, program, &step_of(0));
-                let found = launched(&other, &mut anew, program, &step_of(variant));
-                assert_eq!(
-                    found, expected,
-                    "{name}, {program:?}: captured from step {variant}"
-                );
-            }
-        }
+        assert_independent_of_contents(&fixture, None);
+        let head = random_eagle3(&fixture.checkpoint(), Some(&[1, 5, 6]), 4);
+        assert_independent_of_contents(&fixture, Some(&head));
     }
 }
 

@@ -155,6 +155,7 @@ impl<B: Backend> Builder<'_, B> {
         let (heads, kv_heads, head_dim) = self.heads()?;
         let bias = self.config.flag_or("attention_bias", false)?;
         Ok(AttentionConfig {
+            inputs: self.hidden,
             hidden: self.hidden,
             heads,
             kv_heads,

@@ -1,7 +1,7 @@
 //! One file per architecture: configuration in, residual blocks out.
 
 mod builder;
-pub(crate) use builder::token_list;
+pub(crate) use builder::{Builder, token_list};
 mod transformer;
 
 pub(crate) mod bamba;

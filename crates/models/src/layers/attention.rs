@@ -11,6 +11,8 @@ use paceline_device::{
 /// Shape and options of an attention layer.
 #[derive(Clone, Copy, Debug)]
 pub struct AttentionConfig {
+    /// Columns of what it reads.
+    pub inputs: usize,
     /// Width of the residual stream.
     pub hidden: usize,
     /// Query heads.
@@ -83,6 +85,7 @@ impl<B: Backend> Attention<B> {
         cache: usize,
     ) -> Result<Self, ModelError> {
         let AttentionConfig {
+            inputs,
             hidden,
             heads,
             kv_heads,
@@ -95,9 +98,9 @@ impl<B: Backend> Attention<B> {
             loader,
             &format!("{prefix}.k_proj.weight"),
             (kv_heads, head_dim),
-            hidden,
+            inputs,
         ));
-        parts.push(Part::whole(format!("{prefix}.v_proj.weight"), kv_width, hidden));
+        parts.push(Part::whole(format!("{prefix}.v_proj.weight"), kv_width, inputs));
         let outputs = query_width * if config.gated { 2 } else { 1 } + 2 * kv_width;
         let mut qkv = Linear::stack(loader, &parts, outputs)?;
         if config.qkv_bias {
@@ -218,18 +221,18 @@ pub struct AttentionScales {
 /// Queries, then (of gated layers) the gates, which are stored head by head behind their queries.
 fn query_parts<B: Backend>(loader: &Loader<'_, B>, name: &str, config: &AttentionConfig) -> Vec<Part> {
     let AttentionConfig {
-        hidden,
+        inputs,
         heads,
         head_dim,
         ..
     } = *config;
     if !config.gated {
-        return vec![rotated_part(loader, name, (heads, head_dim), hidden)];
+        return vec![rotated_part(loader, name, (heads, head_dim), inputs)];
     }
     let stored = 2 * heads * head_dim;
     let half = |offset: usize| {
         let rows = |head: usize| (0..head_dim).map(move |i| ((2 * head + offset) * head_dim + i) as u32);
-        Part::picked(name, stored, hidden, (0..heads).flat_map(rows).collect())
+        Part::picked(name, stored, inputs, (0..heads).flat_map(rows).collect())
     };
     vec![half(0), half(1)]
 }
@@ -240,16 +243,16 @@ fn rotated_part<B: Backend>(
     loader: &Loader<'_, B>,
     name: &str,
     (heads, head_dim): (usize, usize),
-    hidden: usize,
+    inputs: usize,
 ) -> Part {
     let rows = heads * head_dim;
     if !loader.gguf().is_some_and(GgufNames::pairs_are_neighbours) {
-        return Part::whole(name, rows, hidden);
+        return Part::whole(name, rows, inputs);
     }
     let half = head_dim / 2;
     let stored_row = |row: usize| {
         let (head, within) = (row / head_dim, row % head_dim);
         (head * head_dim + 2 * (within % half) + within / half) as u32
     };
-    Part::picked(name, rows, hidden, (0..rows).map(stored_row).collect())
+    Part::picked(name, rows, inputs, (0..rows).map(stored_row).collect())
 }

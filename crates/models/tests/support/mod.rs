@@ -9,6 +9,7 @@
 
 use paceline_device::{Backend, SamplingRow, StepLimits};
 use paceline_device_cpu::{Cpu, CpuOptions, Instructions};
+use paceline_models::{Decoder, DraftHead, Eagle3};
 use paceline_testkit::{Program, SampleRow, StepRow, Stepper, StepperConfig};
 use paceline_types::TokenId;
 use paceline_weights::Checkpoint;
@@ -39,6 +40,22 @@ pub fn cpu(threads: usize, instructions: Instructions) -> Cpu {
 /// A runner for one request with steps of up to 256 tokens, all of which may be sampled.
 pub fn runner<B: Backend>(backend: &B, checkpoint: &Checkpoint) -> Stepper<B> {
     let model = paceline_models::load(backend, checkpoint, None, &|_| {}).unwrap_or_else(|e| panic!("{e}"));
+    runner_with(backend, model, None)
+}
+
+/// The same with an EAGLE-3 head.
+pub fn runner_with_head<B: Backend>(backend: &B, checkpoint: &Checkpoint, head: &Checkpoint) -> Stepper<B> {
+    let model = paceline_models::load(backend, checkpoint, None, &|_| {}).unwrap_or_else(|e| panic!("{e}"));
+    let head = Eagle3::load(backend, head, &model, None, &|_| {}).unwrap_or_else(|e| panic!("{e}"));
+    runner_with(backend, model, Some(Box::new(head)))
+}
+
+/// The same with a loaded model and head.
+pub fn runner_with<B: Backend>(
+    backend: &B,
+    model: Decoder<B>,
+    head: Option<Box<dyn DraftHead<B>>>,
+) -> Stepper<B> {
     let blocks = CONTEXT / BLOCK_SIZE;
     let limits = StepLimits {
         tokens: 256,
@@ -47,9 +64,10 @@ pub fn runner<B: Backend>(backend: &B, checkpoint: &Checkpoint) -> Stepper<B> {
         blocks_per_request: blocks,
         block_size: BLOCK_SIZE,
     };
-    Stepper::new(
+    Stepper::with_head(
         backend.clone(),
         model,
+        head,
         StepperConfig {
             limits,
             blocks,
