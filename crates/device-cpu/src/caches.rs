@@ -64,9 +64,10 @@ impl CpuKvCache {
 ///
 /// Per slot:
 /// - a window of raw convolution inputs `[width - 1 + drafts][channels]`: those right before the position after
-///   the last certain token, oldest first, then those of the last step's drafts;
+///   the last certain token, oldest first, then those of the last step's drafts, of which those that did not hold
+///   make room for tokens that look ahead;
 /// - matrices `[heads][rows][columns]`, which have seen all tokens up to the last certain one;
-/// - records `[heads][drafts]` of what the last step's drafts would do to the matrices, see `Record`.
+/// - records `[heads][drafts]` of what the same drafts and tokens would do to the matrices, see `Record`.
 ///
 /// A snapshot is a window of `width - 1` inputs and the matrices.
 #[derive(Clone)]

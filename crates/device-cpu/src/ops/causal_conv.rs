@@ -1,7 +1,8 @@
 //! Depthwise causal convolution over time with SiLU.
 //!
 //! A slot's window ends with the inputs of the last step's drafts. Those that held are part of the past, so the
-//! past is read that much further on, and what did not hold is overwritten.
+//! past is read that much further on, and what did not hold is overwritten. A row that looks ahead adds its inputs
+//! behind that past and moves nothing.
 
 use super::vector::{load_part, store_part};
 use super::{RequestTokens, Start, Step, pieces};
@@ -90,13 +91,17 @@ impl Piece<'_> {
                 saved.copy_from_slice(self.seen(&tokens, before, folds + row));
             }
         }
-        let moved = tokens.replay + tokens.certain().len();
+        let moved = tokens.advance();
         if moved > 0 {
             // Inputs move to the front, so none is overwritten before it has been moved.
-            for row in 0..before + tokens.drafts().len() {
+            for row in 0..before {
                 self.window(tokens.slot, row)
                     .copy_from_slice(self.seen(&tokens, before, moved + row));
             }
+        }
+        for (index, row) in tokens.recorded() {
+            self.window(tokens.slot, before + index)
+                .copy_from_slice(self.input(row));
         }
     }
 

@@ -3,9 +3,10 @@
 //! A column of a state matrix never meets another one, so a piece (one head of one request) walks the tokens
 //! once per block of columns, and the block stays in the first-level cache. The walk folds the drafts that the
 //! last step recorded and that held, then the certain tokens, and leaves the state there; drafts go on from a copy.
+//! A row that looks ahead folds everything into the copy.
 
 use super::vector::{load_part, sigmoid, softplus, store_part, sum_of_squares};
-use super::{RequestTokens, Step, pieces};
+use super::{Folded, RequestTokens, Step, pieces};
 use crate::caches::{CpuStateCache, Record};
 use crate::pool::Pool;
 use crate::simd::{Kernel, LANES, Simd};
@@ -141,39 +142,50 @@ impl Piece<'_> {
         state: &mut [f32],
         scratch: &mut Scratch<'_>,
     ) {
-        let (cache, tokens) = (self.args.cache, &self.tokens);
-        let dv = cache.shape().columns;
+        let dv = self.args.cache.shape().columns;
         let columns = column..column + (N - 1) * LANES + width;
-        let mut folds = 0;
-        for index in 0..tokens.replay {
-            // SAFETY: records are written when all blocks are done with them.
-            let record = unsafe { cache.record(tokens.slot, self.head, index) };
-            let fold = Fold {
-                k: record.by_row,
-                v: &record.by_column[columns.clone()],
-                decay: record.factors[0],
-                beta: record.factors[1],
-            };
-            advance::<S, N>(s, &fold, None, (state, dv), width);
-            folds += 1;
-            self.save(folds, state, columns.clone());
+        for (index, folded) in self.tokens.kept().enumerate() {
+            self.fold::<S, N>(s, folded, columns.clone(), (state, dv), scratch);
+            self.save(index + 1, state, columns.clone());
         }
-        for row in tokens.certain() {
-            self.token::<S, N>(s, row, columns.clone(), (state, dv), scratch);
-            folds += 1;
-            self.save(folds, state, columns.clone());
-        }
-        if !tokens.drafts().is_empty() {
+        if !self.tokens.drafts().is_empty() {
             let mut copy = std::mem::take(&mut scratch.state);
             copy.clear();
             for row in state.chunks(dv) {
                 copy.extend_from_slice(&row[..columns.len()]);
             }
-            for row in tokens.drafts() {
-                self.token::<S, N>(s, row, columns.clone(), (&mut copy, columns.len()), scratch);
+            for folded in self.tokens.tried() {
+                let state = (&mut copy[..], columns.len());
+                self.fold::<S, N>(s, folded, columns.clone(), state, scratch);
             }
             scratch.state = copy;
         }
+    }
+
+    /// Folds a record, or a token whose outputs are read, into a block of columns.
+    #[inline(always)]
+    fn fold<S: Simd, const N: usize>(
+        &self,
+        s: S,
+        folded: Folded,
+        columns: Range<usize>,
+        state: (&mut [f32], usize),
+        scratch: &mut Scratch<'_>,
+    ) {
+        let index = match folded {
+            Folded::Record(index) => index,
+            Folded::Token(row) => return self.token::<S, N>(s, row, columns, state, scratch),
+        };
+        // SAFETY: records are written when all blocks are done with them.
+        let record = unsafe { self.args.cache.record(self.tokens.slot, self.head, index) };
+        let width = constant_width::<N>(columns.len());
+        let fold = Fold {
+            k: record.by_row,
+            v: &record.by_column[columns],
+            decay: record.factors[0],
+            beta: record.factors[1],
+        };
+        advance::<S, N>(s, &fold, None, state, width);
     }
 
     /// Folds a token of this step into a block of columns and reads its outputs.
@@ -191,7 +203,7 @@ impl Piece<'_> {
         let (decay, beta) = self.key(s, row, scratch.k);
         let q = &args.q.row(row)[self.keys.clone()];
         unit_length(s, q, 1.0 / (dk as f32).sqrt(), scratch.q);
-        let width = columns.len() - (N - 1) * LANES;
+        let width = constant_width::<N>(columns.len());
         let first = self.head * args.cache.shape().columns;
         let columns = first + columns.start..first + columns.end;
         let fold = Fold {
@@ -205,8 +217,6 @@ impl Piece<'_> {
             // SAFETY: the columns of this head belong to this piece.
             out: unsafe { args.out.part(row, columns) },
         };
-        // A constant where it matters.
-        let width = if N == 1 { width } else { LANES };
         advance::<S, N>(s, &fold, Some(read), state, width);
     }
 
@@ -239,17 +249,23 @@ impl Piece<'_> {
     fn write_records<S: Simd>(&self, s: S, k: &mut [f32]) {
         let (cache, head) = (self.args.cache, self.head);
         let dv = cache.shape().columns;
-        for (index, row) in self.tokens.drafts().enumerate() {
+        for (index, row) in self.tokens.recorded() {
             let (decay, beta) = self.key(s, row, k);
             let record = Record {
                 by_row: k,
                 by_column: &self.args.v.row(row)[head * dv..(head + 1) * dv],
                 factors: [decay, beta],
             };
-            // SAFETY: this head of the slot belongs to this piece, which has read the old records.
+            // SAFETY: this head of the slot belongs to this piece, which holds no record any more.
             unsafe { cache.write_record(self.tokens.slot, head, index, record) };
         }
     }
+}
+
+/// The lanes in use of the last of `N` vectors of so many columns: a constant where it matters.
+#[inline(always)]
+fn constant_width<const N: usize>(columns: usize) -> usize {
+    if N == 1 { columns } else { LANES }
 }
 
 /// `out = x / |x| · scale`.

@@ -95,6 +95,8 @@ pub(crate) struct RequestTokens {
     pub(crate) replay: usize,
     /// How many of the last rows are drafts, which leave no trace in the state.
     drafts: usize,
+    /// Whether nothing is kept, not even what is replayed. All rows are drafts then.
+    ahead: bool,
     /// Fold after which the state is saved, and the snapshot it goes to.
     snapshot: Option<(usize, usize)>,
 }
@@ -110,10 +112,48 @@ pub(crate) enum Start {
     Snapshot(usize),
 }
 
+/// What is folded into a state next.
+#[derive(Clone, Copy)]
+pub(crate) enum Folded {
+    /// This record of the slot.
+    Record(usize),
+    /// The token of this row.
+    Token(usize),
+}
+
 impl RequestTokens {
-    /// Rows of tokens that stay.
-    pub(crate) fn certain(&self) -> Range<usize> {
-        self.rows.start..self.rows.end - self.drafts
+    /// What is folded into the state that is kept, in order.
+    #[inline(always)]
+    pub(crate) fn kept(&self) -> impl Iterator<Item = Folded> {
+        let records = if self.ahead { 0 } else { self.replay };
+        let certain = self.rows.start..self.rows.end - self.drafts;
+        (0..records).map(Folded::Record).chain(certain.map(Folded::Token))
+    }
+
+    /// What is folded into a copy of it after that, in order. Nothing if there are no drafts.
+    #[inline(always)]
+    pub(crate) fn tried(&self) -> impl Iterator<Item = Folded> {
+        let records = if self.ahead { self.replay } else { 0 };
+        (0..records)
+            .map(Folded::Record)
+            .chain(self.drafts().map(Folded::Token))
+    }
+
+    /// The records to write and the row that each is made from. None of them is among those replayed, unless those
+    /// are part of the state now.
+    #[inline(always)]
+    pub(crate) fn recorded(&self) -> impl Iterator<Item = (usize, usize)> {
+        let first = if self.ahead { self.replay } else { 0 };
+        (first..).zip(self.drafts())
+    }
+
+    /// By how many tokens the state that is kept advances.
+    pub(crate) fn advance(&self) -> usize {
+        if self.ahead {
+            0
+        } else {
+            self.replay + self.rows.len() - self.drafts
+        }
     }
 
     /// Rows of tokens that may be taken back.
@@ -131,6 +171,34 @@ impl RequestTokens {
     /// The snapshot to write, and the fold after which it is due.
     pub(crate) fn snapshot(&self) -> Option<(usize, usize)> {
         self.snapshot
+    }
+
+    /// The row makes sense, and there is room for its records.
+    fn check(&self, request: usize, room: usize) {
+        let (count, replay, drafts) = (self.rows.len(), self.replay, self.drafts);
+        let after = self.snapshot.map_or(0, |(after, _)| after);
+        // Records behind the replayed ones, or in place of them.
+        let records = if self.ahead {
+            replay + drafts
+        } else {
+            replay.max(drafts)
+        };
+        assert!(
+            records <= room,
+            "request row {request}: {drafts} drafts and {replay} replayed records, with room for {room}"
+        );
+        assert!(
+            drafts <= count && after <= self.advance(),
+            "request row {request}: {drafts} drafts of {count} tokens, a snapshot after {after} folds"
+        );
+        assert!(
+            replay == 0 || self.start == Start::Kept,
+            "request row {request} replays records of another state"
+        );
+        assert!(
+            !self.ahead || count == 0 || self.start == Start::Kept,
+            "request row {request} looks ahead of a state that it does not have yet"
+        );
     }
 }
 
@@ -171,38 +239,29 @@ impl<'a> Step<'a> {
             first <= tokens && count <= tokens - first,
             "request row {request} has tokens {first}+{count} of {tokens}"
         );
-        let replay = self.replay[request] as usize;
-        let drafts = if count == 0 {
-            0
-        } else {
-            self.drafts[request] as usize
-        };
-        let after = self.snapshot_after[request] as usize;
-        assert!(
-            drafts.max(replay) <= room,
-            "request row {request}: {drafts} drafts and {replay} replayed records, with room for {room}"
-        );
-        assert!(
-            drafts <= count && after <= replay + count - drafts,
-            "request row {request}: {drafts} drafts of {count} tokens, a snapshot after {after} folds"
-        );
         let start = match self.restore[request] {
-            0 if replay == 0 && count > 0 && self.positions[first] == 0 => Start::Zero,
+            0 if self.replay[request] == 0 && count > 0 && self.positions[first] == 0 => Start::Zero,
             0 => Start::Kept,
             snapshot => Start::Snapshot(snapshot as usize - 1),
         };
-        assert!(
-            replay == 0 || start == Start::Kept,
-            "request row {request} replays records of another state"
-        );
-        RequestTokens {
+        let ahead = self.ahead[request] != 0;
+        let drafts = match count {
+            0 => 0,
+            count if ahead => count,
+            _ => self.drafts[request] as usize,
+        };
+        let after = self.snapshot_after[request] as usize;
+        let tokens = RequestTokens {
             rows: first..first + count,
             slot: self.state_slot[request] as usize,
             start,
-            replay,
+            replay: self.replay[request] as usize,
             drafts,
+            ahead,
             snapshot: (after > 0).then_some((after, self.snapshot_slot[request] as usize)),
-        }
+        };
+        tokens.check(request, room);
+        tokens
     }
 
     /// Records that are folded in this step, all requests together.

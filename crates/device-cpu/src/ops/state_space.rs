@@ -2,10 +2,11 @@
 //!
 //! Rows of a state matrix never meet, so a piece (one head of one request) walks the tokens once per block of
 //! rows, and the block stays in the first-level cache. The walk folds the drafts that the last step recorded and
-//! that held, then the certain tokens, and leaves the state there; drafts go on from a copy.
+//! that held, then the certain tokens, and leaves the state there; drafts go on from a copy. A row that looks ahead
+//! folds everything into the copy.
 
 use super::vector::{load_part, softplus, store_part};
-use super::{RequestTokens, Step, pieces};
+use super::{Folded, RequestTokens, Step, pieces};
 use crate::caches::{CpuStateCache, Record};
 use crate::pool::Pool;
 use crate::simd::{Kernel, LANES, Simd};
@@ -110,34 +111,36 @@ impl Piece<'_> {
     /// Walks the tokens for `N` rows of the state from `first` on; `copy` is what drafts run on.
     #[inline(always)]
     fn block<S: Simd, const N: usize>(&self, s: S, first: usize, state: &mut [f32], copy: &mut Vec<f32>) {
-        let (cache, tokens) = (self.args.cache, &self.tokens);
         let rows = first..first + N;
-        let mut folds = 0;
-        for index in 0..tokens.replay {
-            // SAFETY: records are written when all blocks are done with them.
-            let record = unsafe { cache.record(tokens.slot, self.head, index) };
-            let fold = Fold {
-                x: &record.by_row[rows.clone()],
-                b: record.by_column,
-                decay: record.factors[0],
-                dt: record.factors[1],
-            };
-            advance::<S, N>(s, &fold, None, state);
-            folds += 1;
-            self.save(folds, first, state);
+        for (index, folded) in self.tokens.kept().enumerate() {
+            self.fold::<S, N>(s, folded, rows.clone(), state);
+            self.save(index + 1, first, state);
         }
-        for row in tokens.certain() {
-            self.token::<S, N>(s, row, rows.clone(), state);
-            folds += 1;
-            self.save(folds, first, state);
-        }
-        if !tokens.drafts().is_empty() {
+        if !self.tokens.drafts().is_empty() {
             copy.clear();
             copy.extend_from_slice(state);
-            for row in tokens.drafts() {
-                self.token::<S, N>(s, row, rows.clone(), copy);
+            for folded in self.tokens.tried() {
+                self.fold::<S, N>(s, folded, rows.clone(), copy);
             }
         }
+    }
+
+    /// Folds a record, or a token whose outputs are read, into a block of rows.
+    #[inline(always)]
+    fn fold<S: Simd, const N: usize>(&self, s: S, folded: Folded, rows: Range<usize>, state: &mut [f32]) {
+        let index = match folded {
+            Folded::Record(index) => index,
+            Folded::Token(row) => return self.token::<S, N>(s, row, rows, state),
+        };
+        // SAFETY: records are written when all blocks are done with them.
+        let record = unsafe { self.args.cache.record(self.tokens.slot, self.head, index) };
+        let fold = Fold {
+            x: &record.by_row[rows],
+            b: record.by_column,
+            decay: record.factors[0],
+            dt: record.factors[1],
+        };
+        advance::<S, N>(s, &fold, None, state);
     }
 
     /// Folds a token of this step into a block of rows and reads its outputs.
@@ -188,14 +191,14 @@ impl Piece<'_> {
     fn write_records(&self) {
         let (args, head) = (self.args, self.head);
         let p = args.cache.shape().rows;
-        for (index, row) in self.tokens.drafts().enumerate() {
+        for (index, row) in self.tokens.recorded() {
             let (decay, dt) = self.factors(row);
             let record = Record {
                 by_row: &args.x.row(row)[head * p..(head + 1) * p],
                 by_column: &args.b.row(row)[self.group.clone()],
                 factors: [decay, dt],
             };
-            // SAFETY: this head of the slot belongs to this piece, which has read the old records.
+            // SAFETY: this head of the slot belongs to this piece, which holds no record any more.
             unsafe { args.cache.write_record(self.tokens.slot, head, index, record) };
         }
     }

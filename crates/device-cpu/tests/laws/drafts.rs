@@ -1,5 +1,5 @@
 //! Recurrent layers under speculation: verify windows with every number of drafts that hold, snapshots at every
-//! point, states restored elsewhere. All must give the bits of plain decoding.
+//! point, states restored elsewhere, rows that look ahead in between. All must give the bits of plain decoding.
 
 use crate::harness::{bits, devices, numbers, tensor};
 use paceline_device::{
@@ -41,6 +41,10 @@ struct Row {
     replay: usize,
     snapshot: Option<(usize, usize)>,
     restore: Option<usize>,
+    /// Looks ahead of the kept state: all tokens are drafts.
+    ahead: bool,
+    /// The certain tokens are wrong too, as those of a text that looking ahead led to.
+    astray: bool,
 }
 
 impl Row {
@@ -112,14 +116,22 @@ impl Layer {
 
     /// Runs a step and returns the outputs of each row's tokens.
     fn step(&self, rows: &[Row]) -> Vec<Vec<Vec<f32>>> {
+        if rows.is_empty() {
+            return Vec::new();
+        }
         let cpu = &self.cpu;
         let tables = tables(cpu, rows);
         let input = |name: u64, columns: usize| {
             let mut data = Vec::new();
             for row in rows {
                 for token in 0..row.len() {
-                    let wrong = token >= row.certain && !row.drafts[token - row.certain];
-                    let name = name + 100 * u64::from(wrong);
+                    let wrong = match token.checked_sub(row.certain) {
+                        Some(draft) => !row.drafts[draft],
+                        None => row.astray,
+                    };
+                    // What is wrong ahead differs from what was wrong in the window, whose place it takes.
+                    let other = wrong && (row.ahead || row.astray);
+                    let name = name + 100 * u64::from(wrong) + 100 * u64::from(other);
                     data.extend(numbers((name, row.request, row.start + token), columns, 2.0));
                 }
             }
@@ -221,6 +233,7 @@ fn tables(cpu: &Cpu, rows: &[Row]) -> StepTables<Cpu> {
         (&tables.state_slot, per_row(&|row| row.slot)),
         (&tables.replay, per_row(&|row| row.replay)),
         (&tables.drafts, per_row(&|row| row.drafts.len())),
+        (&tables.ahead, per_row(&|row| usize::from(row.ahead))),
         (&tables.snapshot_after, after),
         (&tables.snapshot_slot, snapshot),
         (
@@ -439,4 +452,210 @@ fn more_drafts_than_there_are_records_are_refused() {
         drafts: drafts(3, 3),
         ..Row::default()
     }]);
+}
+
+#[test]
+#[should_panic(expected = "2 drafts and 1 replayed records, with room for 2")]
+fn looking_further_ahead_than_there_are_records_is_refused() {
+    let (_, cpu) = devices().remove(1);
+    let layer = Layer::new(&cpu, Kind::Space, 1, (2, 0));
+    let first = Row {
+        certain: 1,
+        drafts: drafts(2, 1),
+        ..Row::default()
+    };
+    layer.step(std::slice::from_ref(&first));
+    layer.step(&[Row {
+        certain: 0,
+        drafts: drafts(2, 2),
+        ahead: true,
+        ..first.next(1)
+    }]);
+}
+
+/// Small random numbers.
+struct Dice(u64);
+
+impl Dice {
+    /// From 0 to `most`.
+    fn up_to(&mut self, most: usize) -> usize {
+        self.0 = self
+            .0
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) as usize % (most + 1)
+    }
+
+    fn one_in(&mut self, n: usize) -> bool {
+        self.up_to(n - 1) == 0
+    }
+}
+
+/// Where a request is: its last row, and how it went on from there.
+#[derive(Clone)]
+struct Course {
+    last: Row,
+    /// Drafts of the last row that held.
+    held: usize,
+    /// The tokens ahead so far, whether right.
+    ahead: Vec<bool>,
+    /// The position that its snapshot was saved at.
+    saved: Option<usize>,
+}
+
+/// Most drafts of a row in courses.
+const ROOM: usize = 6;
+
+impl Course {
+    fn new(request: usize, slot: usize) -> Self {
+        let last = Row {
+            request,
+            slot,
+            ..Row::default()
+        };
+        Self {
+            last,
+            held: 0,
+            ahead: Vec::new(),
+            saved: None,
+        }
+    }
+
+    /// A row that looks ahead of the last one. Its first tokens may be right.
+    fn look(&mut self, dice: &mut Dice) -> Row {
+        let next = self.last.next(self.held);
+        let before = self.ahead.len();
+        let count = 1 + dice.up_to((ROOM - self.held - before).min(3) - 1);
+        // The first of all is the token that was chosen; the others are a drafter's.
+        let held = match self.ahead.last() {
+            None => 1 + dice.up_to(count - 1),
+            Some(true) => dice.up_to(count),
+            Some(false) => 0,
+        };
+        self.ahead.extend(drafts(count, held));
+        Row {
+            start: next.start + before,
+            certain: 0,
+            replay: next.replay + before,
+            drafts: drafts(count, held),
+            ahead: true,
+            ..next
+        }
+    }
+
+    /// A row that goes on, or goes back to the snapshot.
+    fn advance(&mut self, dice: &mut Dice) -> Row {
+        let snapshot = self.last.request;
+        let mut row = self.last.next(self.held);
+        let known = row.start == 0;
+        match self.saved {
+            Some(saved) if dice.one_in(4) => {
+                (row.start, row.replay, row.restore) = (saved, 0, Some(snapshot));
+                row.certain = 1 + dice.up_to(2);
+            }
+            _ if known => row.certain = 1 + dice.up_to(4),
+            _ => {}
+        }
+        if !known {
+            let k = dice.up_to(ROOM);
+            self.held = dice.up_to(k);
+            row.drafts = drafts(k, self.held);
+        }
+        // A row does not save to where it starts from.
+        if row.restore.is_none() && dice.one_in(3) {
+            let after = 1 + dice.up_to(row.replay + row.certain - 1);
+            row.snapshot = Some((after, snapshot));
+            self.saved = Some(row.start - row.replay + after);
+        }
+        self.ahead.clear();
+        self.last = row.clone();
+        row
+    }
+}
+
+/// The outputs of tokens ahead, some right and the others wrong, by plain decoding of them and of all before.
+fn plain_ahead(cpu: &Cpu, kind: Kind, (request, start): (usize, usize), ahead: &[bool]) -> Vec<Vec<f32>> {
+    let layer = Layer::new(cpu, kind, 1, (0, 0));
+    layer.step(&[Row {
+        request,
+        certain: start,
+        ..Row::default()
+    }]);
+    let decode = |(index, right): (usize, &bool)| {
+        let row = Row {
+            request,
+            start: start + index,
+            certain: 1,
+            astray: !right,
+            ..Row::default()
+        };
+        layer.step(&[row]).remove(0).remove(0)
+    };
+    ahead.iter().enumerate().map(decode).collect()
+}
+
+#[test]
+fn looking_ahead_gives_the_bits_of_plain_decoding_and_leaves_no_trace() {
+    const REQUESTS: usize = 3;
+    let devices = devices();
+    for kind in KINDS {
+        let plain = (&plain(kind, REQUESTS, 200)[..], &devices[0].1);
+        for (seed, (device, cpu)) in devices.iter().chain(&devices).enumerate() {
+            let what = format!("{device}, seed {seed}");
+            let room = (ROOM, REQUESTS);
+            let layer = Layer::new(cpu, kind, REQUESTS, room);
+            let other = Layer::new(cpu, kind, REQUESTS, room);
+            let mut dice = Dice(seed as u64);
+            let mut courses: Vec<Course> = (0..REQUESTS)
+                .map(|request| Course::new(request, REQUESTS - 1 - request))
+                .collect();
+            for _ in 0..24 {
+                step_courses(&what, (&layer, &other), plain, (&mut courses, &mut dice));
+            }
+        }
+    }
+}
+
+/// A step in which some requests look ahead and others go on; the second layer sees only the latter.
+fn step_courses(
+    what: &str,
+    (layer, other): (&Layer, &Layer),
+    (plain, plainest): (&[Vec<Vec<f32>>], &Cpu),
+    (courses, dice): (&mut [Course], &mut Dice),
+) {
+    let step = |course: &mut Course| {
+        let room = course.last.len() > 0 && course.held + course.ahead.len() < ROOM;
+        if room && !dice.one_in(3) {
+            course.look(dice)
+        } else {
+            course.advance(dice)
+        }
+    };
+    let rows: Vec<Row> = courses.iter_mut().map(step).collect();
+    let outputs = layer.step(&rows);
+    let kept: Vec<Row> = rows.iter().filter(|row| !row.ahead).cloned().collect();
+    let mut untouched = other.step(&kept).into_iter();
+    for ((row, course), outputs) in rows.iter().zip(courses).zip(&outputs) {
+        let what = format!(
+            "{:?}, {what}: request {}, row from {}",
+            layer.kind, row.request, row.start
+        );
+        if row.ahead {
+            let start = row.start + row.len() - course.ahead.len();
+            let all = plain_ahead(plainest, layer.kind, (row.request, start), &course.ahead);
+            assert!(same(outputs, &all[all.len() - row.len()..]), "{what}, ahead");
+        } else {
+            let right = row.certain + course.held;
+            let expected = &plain[row.request][row.start..row.start + right];
+            assert!(same(&outputs[..right], expected), "{what}");
+            assert!(
+                same(outputs, &untouched.next().unwrap()),
+                "{what}: a trace is left"
+            );
+        }
+    }
+}
+
+fn same(a: &[Vec<f32>], b: &[Vec<f32>]) -> bool {
+    a.len() == b.len() && a.iter().zip(b).all(|(a, b)| bits(a) == bits(b))
 }
