@@ -68,6 +68,12 @@ impl Cpu {
         self.stream.threads()
     }
 
+    /// How often a host has waited for this device: reads whose [`Pending::wait`](paceline_device::Pending::wait) was
+    /// called, so that a test can say that there is no wait but the one it knows of.
+    pub fn host_waits(&self) -> u64 {
+        self.stream.waits()
+    }
+
     /// What the device clock counts from.
     pub fn started(&self) -> Instant {
         self.started

@@ -6,7 +6,7 @@ use crate::sync::{JoinHandle, Mutex, Receiver, SyncSender, receive, sync_channel
 use paceline_device::{DeviceError, Pending};
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError};
 
 /// Commands that may wait for the stream. A step is one command, so this is far beyond any pipeline depth;
@@ -33,6 +33,8 @@ pub(crate) struct Stream {
     threads: usize,
     /// How long the last read was waited for, in nanoseconds.
     last_wait: Arc<AtomicU64>,
+    /// Reads that were waited for.
+    waits: Arc<AtomicU64>,
 }
 
 impl Stream {
@@ -49,7 +51,13 @@ impl Stream {
             thread: Some(thread),
             threads,
             last_wait: Arc::default(),
+            waits: Arc::default(),
         }
+    }
+
+    /// Reads that were waited for.
+    pub(crate) fn waits(&self) -> u64 {
+        self.waits.load(Ordering::Relaxed)
     }
 
     /// Threads that operations are spread over.
@@ -146,6 +154,7 @@ fn message(panic: &(dyn Any + Send)) -> String {
 pub struct CpuRead<T> {
     result: Receiver<Result<Vec<T>, DeviceError>>,
     last_wait: Arc<AtomicU64>,
+    waits: Arc<AtomicU64>,
 }
 
 impl<T: Send + 'static> CpuRead<T> {
@@ -163,12 +172,14 @@ impl<T: Send + 'static> CpuRead<T> {
         Self {
             result,
             last_wait: Arc::clone(&stream.last_wait),
+            waits: Arc::clone(&stream.waits),
         }
     }
 }
 
 impl<T> Pending<Vec<T>> for CpuRead<T> {
     fn wait(self) -> Result<Vec<T>, DeviceError> {
+        self.waits.fetch_add(1, Ordering::Relaxed);
         receive(&self.result, &self.last_wait)
             .unwrap_or_else(|| Err(DeviceError::Failed("the stream ended".to_owned())))
     }
