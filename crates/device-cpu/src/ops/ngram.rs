@@ -118,10 +118,10 @@ impl Text<'_> {
         self.history[page * self.page_size + position % self.page_size]
     }
 
-    /// The tokens before `end`, the last one first, as far as there are.
-    fn before(&self, end: usize) -> [i32; LONGEST] {
+    /// The tokens before `end`, the last one first: `count` of them, or as many as there are.
+    fn before(&self, end: usize, count: usize) -> [i32; LONGEST] {
         let mut tokens = [0; LONGEST];
-        for (back, token) in tokens.iter_mut().take(end).enumerate() {
+        for (back, token) in tokens.iter_mut().take(count.min(end)).enumerate() {
             *token = self.token(end - 1 - back);
         }
         tokens
@@ -152,7 +152,7 @@ impl<'a> Index<'a> {
     /// Enters the n-grams that end at these positions of a text. The first of them may begin before.
     fn enter(&mut self, text: &Text<'_>, positions: Range<usize>) {
         let beginning = beginning(text);
-        let mut last = text.before(positions.start);
+        let mut last = text.before(positions.start, self.max - 1);
         for position in positions {
             last.copy_within(..LONGEST - 1, 1);
             last[0] = text.token(position);
@@ -172,7 +172,7 @@ impl<'a> Index<'a> {
     /// The last position of the latest earlier occurrence of the longest n-gram that the text ends with, if one of at
     /// least `shortest` tokens occurred.
     fn latest_of_longest(&self, text: &Text<'_>, shortest: usize) -> Option<usize> {
-        let suffix = text.before(text.stored + 1);
+        let suffix = text.before(text.stored + 1, self.max);
         let mut hashes = [0; LONGEST];
         let mut hash = beginning(text);
         for (length, token) in suffix.iter().take(self.max).enumerate() {
@@ -190,9 +190,13 @@ impl<'a> Index<'a> {
     fn latest(&self, text: &Text<'_>, ngram: &[i32], hash: u64) -> Option<usize> {
         let mut latest = None;
         for [found, end] in &self.buckets[place(hash, self.buckets.len())] {
+            if *found != tag(hash) {
+                continue;
+            }
+            // Another text may have got further; a bucket's empty entries are before every text.
             let end = *end as usize;
-            let may_be = *found == tag(hash) && end >= ngram.len() && end <= text.stored;
-            if may_be
+            let within = end >= ngram.len() && end <= text.stored;
+            if within
                 && latest < Some(end - 1)
                 && (0..ngram.len()).all(|back| text.token(end - 1 - back) == ngram[back])
             {
