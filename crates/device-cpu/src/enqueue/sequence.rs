@@ -2,15 +2,13 @@
 
 use crate::checks::Checks;
 use crate::cpu::Cpu;
-use crate::ops::{Step, attention, causal_conv, delta_rule, rope, state_space, store_kv};
+use crate::ops::{Step, attention, causal_conv, clear_kv, delta_rule, rope, state_space, store_kv};
 use crate::storage::{CpuBuffer, CpuTensor};
-use paceline_device::{Attention, CausalConv, DeltaRule, KeyValueStore, KvShape, StateSpace, StepTables};
+use paceline_device::{
+    Attention, CausalConv, ClearKv, DeltaRule, KeyValueStore, KvShape, StateSpace, StepTables,
+};
 
 impl Cpu {
-    pub(crate) fn enqueue_clear_kv(&self, _args: &paceline_device::ClearKv<'_, Self>) {
-        unimplemented!("in the making")
-    }
-
     pub(crate) fn enqueue_rope_angles(
         &self,
         positions: &CpuBuffer<i32>,
@@ -76,6 +74,28 @@ impl Cpu {
                 }
             };
             store_kv::store_kv(pool, &args);
+        });
+    }
+
+    pub(crate) fn enqueue_clear_kv(&self, args: &ClearKv<'_, Self>) {
+        let check = Checks("clear_kv");
+        let tokens = args.step.tokens.clone();
+        check.room("positions", &args.step.positions, tokens.bucket);
+        check.room("request_of", &args.step.request_of, tokens.bucket);
+        check_pages(check, args.step, args.cache.shape());
+        let (plan, cache, step) = (args.plan.clone(), args.cache.clone(), args.step.clone());
+        self.stream.enqueue(move |pool| {
+            // SAFETY: see the module header.
+            let args = unsafe {
+                let live = usize::try_from(tokens.live.read()[0]).unwrap_or(0);
+                clear_kv::Clear {
+                    plan: plan.read(),
+                    cache: &cache,
+                    step: Step::of(&step),
+                    tokens: live.min(tokens.bucket),
+                }
+            };
+            clear_kv::clear_kv(pool, &args);
         });
     }
 

@@ -5,6 +5,7 @@ pub(crate) mod activate;
 pub(crate) mod attention;
 pub(crate) mod candidates;
 pub(crate) mod causal_conv;
+pub(crate) mod clear_kv;
 pub(crate) mod delta_rule;
 pub(crate) mod drafts;
 pub(crate) mod embed;

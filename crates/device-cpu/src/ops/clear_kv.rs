@@ -1,0 +1,153 @@
+//! Zeroes the keys and values of tokens that a drafter does not see.
+
+use super::accept::plan_rows;
+use super::{Step, split};
+use crate::caches::CpuKvCache;
+use crate::pool::Pool;
+use paceline_device::plan;
+
+/// Views of [`clear_kv`].
+pub(crate) struct Clear<'a> {
+    pub(crate) plan: &'a [i32],
+    pub(crate) cache: &'a CpuKvCache,
+    pub(crate) step: Step<'a>,
+    /// Token rows that carry data.
+    pub(crate) tokens: usize,
+}
+
+/// Clears the positions of all tokens of rows that want no neural drafts. Drafts that did not hold are among them:
+/// whoever comes to their positions later writes or clears them again.
+pub(crate) fn clear_kv(pool: &Pool, args: &Clear<'_>) {
+    let shape = args.cache.shape();
+    let rows = plan_rows(args.plan);
+    split(pool, args.tokens, shape.heads * shape.head_dim / 4, |tokens| {
+        for token in tokens {
+            let request = args.step.request_of[token] as usize;
+            if rows[request * plan::ROW + plan::ROW_NEURAL] == 0 {
+                clear_token(args, request, token);
+            }
+        }
+    });
+}
+
+fn clear_token(args: &Clear<'_>, request: usize, token: usize) {
+    let shape = args.cache.shape();
+    let blocks = args.step.blocks(request);
+    let position = args.step.positions[token] as usize;
+    for head in 0..shape.heads {
+        let start = args.cache.offset(blocks, position, head);
+        let place = start..start + shape.head_dim;
+        // SAFETY: a position of a request belongs to one token, so to one piece.
+        unsafe {
+            args.cache.keys().slice_mut(place.clone()).fill(0.0);
+            args.cache.values().slice_mut(place).fill(0.0);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::{Cpu, CpuOptions, Instructions};
+    use paceline_device::{Backend, ClearKv, KvShape, Pending, StepLimits, StepTables, plan};
+
+    const SHAPE: KvShape = KvShape {
+        blocks: 15,
+        block_size: 4,
+        heads: 3,
+        head_dim: 5,
+    };
+
+    /// Slot, wanted neural drafts, first position, tokens.
+    const ROWS: [[i32; 4]; 5] = [
+        [2, 0, 3, 6],
+        [0, 1, 0, 5],
+        [3, 0, 0, 0],
+        [1, 0, 11, 1],
+        [4, 3, 7, 2],
+    ];
+
+    /// Pages of a slot, scattered; each belongs to one.
+    fn page(slot: i32, index: i32) -> i32 {
+        (slot * 3 + index) * 7 % 15
+    }
+
+    #[test]
+    fn rows_without_neural_drafts_are_cleared_and_nothing_else() {
+        for threads in [1, 3] {
+            let cpu = Cpu::new(CpuOptions {
+                threads,
+                instructions: Instructions::detect(),
+            });
+            let cache = cpu.kv_cache(SHAPE).unwrap();
+            for storage in [cache.keys(), cache.values()] {
+                // SAFETY: nothing is on the stream yet.
+                unsafe { storage.slice_mut(0..storage.len()) }.fill(1.5);
+            }
+            let tables = tables(&cpu);
+            // An admission with two words of lists and a page update stand before the rows.
+            let mut words = vec![1, 1, ROWS.len() as i32, 0, 0, 2];
+            words.resize(plan::HEADER + plan::ADMISSION + 2 + plan::BLOCK, 0);
+            for [slot, neural, ..] in ROWS {
+                let mut row = [1; plan::ROW];
+                (row[plan::ROW_SLOT], row[plan::ROW_NEURAL]) = (slot, neural);
+                words.extend(row);
+            }
+            let plan = cpu.buffer_from(&words).unwrap();
+            cpu.clear_kv(ClearKv {
+                plan: &plan,
+                step: &tables,
+                cache: &cache,
+            });
+            cpu.read(&plan, 1).wait().unwrap();
+            let mut cleared = [false; SHAPE.blocks * SHAPE.block_size];
+            for [slot, neural, start, count] in ROWS {
+                for position in start..start + count {
+                    cleared[(page(slot, position / 4) * 4 + position % 4) as usize] = neural == 0;
+                }
+            }
+            assert_eq!(cleared.iter().filter(|cleared| **cleared).count(), 7);
+            for storage in [cache.keys(), cache.values()] {
+                // SAFETY: the stream has ended.
+                let all = unsafe { storage.slice(0..storage.len()) };
+                for (index, head) in all.chunks(SHAPE.head_dim).enumerate() {
+                    let block = index / SHAPE.block_size / SHAPE.heads;
+                    let expected = if cleared[block * SHAPE.block_size + index % SHAPE.block_size] {
+                        0.0_f32
+                    } else {
+                        1.5
+                    };
+                    assert!(head.iter().all(|x| x.to_bits() == expected.to_bits()), "{index}");
+                }
+            }
+        }
+    }
+
+    fn tables(cpu: &Cpu) -> StepTables<Cpu> {
+        let tables = StepTables::new(
+            cpu,
+            StepLimits {
+                tokens: 20,
+                requests: 5,
+                samples: 1,
+                blocks_per_request: 3,
+                block_size: SHAPE.block_size,
+            },
+        )
+        .unwrap();
+        let blocks: Vec<i32> = (0..5)
+            .flat_map(|slot| (0..3).map(move |index| page(slot, index)))
+            .collect();
+        let (mut positions, mut request_of) = (Vec::new(), Vec::new());
+        for (request, [_, _, start, count]) in ROWS.into_iter().enumerate() {
+            positions.extend(start..start + count);
+            request_of.resize(positions.len(), request as i32);
+        }
+        cpu.write(&tables.tokens.live, &[positions.len() as i32]);
+        cpu.write(&tables.requests.live, &[ROWS.len() as i32]);
+        cpu.write(&tables.positions, &positions);
+        cpu.write(&tables.request_of, &request_of);
+        cpu.write(&tables.state_slot, &ROWS.map(|[slot, ..]| slot));
+        cpu.write(&tables.block_table, &blocks);
+        tables
+    }
+}
