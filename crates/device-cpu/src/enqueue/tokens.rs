@@ -43,8 +43,16 @@ impl Cpu {
         });
     }
 
-    pub(crate) fn enqueue_spread(&self, _x: &CpuTensor, _columns: &CpuBuffer<i32>, _out: &CpuTensor) {
-        unimplemented!("in the making")
+    pub(crate) fn enqueue_spread(&self, x: &CpuTensor, columns: &CpuBuffer<i32>, out: &CpuTensor) {
+        let check = Checks("spread");
+        check.same_rows(x, out);
+        check.room("columns", columns, x.columns);
+        check.apart(out, &[x]);
+        let (x, columns, out) = (x.clone(), columns.clone(), out.clone());
+        self.stream.enqueue(move |pool| {
+            // SAFETY: see the module header.
+            unsafe { gather::spread(pool, x.read(), columns.read(), out.write()) };
+        });
     }
 
     pub(crate) fn enqueue_sample(&self, args: &Sample<'_, Self>) {
