@@ -1,6 +1,6 @@
 //! How an engine is set up.
 
-use crate::StartError;
+use crate::{SpeculationConfig, StartError};
 use paceline_types::DType;
 
 /// Options of an engine. The defaults suit a machine that serves a few users.
@@ -34,8 +34,8 @@ pub struct EngineConfig {
     pub snapshot_interval: usize,
     /// Requests that may wait.
     pub max_waiting: usize,
-    /// Most drafts verified per request and step.
-    pub max_drafts: usize,
+    /// Who drafts, and how much.
+    pub speculation: SpeculationConfig,
     /// Keep the times of every step for [`Handle::trace`](crate::Handle::trace).
     pub trace: bool,
 }
@@ -57,7 +57,7 @@ impl Default for EngineConfig {
             snapshot_share: 0.1,
             snapshot_interval: 512,
             max_waiting: 1024,
-            max_drafts: 0,
+            speculation: SpeculationConfig::default(),
             trace: false,
         }
     }
@@ -83,7 +83,6 @@ impl EngineConfig {
         within("block-size", self.block_size, 1, 1024)?;
         within("max-waiting", self.max_waiting, 1, 1 << 20)?;
         within("snapshot-interval", self.snapshot_interval, 1, 1 << 24)?;
-        within("draft-tokens", self.max_drafts, 0, paceline_types::MAX_DRAFTS)?;
         let share = |option, value: f64| {
             if value > 0.0 && value <= 1.0 {
                 return Ok(());

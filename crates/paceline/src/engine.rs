@@ -1,14 +1,17 @@
 //! Starting an engine.
 
+use crate::drafter::{self, Drafter};
 use crate::handle::{Handle, Shared};
 use crate::memory_plan::sample_rows;
 use crate::request::Bounds;
 use crate::service::Service;
-use crate::{EngineConfig, MemoryPlan, StartError, Stats};
+use crate::{DrafterShape, EngineConfig, MemoryPlan, Speculation, StartError, Stats};
 use paceline_device_cpu::{Cpu, CpuOptions, Instructions};
 use paceline_models::{Decoder, ModelError};
 use paceline_runner::{DeviceRunner, RunnerConfig};
-use paceline_schedule::{Pipeline, RealClock, RecurrentConfig, Scheduler, SchedulerConfig};
+use paceline_schedule::{
+    DepthControl, DraftPolicy, FixedDrafts, Pipeline, RealClock, RecurrentConfig, Scheduler, SchedulerConfig,
+};
 use paceline_weights::Checkpoint;
 use std::sync::atomic::AtomicUsize;
 use std::sync::mpsc::sync_channel;
@@ -18,10 +21,27 @@ use std::thread;
 /// An engine's beginning.
 pub struct Engine;
 
+/// The checkpoints of an engine.
+#[derive(Clone, Copy)]
+pub struct ModelFiles<'a> {
+    /// The model.
+    pub model: &'a Checkpoint,
+    /// A model or an EAGLE-3 head that drafts for it.
+    pub drafter: Option<&'a Checkpoint>,
+}
+
+impl<'a> From<&'a Checkpoint> for ModelFiles<'a> {
+    fn from(model: &'a Checkpoint) -> Self {
+        Self { model, drafter: None }
+    }
+}
+
 /// A model on its device with its memory planned: everything an engine needs but its thread.
 pub struct EngineParts {
     backend: Cpu,
     model: Decoder<Cpu>,
+    drafter: Drafter<Cpu>,
+    speculation: Speculation,
     config: EngineConfig,
     memory: MemoryPlan,
 }
@@ -29,19 +49,19 @@ pub struct EngineParts {
 impl Engine {
     /// Loads a checkpoint's model and starts the step loop. `progress` is told the bytes of each tensor as it is
     /// loaded.
-    pub fn start(
-        checkpoint: &Checkpoint,
+    pub fn start<'a>(
+        files: impl Into<ModelFiles<'a>>,
         config: EngineConfig,
         progress: &dyn Fn(u64),
     ) -> Result<Handle, StartError> {
-        EngineParts::load(checkpoint, config, progress)?.start()
+        EngineParts::load(files, config, progress)?.start()
     }
 }
 
 impl EngineParts {
-    /// Loads a checkpoint's model and plans the memory.
-    pub fn load(
-        checkpoint: &Checkpoint,
+    /// Loads a checkpoint's model and who drafts for it, and plans the memory.
+    pub fn load<'a>(
+        files: impl Into<ModelFiles<'a>>,
         config: EngineConfig,
         progress: &dyn Fn(u64),
     ) -> Result<Self, StartError> {
@@ -50,14 +70,27 @@ impl EngineParts {
             threads: config.threads,
             instructions: Instructions::detect(),
         });
-        let model = paceline_models::load(&backend, checkpoint, config.dtype, progress)?;
-        let memory = MemoryPlan::new(&model, &config)?;
+        let files = files.into();
+        let model = paceline_models::load(&backend, files.model, config.dtype, progress)?;
+        let given = files.drafter.map(drafter::kind);
+        let speculation = Speculation::resolve(&config.speculation, model.mtp.is_some(), given)?;
+        let place = (&backend, &model);
+        let drafter = Drafter::load(place, files.drafter, (&speculation, &config), progress)?;
+        let shape = drafter.shape(&model, &speculation, config.block_size);
+        let memory = MemoryPlan::new(&model, (&speculation, &shape), &config)?;
         Ok(Self {
             backend,
             model,
+            drafter,
+            speculation,
             config,
             memory,
         })
+    }
+
+    /// Who drafts.
+    pub fn speculation(&self) -> &Speculation {
+        &self.speculation
     }
 
     /// The memory the engine will take.
@@ -69,7 +102,9 @@ impl EngineParts {
     pub fn start(self) -> Result<Handle, StartError> {
         let Self {
             backend,
-            model,
+            mut model,
+            drafter,
+            speculation,
             config,
             memory,
         } = self;
@@ -78,11 +113,19 @@ impl EngineParts {
             max_model_len: memory.max_model_len,
             max_choices: config.max_num_seqs.min(128),
             eos: model.dims.eos.clone(),
+            speculation,
         });
-        let scheduler = Scheduler::new(scheduler_config(&model, &config, &memory));
-        let runner_config = runner_config(&model, &config, &memory);
+        let shape = drafter.shape(&model, &speculation, config.block_size);
+        let samples = sample_rows(&config, speculation.draft_tokens, model.dims.vocabulary);
+        let limits = scheduler_config((&model, &shape), (&config, &speculation), &memory, samples);
+        let scheduler = Scheduler::with_policy(limits, draft_policy(&speculation));
+        let runner_config = runner_config((&config, &speculation), &memory, samples);
         let clock = RealClock::since(backend.started());
+        let proposer = drafter.proposer((&backend, &mut model), &speculation, &runner_config)?;
         let mut runner = DeviceRunner::new(backend, model, runner_config)?;
+        if let Some(proposer) = proposer {
+            runner = runner.with_proposer(proposer);
+        }
         runner.warm_up().map_err(ModelError::from)?;
         let pipeline = Pipeline::new(scheduler, runner, clock, config.pipeline_depth);
         let shared = Arc::new(Shared {
@@ -112,31 +155,49 @@ impl EngineParts {
     }
 }
 
-fn runner_config(model: &Decoder<Cpu>, config: &EngineConfig, memory: &MemoryPlan) -> RunnerConfig {
+fn draft_policy(speculation: &Speculation) -> Box<dyn DraftPolicy> {
+    if speculation.depth_control {
+        Box::new(DepthControl::new())
+    } else {
+        Box::new(FixedDrafts(speculation.most()))
+    }
+}
+
+fn runner_config(
+    (config, speculation): (&EngineConfig, &Speculation),
+    memory: &MemoryPlan,
+    samples: usize,
+) -> RunnerConfig {
     RunnerConfig {
         slots: memory.slots,
         tokens: config.max_num_batched_tokens,
-        samples: sample_rows(config, model.dims.vocabulary),
+        samples,
         blocks: memory.blocks,
         blocks_per_slot: memory.blocks_per_slot,
         block_size: memory.block_size,
         snapshots: memory.snapshot_count,
-        drafts: config.max_drafts,
+        drafts: speculation.draft_tokens,
     }
 }
 
-fn scheduler_config(model: &Decoder<Cpu>, config: &EngineConfig, memory: &MemoryPlan) -> SchedulerConfig {
-    let recurrent = !model.state_shapes(1).is_empty();
+fn scheduler_config(
+    (model, drafter): (&Decoder<Cpu>, &DrafterShape),
+    (config, speculation): (&EngineConfig, &Speculation),
+    memory: &MemoryPlan,
+    samples: usize,
+) -> SchedulerConfig {
+    // A recurrent drafter of a model that is not needs its states saved all the same.
+    let recurrent = !model.state_shapes(1).is_empty() || !drafter.states.is_empty();
     let interval = config.snapshot_interval.next_multiple_of(config.block_size);
     SchedulerConfig {
         slots: memory.slots,
         max_batched_tokens: config.max_num_batched_tokens,
-        max_samples: sample_rows(config, model.dims.vocabulary),
+        max_samples: samples,
         block_size: memory.block_size,
         num_blocks: memory.blocks,
         blocks_per_request: memory.blocks_per_slot,
         max_waiting: config.max_waiting + config.max_num_seqs,
-        drafts: config.max_drafts,
+        drafts: speculation.draft_tokens,
         recurrent: recurrent.then_some(RecurrentConfig {
             snapshots: memory.snapshot_count,
             interval,

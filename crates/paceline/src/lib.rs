@@ -5,6 +5,7 @@
 //! by `async`. Every queue is bounded. Dropping a generation cancels it, wherever it is.
 
 mod config;
+mod drafter;
 mod engine;
 mod error;
 mod event;
@@ -12,15 +13,17 @@ mod handle;
 mod memory_plan;
 mod request;
 mod service;
+mod speculation;
 mod stats;
 mod trace;
 
 pub use config::EngineConfig;
-pub use engine::{Engine, EngineParts};
+pub use engine::{Engine, EngineParts, ModelFiles};
 pub use error::{RequestError, StartError};
 pub use event::{Event, Usage};
 pub use handle::{Generation, Handle};
 pub use memory_plan::MemoryPlan;
 pub use paceline_schedule::{Counters, PipelineTotals, StepRecord};
-pub use request::Request;
+pub use request::{Request, RequestSpeculation};
+pub use speculation::{DrafterShape, NeuralDrafter, Speculation, SpeculationConfig, SpeculationMethod};
 pub use stats::Stats;

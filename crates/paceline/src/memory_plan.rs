@@ -1,7 +1,8 @@
 //! What goes where: weights, pages, states, rings, snapshots, scratch.
 
+use crate::speculation::{DrafterShape, Speculation};
 use crate::{EngineConfig, StartError};
-use paceline_device::{Backend, StateShape};
+use paceline_device::{Backend, KvShape, NgramIndex, Recorder, StateShape};
 use paceline_models::Decoder;
 use std::fmt;
 
@@ -13,7 +14,7 @@ const ELEMENT: u64 = 4;
 pub struct MemoryPlan {
     /// Bytes that may be used in all.
     pub budget: u64,
-    /// Weights as stored.
+    /// Weights as stored, the drafter's included.
     pub weights: u64,
     /// Keys, values and token ids in pages.
     pub kv: u64,
@@ -23,6 +24,8 @@ pub struct MemoryPlan {
     pub rings: u64,
     /// Saved recurrent states.
     pub snapshots: u64,
+    /// Where n-grams were seen.
+    pub ngram_index: u64,
     /// Activations, logits and tables.
     pub scratch: u64,
     /// Pages.
@@ -51,11 +54,16 @@ impl MemoryPlan {
 
     /// Bytes of everything.
     pub fn total(&self) -> u64 {
-        self.weights + self.kv + self.states + self.rings + self.snapshots + self.scratch
+        let caches = self.kv + self.states + self.rings + self.snapshots + self.ngram_index;
+        self.weights + caches + self.scratch
     }
 
-    /// Plans the memory of a model, which may have been built from its configuration alone.
-    pub fn new<B: Backend>(model: &Decoder<B>, config: &EngineConfig) -> Result<Self, StartError> {
+    /// Plans the memory of a model, which may have been built from its configuration alone, and of its drafter.
+    pub fn new<B: Backend>(
+        model: &Decoder<B>,
+        (speculation, drafter): (&Speculation, &DrafterShape),
+        config: &EngineConfig,
+    ) -> Result<Self, StartError> {
         config.check()?;
         let available = config
             .available_memory
@@ -74,15 +82,20 @@ impl MemoryPlan {
             None => model.dims.max_positions,
         };
         let blocks_per_slot = max_model_len.div_ceil(config.block_size);
-        let (state, ring, window) = state_bytes(model, config.max_drafts);
+        let drafts = speculation.draft_tokens;
+        let own = StateBytes::of(&model.state_shapes(1), drafts);
+        // A draft model looks ahead from wherever in the window it was right.
+        let draft_model = StateBytes::of(&drafter.states, 2 * drafts);
+        let (state, ring) = (own.state + draft_model.state, own.ring + draft_model.ring);
         let mut plan = Self {
             budget,
-            weights: model.stats.bytes(),
+            weights: model.stats.bytes() + drafter.weights,
             kv: 0,
             states: state * config.max_num_seqs as u64,
             rings: ring * config.max_num_seqs as u64,
             snapshots: 0,
-            scratch: scratch_bytes(model, config),
+            ngram_index: 0,
+            scratch: scratch_bytes(model, drafter, (config, drafts)),
             blocks: 0,
             block_size: config.block_size,
             blocks_per_slot,
@@ -92,18 +105,13 @@ impl MemoryPlan {
             state_per_request: state,
             ring_per_request: ring,
         };
-        plan.share_out(model, config, window)?;
+        let block = PageBytes::of(model, (speculation, drafter), config.block_size);
+        plan.share_out(block, config, state)?;
         Ok(plan)
     }
 
     /// Gives what is left to snapshots and pages.
-    fn share_out<B: Backend>(
-        &mut self,
-        model: &Decoder<B>,
-        config: &EngineConfig,
-        snapshot: u64,
-    ) -> Result<(), StartError> {
-        let block = block_bytes(model, config.block_size);
+    fn share_out(&mut self, page: PageBytes, config: &EngineConfig, snapshot: u64) -> Result<(), StartError> {
         let left = self.budget.saturating_sub(self.total());
         // With caching off, snapshots still serve the siblings of one request.
         let share = if config.prefix_caching {
@@ -120,10 +128,11 @@ impl MemoryPlan {
         let useful = 2 * self.slots * self.blocks_per_slot;
         self.blocks = config
             .num_blocks
-            .unwrap_or_else(|| ((left / block.max(1)) as usize).min(useful));
-        self.kv = self.blocks as u64 * block;
+            .unwrap_or_else(|| ((left / page.most().max(1)) as usize).min(useful));
+        self.kv = self.blocks as u64 * page.kv;
+        self.ngram_index = page.index(self.blocks);
         if self.blocks < self.blocks_per_slot && config.num_blocks.is_none() || self.total() > self.budget {
-            return Err(StartError::Memory(self.shortage(block)));
+            return Err(StartError::Memory(self.shortage(page.most())));
         }
         if self.blocks < self.blocks_per_slot {
             let (blocks, needed) = (self.blocks, self.blocks_per_slot);
@@ -151,47 +160,93 @@ impl MemoryPlan {
     }
 }
 
-/// Bytes of a page of all layers, token ids and the draft head's layers included.
-fn block_bytes<B: Backend>(model: &Decoder<B>, block_size: usize) -> u64 {
-    let mut shapes = model.kv_shapes(1, block_size);
-    shapes.extend(
-        model
-            .draft_head()
-            .into_iter()
-            .flat_map(|head| head.kv_shapes(1, block_size)),
-    );
-    let elements: usize = shapes
-        .iter()
-        .map(|shape| 2 * shape.heads * shape.head_dim * block_size)
-        .sum();
-    elements as u64 * ELEMENT + 4 * block_size as u64
+/// Bytes of a page.
+#[derive(Clone, Copy)]
+struct PageBytes {
+    /// Keys and values of all layers, the drafter's included, and token ids.
+    kv: u64,
+    block_size: usize,
+    /// Lengths of n-grams that are looked up.
+    ngram: Option<(usize, usize)>,
 }
 
-/// Of all recurrent layers, per request: the state with its windows, what drafts add, and one snapshot.
-fn state_bytes<B: Backend>(model: &Decoder<B>, drafts: usize) -> (u64, u64, u64) {
-    let sum = |elements: fn(&StateShape) -> usize| {
-        model.state_shapes(1).iter().map(elements).sum::<usize>() as u64 * ELEMENT
-    };
-    let state = sum(|shape| shape.matrix_elements() + shape.window_elements());
-    let per_draft = sum(|shape| shape.record_elements() + shape.conv_channels);
-    (state, drafts as u64 * per_draft, state)
+impl PageBytes {
+    fn of<B: Backend>(
+        model: &Decoder<B>,
+        (speculation, drafter): (&Speculation, &DrafterShape),
+        block_size: usize,
+    ) -> Self {
+        let elements = |shape: &KvShape| 2 * shape.heads * shape.head_dim * block_size;
+        let own: usize = model.kv_shapes(1, block_size).iter().map(elements).sum();
+        let drafters: usize = drafter.kv.iter().map(elements).sum();
+        Self {
+            kv: (own + drafters) as u64 * ELEMENT + 4 * block_size as u64,
+            block_size,
+            ngram: speculation.ngram,
+        }
+    }
+
+    /// Bytes of the index over so many pages.
+    fn index(self, blocks: usize) -> u64 {
+        self.ngram.map_or(0, |lengths| {
+            NgramIndex::<Recorder>::bytes(blocks * self.block_size, lengths)
+        })
+    }
+
+    /// Bytes of a page with its part of the index. The index is a power of two, so its part may be twice the need.
+    fn most(self) -> u64 {
+        let lengths = self.ngram.map_or(0, |(min, max)| max - min + 1);
+        self.kv + (self.block_size * lengths) as u64 * 8 * 5 / 4 * 2
+    }
+}
+
+/// Bytes of all recurrent layers, per request.
+struct StateBytes {
+    /// The state with its windows; a snapshot is as large.
+    state: u64,
+    /// What drafts add.
+    ring: u64,
+}
+
+impl StateBytes {
+    fn of(shapes: &[StateShape], drafts: usize) -> Self {
+        let sum =
+            |elements: fn(&StateShape) -> usize| shapes.iter().map(elements).sum::<usize>() as u64 * ELEMENT;
+        let per_draft = sum(|shape| shape.record_elements() + shape.conv_channels);
+        Self {
+            state: sum(|shape| shape.matrix_elements() + shape.window_elements()),
+            ring: drafts as u64 * per_draft,
+        }
+    }
 }
 
 /// Scratch of a step, an upper bound from the widths of the layers.
-fn scratch_bytes<B: Backend>(model: &Decoder<B>, config: &EngineConfig) -> u64 {
+fn scratch_bytes<B: Backend>(
+    model: &Decoder<B>,
+    drafter: &DrafterShape,
+    (config, drafts): (&EngineConfig, usize),
+) -> u64 {
     let dims = &model.dims;
-    let tokens = config.max_num_batched_tokens.max(config.max_num_seqs) as u64;
-    let samples = sample_rows(config, dims.vocabulary) as u64;
-    let widest = model.widest_row() as u64;
+    let slots = config.max_num_seqs as u64;
+    let tokens = (config.max_num_batched_tokens as u64).max(slots);
+    let samples = sample_rows(config, drafts, dims.vocabulary) as u64;
+    let widest = model.widest_row().max(drafter.widest_row) as u64;
+    let row = (dims.hidden + dims.vocabulary) as u64;
     // The residual stream, its norm, two tensors of the widest layer and their products, and the logits.
-    tokens * (2 * dims.hidden as u64 + 3 * widest) * ELEMENT
-        + samples * (dims.hidden + dims.vocabulary) as u64 * ELEMENT
+    let step = tokens * (2 * dims.hidden as u64 + 3 * widest) + samples * row;
+    // A drafter has rows of its own per slot; a head also keeps what it starts from.
+    let drafting = if drafter.kv.is_empty() && drafter.states.is_empty() {
+        0
+    } else {
+        slots * (2 * row + 3 * widest) + tokens * 3 * dims.hidden as u64
+    };
+    (step + drafting) * ELEMENT
 }
 
 /// Rows of logits a step may have: one verify window per request, and more for prompt log-probabilities as long as
 /// the logits stay below 64 MiB.
-pub(crate) fn sample_rows(config: &EngineConfig, vocabulary: usize) -> usize {
-    let windows = config.max_num_seqs * (1 + config.max_drafts);
+pub(crate) fn sample_rows(config: &EngineConfig, drafts: usize, vocabulary: usize) -> usize {
+    let windows = config.max_num_seqs * (1 + drafts);
     let affordable = (64 << 20) / (ELEMENT as usize * vocabulary.max(1));
     windows.max(affordable.min(config.max_num_batched_tokens))
 }
@@ -244,6 +299,7 @@ impl fmt::Display for MemoryPlan {
                 format!("{} × {}", self.slots, Bytes(self.ring_per_request)),
             ),
             ("snapshots", self.snapshots, format!("{}", self.snapshot_count)),
+            ("n-grams", self.ngram_index, String::new()),
             ("scratch", self.scratch, String::new()),
             (
                 "total",

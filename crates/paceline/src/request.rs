@@ -1,9 +1,10 @@
 //! What callers ask of the engine, and the checks it passes before anything runs.
 
 use crate::RequestError;
+use crate::speculation::{Speculation, SpeculationMethod};
 use paceline_device::MAX_LOGPROBS;
 use paceline_runner::list_words;
-use paceline_types::{SamplingParams, TokenId};
+use paceline_types::{Propose, SamplingParams, TokenId};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -20,6 +21,17 @@ pub struct Request {
     pub priority: i32,
     /// Give up after this long, finished or not.
     pub deadline: Option<Duration>,
+    /// Drafts for this request; by default what the engine does.
+    pub speculation: RequestSpeculation,
+}
+
+/// What a request says of drafts. They change how fast it is, never what it gives.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RequestSpeculation {
+    /// Only by these means of those that the engine has.
+    pub method: SpeculationMethod,
+    /// Most drafts per step.
+    pub max_tokens: Option<usize>,
 }
 
 impl Request {
@@ -51,6 +63,7 @@ pub(crate) struct Bounds {
     pub(crate) max_model_len: usize,
     pub(crate) max_choices: usize,
     pub(crate) eos: Vec<TokenId>,
+    pub(crate) speculation: Speculation,
 }
 
 impl Bounds {
@@ -81,7 +94,43 @@ impl Bounds {
             "sequences of at least one token".to_owned()
         })?;
         list_words(params, &self.stop_tokens(params))?;
-        Ok(())
+        self.drafts(&request.speculation).map(|_| ())
+    }
+
+    /// Most drafts that a request may have from each source.
+    pub(crate) fn drafts(&self, asked: &RequestSpeculation) -> Result<Propose, RequestError> {
+        let engine = &self.speculation;
+        let most = engine.draft_tokens;
+        let tokens = asked.max_tokens.unwrap_or(most);
+        ensure("speculation.max_tokens", tokens <= most, &tokens, || {
+            format!("at most {most}, what the engine was started with")
+        })?;
+        let (ngram, neural) = match asked.method {
+            SpeculationMethod::Off => (false, false),
+            SpeculationMethod::Auto => (engine.ngram.is_some(), engine.neural.is_some()),
+            method => {
+                let available = engine.methods();
+                ensure(
+                    "speculation.method",
+                    available.contains(&method),
+                    &method.name(),
+                    || {
+                        let names: Vec<_> = available.iter().map(|method| method.name()).collect();
+                        format!("one that the engine was started with: {}", names.join(", "))
+                    },
+                )?;
+                let (chain, text) = (
+                    method == SpeculationMethod::Chain,
+                    method == SpeculationMethod::Ngram,
+                );
+                (chain || text, !text)
+            }
+        };
+        let count = |on: bool| if on { tokens } else { 0 };
+        Ok(Propose {
+            ngram: count(ngram),
+            neural: count(neural),
+        })
     }
 
     fn check_prompt(&self, prompt: &[TokenId]) -> Result<(), RequestError> {
@@ -181,6 +230,7 @@ fn ensure(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::NeuralDrafter;
 
     fn bounds() -> Bounds {
         Bounds {
@@ -188,6 +238,12 @@ mod tests {
             max_model_len: 32,
             max_choices: 4,
             eos: vec![2, 0],
+            speculation: Speculation {
+                ngram: Some((2, 4)),
+                neural: Some(NeuralDrafter::Mtp),
+                draft_tokens: 5,
+                depth_control: true,
+            },
         }
     }
 
@@ -202,7 +258,7 @@ mod tests {
 
     #[test]
     fn what_cannot_be_served_is_refused_by_name() {
-        let cases: [(&str, Request); 17] = [
+        let cases: [(&str, Request); 19] = [
             ("prompt", with(|r| r.prompt.clear())),
             ("prompt", with(|r| r.prompt = vec![1; 32])),
             ("prompt", with(|r| r.prompt.push(100))),
@@ -226,6 +282,14 @@ mod tests {
             ),
             ("bad_words", with(|r| r.sampling.bad_words = vec![vec![]])),
             ("logprobs", with(|r| r.sampling.logprobs = Some(21))),
+            (
+                "speculation.max_tokens",
+                with(|r| r.speculation.max_tokens = Some(6)),
+            ),
+            (
+                "speculation.method",
+                with(|r| r.speculation.method = SpeculationMethod::Eagle3),
+            ),
         ];
         for (field, request) in cases {
             let message = bounds().check(&request).expect_err(field).to_string();
@@ -234,6 +298,26 @@ mod tests {
         let too_many = with(|r| r.sampling.logit_bias = vec![(1, 0.5); 600]);
         assert!(matches!(bounds().check(&too_many), Err(RequestError::Lists(_))));
         assert_eq!(bounds().check(&with(|_| {})), Ok(()));
+    }
+
+    #[test]
+    fn a_request_says_which_drafts_it_takes() {
+        use SpeculationMethod as M;
+        for (method, max_tokens, ngram, neural) in [
+            (M::Auto, None, 5, 5),
+            (M::Chain, Some(2), 2, 2),
+            (M::Ngram, None, 5, 0),
+            (M::Mtp, Some(3), 0, 3),
+            (M::Off, None, 0, 0),
+            (M::Auto, Some(0), 0, 0),
+        ] {
+            let asked = RequestSpeculation { method, max_tokens };
+            assert_eq!(
+                bounds().drafts(&asked),
+                Ok(Propose { ngram, neural }),
+                "{asked:?}"
+            );
+        }
     }
 
     #[test]

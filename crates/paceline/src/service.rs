@@ -8,7 +8,7 @@ use paceline_schedule::{
     Clock, Delivery, Finish, GroupId, NewRequest, Pipeline, RequestId, RunnerFault, StepRecord, StepRunner,
     Stepped,
 };
-use paceline_types::{FinishReason, TokenId};
+use paceline_types::{FinishReason, Propose, TokenId};
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError};
@@ -143,6 +143,11 @@ impl<R: StepRunner, C: Clock> Service<R, C> {
             self.clock.now_ns() + wait.saturating_sub(spent).as_nanos() as u64
         });
         let group = (count > 1).then_some(GroupId(self.next_id));
+        // Checked when the request was handed in.
+        let speculation = self
+            .bounds
+            .drafts(&job.request.speculation)
+            .unwrap_or(Propose::NONE);
         for choice in 0..count {
             let params = job.request.params_of(choice);
             let stop_tokens = self.bounds.stop_tokens(&params);
@@ -170,7 +175,7 @@ impl<R: StepRunner, C: Clock> Service<R, C> {
                 salt: 0,
                 max_length,
                 group,
-                speculation: NewRequest::ANY_DRAFTS,
+                speculation,
             };
             match self.pipeline.scheduler_mut().add(request) {
                 Ok(()) => {

@@ -72,7 +72,6 @@ fn encode_admission(admission: &Admission, words: &mut Vec<i32>) -> Result<(), L
     state[slot::MAX_LENGTH] = admission.max_length as i32;
     state[slot::MIN_LENGTH] = admission.min_length as i32;
     state[slot::PROMPT_LENGTH] = admission.prompt_tokens as i32;
-    state[slot::INDEXED] = admission.cached_tokens as i32;
     state[slot::RESTORE] = admission.restore.map_or(-1, |snapshot| snapshot.0 as i32);
     state[slot::SAMPLING..slot::REPETITION_PENALTY].copy_from_slice(&sampling_row(params).encode());
     state[slot::REPETITION_PENALTY] = params.repetition_penalty.to_bits() as i32;

@@ -5,11 +5,11 @@ use crate::encode::encode;
 use crate::propose::{Proposer, Stage};
 use paceline_device::{
     Accept, Backend, DeviceError, LIST_INTS, Pending, Prepare, SAMPLE_FLOATS, Sample, SampledText,
-    SlotLimits, SlotTable, StepLimits, StepTables, Workspace, plan, record, slot,
+    SlotLimits, SlotTable, StepLimits, StepTables, Workspace, plan, record,
 };
 use paceline_models::{Caches, Decoder, Forward, ModelError};
 use paceline_schedule::{RunnerFault, StepRunner};
-use paceline_types::{MAX_DRAFTS, PlanRow, SamplingParams, SlotId, StepOutput, StepPlan, TokenId, Work};
+use paceline_types::{MAX_DRAFTS, PlanRow, SamplingParams, StepOutput, StepPlan, Work};
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -140,25 +140,6 @@ impl<B: Backend> DeviceRunner<B> {
     /// The model.
     pub fn model(&self) -> &Decoder<B> {
         &self.model
-    }
-
-    /// Enqueues drafts for a slot's next verify row, in place of those it has. The row runs no more of them than it
-    /// was planned for, and they change what a step costs, never what it yields. This is how drafts that are made
-    /// on the host get to the device; it orders itself with the steps submitted before and after and does not wait.
-    pub fn write_drafts(&self, slot: SlotId, drafts: &[TokenId]) {
-        assert!(
-            drafts.len() <= MAX_DRAFTS,
-            "{} drafts of at most {MAX_DRAFTS}",
-            drafts.len()
-        );
-        let row = slot.0 as usize * slot::INTS;
-        let words: Vec<i32> = drafts.iter().map(|token| *token as i32).collect();
-        let state = &self.slots.state;
-        self.backend.write_at(state, row + slot::DRAFTS, &words);
-        let count = [words.len() as i32];
-        self.backend.write_at(state, row + slot::DRAFT_COUNT, &count);
-        self.backend
-            .write_at(state, row + slot::SOURCE, &[slot::FROM_NEURAL]);
     }
 
     /// Captures the program of the largest shape, so that all scratch exists before the first request.

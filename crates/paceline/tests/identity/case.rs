@@ -1,10 +1,12 @@
 //! What a case is made of.
 
+use crate::support::scripted::Script;
+use crate::support::{Asked, Drafter, Setup};
 use paceline_types::{SamplingParams, TokenId};
 use proptest::prelude::*;
 
 /// Models with recurrent layers of every kind, two dense ones, and the default model.
-pub(crate) const MODELS: [&str; 10] = [
+const MODELS: [&str; 10] = [
     "qwen3_5",
     "qwen3_5_moe",
     "qwen3_next",
@@ -17,57 +19,69 @@ pub(crate) const MODELS: [&str; 10] = [
     "storyteller",
 ];
 
-/// One way to run some requests.
+const DRAFTERS: [Drafter; 11] = [
+    Drafter::Off,
+    Drafter::Ngram,
+    Drafter::Mtp,
+    Drafter::Eagle3,
+    Drafter::Itself,
+    Drafter::Other,
+    Drafter::Chain,
+    Drafter::Scripted(Script::Right),
+    Drafter::Scripted(Script::Wrong),
+    Drafter::Scripted(Script::Random),
+    Drafter::Scripted(Script::Alternating),
+];
+
+/// Some requests and a way to run them.
 #[derive(Clone, Debug)]
 pub(crate) struct Case {
-    pub(crate) model: &'static str,
-    pub(crate) depth: usize,
-    pub(crate) batch: usize,
-    pub(crate) budget: usize,
-    pub(crate) block_size: usize,
-    pub(crate) threads: usize,
-    pub(crate) caching: bool,
-    /// Pages beyond what the longest request needs, or plenty.
-    pub(crate) spare_blocks: Option<usize>,
-    pub(crate) snapshots: usize,
-    pub(crate) requests: Vec<CaseRequest>,
-}
-
-/// One request of a case.
-#[derive(Clone, Debug)]
-pub(crate) struct CaseRequest {
-    pub(crate) prompt: Vec<TokenId>,
-    pub(crate) params: SamplingParams,
-    pub(crate) priority: i32,
-    /// Turn of the loop it arrives at.
-    pub(crate) arrives: usize,
-    /// Turns after its arrival that it is cancelled at.
-    pub(crate) cancelled: Option<usize>,
-    /// A sibling with the same prompt and another seed.
-    pub(crate) sibling: bool,
+    pub(crate) setup: Setup,
+    pub(crate) requests: Vec<Asked>,
 }
 
 pub(crate) fn any_case() -> impl Strategy<Value = Case> {
-    let shape = (
+    let requests = prop::collection::vec(any_request(), 1..7);
+    (any_setup(), requests, prop::collection::vec(0..250_u32, 0..120)).prop_map(|(setup, drafts, shared)| {
+        let block_size = setup.block_size;
+        let requests = drafts.into_iter().enumerate();
+        Case {
+            setup,
+            requests: requests
+                .map(|(index, draft)| draft.finish(index, &shared, block_size))
+                .collect(),
+        }
+    })
+}
+
+fn any_setup() -> impl Strategy<Value = Setup> {
+    let speculation = (
         prop::sample::select(MODELS.as_slice()),
+        prop::sample::select(DRAFTERS.as_slice()),
+        prop::sample::select(vec![1_usize, 2, 3, 5, 8, 15]),
+        any::<bool>(),
+    );
+    let shape = (
         1..=4_usize,
         prop::sample::select(vec![1_usize, 3, 16]),
         prop::sample::select(vec![8_usize, 64, 512]),
         prop::sample::select(vec![8_usize, 16, 32]),
         1..=2_usize,
+    );
+    let caches = (
         any::<bool>(),
         prop_oneof![Just(None), (0..12_usize).prop_map(Some)],
         0..12_usize,
     );
-    let requests = prop::collection::vec(any_request(), 1..7);
-    (shape, requests, prop::collection::vec(0..250_u32, 0..120)).prop_map(|(shape, requests, shared)| {
-        let (model, depth, batch, budget, block_size, threads, caching, spare_blocks, snapshots) = shape;
-        let requests = requests
-            .into_iter()
-            .map(|draft| draft.finish(&shared, block_size))
-            .collect();
-        Case {
+    (speculation, shape, caches).prop_map(|(speculation, shape, caches)| {
+        let (model, drafter, drafts, depth_control) = speculation;
+        let (depth, batch, budget, block_size, threads) = shape;
+        let (caching, spare_blocks, snapshots) = caches;
+        Setup {
             model,
+            drafter,
+            drafts: if drafter == Drafter::Off { 0 } else { drafts },
+            depth_control,
             depth,
             batch,
             budget,
@@ -76,7 +90,6 @@ pub(crate) fn any_case() -> impl Strategy<Value = Case> {
             caching,
             spare_blocks,
             snapshots,
-            requests,
         }
     })
 }
@@ -85,29 +98,35 @@ pub(crate) fn any_case() -> impl Strategy<Value = Case> {
 #[derive(Clone, Debug)]
 struct Draft {
     own: Vec<TokenId>,
+    /// Say it again, so that there is something to look up.
+    repeats: bool,
     shares: bool,
     exact: Option<i8>,
     params: SamplingParams,
-    rest: (i32, usize, Option<usize>, bool),
+    rest: (i32, usize, Option<usize>, bool, bool),
 }
 
 impl Draft {
-    /// Prompts share a beginning, or have a length just around the block size.
-    fn finish(self, shared: &[TokenId], block_size: usize) -> CaseRequest {
+    /// Prompts share a beginning, repeat themselves, or have a length just around the block size.
+    fn finish(self, index: usize, shared: &[TokenId], block_size: usize) -> Asked {
         let mut prompt = if self.shares { shared.to_vec() } else { Vec::new() };
         prompt.extend(&self.own);
+        if self.repeats {
+            prompt.extend(&self.own);
+        }
         if let Some(offset) = self.exact {
             let length = (block_size as i64 + i64::from(offset)).max(1) as usize;
             prompt.resize(length, 7);
         }
-        let (priority, arrives, cancelled, sibling) = self.rest;
-        CaseRequest {
+        let (priority, arrives, cancelled, sibling, undrafted) = self.rest;
+        Asked {
             prompt,
             params: self.params,
             priority,
             arrives,
             cancelled,
-            sibling,
+            group: sibling.then_some(index as u64),
+            undrafted,
         }
     }
 }
@@ -120,9 +139,12 @@ fn any_request() -> impl Strategy<Value = Draft> {
     ];
     let exact = prop_oneof![4 => Just(None), 1 => (-1..=1_i8).prop_map(Some)];
     let cancelled = prop_oneof![5 => Just(None), 1 => (0..12_usize).prop_map(Some)];
-    let rest = (-1..=1_i32, 0..20_usize, cancelled, prop::bool::weighted(0.15));
-    (own, any::<bool>(), exact, any_params(), rest).prop_map(|(own, shares, exact, params, rest)| Draft {
+    let rare = || prop::bool::weighted(0.15);
+    let rest = (-1..=1_i32, 0..20_usize, cancelled, rare(), rare());
+    let texts = (own, any::<bool>(), any::<bool>());
+    (texts, exact, any_params(), rest).prop_map(|((own, repeats, shares), exact, params, rest)| Draft {
         own,
+        repeats,
         shares,
         exact,
         params,
@@ -147,7 +169,7 @@ fn any_params() -> impl Strategy<Value = SamplingParams> {
         prop::collection::vec(0..250_u32, 0..3),
     );
     let amounts = (
-        1..28_usize,
+        1..40_usize,
         0..6_usize,
         prop_oneof![Just(None), (0..4_usize).prop_map(Some)],
     );

@@ -115,6 +115,7 @@ impl Bench {
         let mut state = self.read(&self.slots.state, Self::SLOTS * slot::INTS);
         let row = &mut state[index * slot::INTS..][..slot::INTS];
         row[slot::DRAFT_COUNT] = drafts.len() as i32;
+        row[slot::SOURCE] = slot::FROM_NEURAL;
         row[slot::DRAFTS..].fill(-1);
         row[slot::DRAFTS..][..drafts.len()].copy_from_slice(drafts);
         self.cpu.write(&self.slots.state, &state);
@@ -192,6 +193,11 @@ impl Bench {
             expected[record::SNAPSHOT] = i32::from(tables.snapshot_after[request] > 0);
             expected[record::DRAFTED] = tables.drafts[request];
             expected[record::FIRST_SAMPLE] = first as i32;
+            expected[record::SOURCE] = if tables.drafts[request] > 0 {
+                slot::FROM_NEURAL
+            } else {
+                0
+            };
             expected[record::TOKENS..][..chosen.len()].copy_from_slice(&chosen);
             assert_eq!(found, expected, "row {request}");
             first += samples;

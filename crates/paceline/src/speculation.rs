@@ -1,0 +1,348 @@
+//! Who drafts: what was asked for, and what the model and its companions can do.
+
+use crate::StartError;
+use paceline_device::{Backend, KvShape, NgramIndex, StateShape};
+use paceline_models::{Decoder, DraftHead};
+use paceline_types::{MAX_DRAFTS, Propose};
+use std::fmt;
+
+/// How drafts are to be made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SpeculationConfig {
+    /// By whom.
+    pub method: SpeculationMethod,
+    /// Most drafts per request and step; `None` leaves it to the engine.
+    pub draft_tokens: Option<usize>,
+    /// Choose the number of drafts per request and step from what they cost and how they fare. Without it there are
+    /// always as many as allowed.
+    pub depth_control: bool,
+    /// Shortest end of a text that is looked up in the text.
+    pub ngram_min: usize,
+    /// Longest.
+    pub ngram_max: usize,
+}
+
+impl Default for SpeculationConfig {
+    fn default() -> Self {
+        Self {
+            method: SpeculationMethod::Auto,
+            draft_tokens: None,
+            depth_control: true,
+            ngram_min: 2,
+            ngram_max: 5,
+        }
+    }
+}
+
+/// Ways to draft.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum SpeculationMethod {
+    /// The text itself, and behind it the best that there is: a given drafter, else the model's own head.
+    #[default]
+    Auto,
+    /// Nobody.
+    Off,
+    /// The text itself.
+    Ngram,
+    /// The multi-token-prediction head of the checkpoint.
+    Mtp,
+    /// An EAGLE-3 head from a checkpoint of its own.
+    Eagle3,
+    /// A smaller model with the same vocabulary.
+    Draft,
+    /// The text itself, and a neural drafter where it has no match or a short one.
+    Chain,
+}
+
+impl SpeculationMethod {
+    /// All of them with the names that users give them.
+    pub const ALL: [(Self, &'static str); 7] = [
+        (Self::Auto, "auto"),
+        (Self::Off, "off"),
+        (Self::Ngram, "ngram"),
+        (Self::Mtp, "mtp"),
+        (Self::Eagle3, "eagle3"),
+        (Self::Draft, "draft"),
+        (Self::Chain, "chain"),
+    ];
+
+    /// Its name.
+    pub fn name(self) -> &'static str {
+        let found = Self::ALL.iter().find(|(method, _)| *method == self);
+        found.map_or("", |(_, name)| name)
+    }
+}
+
+/// Drafts per request and step if nobody says how many. Deeper windows are rarely accepted to their end, and each
+/// place costs the ring of a hybrid model memory.
+const USUAL_DRAFTS: usize = 7;
+
+/// A neural drafter by kind.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NeuralDrafter {
+    /// The model's own head.
+    Mtp,
+    /// An EAGLE-3 head.
+    Eagle3,
+    /// A smaller model.
+    Draft,
+}
+
+impl NeuralDrafter {
+    /// The method that it serves.
+    pub fn method(self) -> SpeculationMethod {
+        match self {
+            Self::Mtp => SpeculationMethod::Mtp,
+            Self::Eagle3 => SpeculationMethod::Eagle3,
+            Self::Draft => SpeculationMethod::Draft,
+        }
+    }
+
+    /// Its name.
+    pub fn name(self) -> &'static str {
+        self.method().name()
+    }
+}
+
+/// How an engine drafts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Speculation {
+    /// Lengths of ends that are looked up in the text, if it is.
+    pub ngram: Option<(usize, usize)>,
+    /// The neural drafter.
+    pub neural: Option<NeuralDrafter>,
+    /// Most drafts per request and step.
+    pub draft_tokens: usize,
+    /// See [`SpeculationConfig::depth_control`].
+    pub depth_control: bool,
+}
+
+impl Speculation {
+    /// No drafts.
+    pub const OFF: Self = Self {
+        ngram: None,
+        neural: None,
+        draft_tokens: 0,
+        depth_control: false,
+    };
+
+    /// Most drafts from each source.
+    pub fn most(&self) -> Propose {
+        Propose {
+            ngram: self.ngram.map_or(0, |_| self.draft_tokens),
+            neural: self.neural.map_or(0, |_| self.draft_tokens),
+        }
+    }
+
+    /// The methods that requests can choose from.
+    pub fn methods(&self) -> Vec<SpeculationMethod> {
+        let neural = self.neural.map(NeuralDrafter::method);
+        let ngram = self.ngram.map(|_| SpeculationMethod::Ngram);
+        let chain = ngram.and(neural).map(|_| SpeculationMethod::Chain);
+        let always = [SpeculationMethod::Auto, SpeculationMethod::Off];
+        always
+            .into_iter()
+            .chain(ngram)
+            .chain(neural)
+            .chain(chain)
+            .collect()
+    }
+
+    /// What is asked for, as far as it can be had.
+    pub fn resolve(
+        config: &SpeculationConfig,
+        has_mtp: bool,
+        given: Option<NeuralDrafter>,
+    ) -> Result<Self, StartError> {
+        config.check()?;
+        let draft_tokens = config.draft_tokens.unwrap_or(USUAL_DRAFTS);
+        if config.method == SpeculationMethod::Off || draft_tokens == 0 {
+            return Ok(Self::OFF);
+        }
+        let own = has_mtp.then_some(NeuralDrafter::Mtp);
+        let lacking = |what: &str| {
+            Err(StartError::Option {
+                option: "speculation",
+                value: config.method.name().to_owned(),
+                bound: format!("a method that can be had: {what}"),
+            })
+        };
+        let neural = match (config.method, given) {
+            (SpeculationMethod::Off | SpeculationMethod::Ngram, _) => None,
+            (SpeculationMethod::Auto, _) => given.or(own),
+            (SpeculationMethod::Mtp, _) if has_mtp => own,
+            (SpeculationMethod::Mtp, _) => return lacking("the model has no MTP head"),
+            (SpeculationMethod::Eagle3, Some(NeuralDrafter::Eagle3))
+            | (SpeculationMethod::Draft, Some(NeuralDrafter::Draft)) => given,
+            (SpeculationMethod::Eagle3, _) => return lacking("no EAGLE-3 head was given as the draft model"),
+            (SpeculationMethod::Draft, Some(_)) => {
+                return lacking("the draft model that was given is an EAGLE-3 head");
+            }
+            (SpeculationMethod::Draft, None) => return lacking("no draft model was given"),
+            (SpeculationMethod::Chain, _) => match given.or(own) {
+                None => return lacking("the model has no MTP head and no draft model was given"),
+                some => some,
+            },
+        };
+        let reads_text = matches!(
+            config.method,
+            SpeculationMethod::Auto | SpeculationMethod::Ngram | SpeculationMethod::Chain
+        );
+        Ok(Self {
+            ngram: reads_text.then_some((config.ngram_min, config.ngram_max)),
+            neural,
+            draft_tokens,
+            depth_control: config.depth_control,
+        })
+    }
+}
+
+impl SpeculationConfig {
+    fn check(&self) -> Result<(), StartError> {
+        let wrong = |option, value: usize, bound: String| {
+            Err(StartError::Option {
+                option,
+                value: value.to_string(),
+                bound,
+            })
+        };
+        let longest = NgramIndex::<paceline_device::Recorder>::LONGEST;
+        if let Some(drafts) = self.draft_tokens.filter(|drafts| *drafts > MAX_DRAFTS) {
+            return wrong("draft-tokens", drafts, format!("within 0..={MAX_DRAFTS}"));
+        }
+        if !(1..=longest).contains(&self.ngram_max) {
+            return wrong("ngram-max", self.ngram_max, format!("within 1..={longest}"));
+        }
+        if !(1..=self.ngram_max).contains(&self.ngram_min) {
+            let bound = format!("within 1..={}, the longest", self.ngram_max);
+            return wrong("ngram-min", self.ngram_min, bound);
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Display for Speculation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let drafters = match (self.ngram, self.neural) {
+            (None, None) => return f.write_str("off"),
+            (Some((min, max)), None) => format!("n-gram ({min} to {max} tokens)"),
+            (None, Some(neural)) => neural.name().to_owned(),
+            (Some((min, max)), Some(neural)) => {
+                format!("n-gram ({min} to {max} tokens), then {}", neural.name())
+            }
+        };
+        let most = self.draft_tokens;
+        if self.depth_control {
+            write!(f, "{drafters}; up to {most} drafts, as many as pay")
+        } else {
+            write!(f, "{drafters}; always up to {most} drafts")
+        }
+    }
+}
+
+/// What a neural drafter adds to pages, states and scratch.
+#[derive(Clone, Debug, Default)]
+pub struct DrafterShape {
+    /// Bytes of its own weights.
+    pub weights: u64,
+    /// Pages of its attention layers, per block.
+    pub kv: Vec<KvShape>,
+    /// States of its recurrent layers, per request.
+    pub states: Vec<StateShape>,
+    /// Columns of its widest tensor.
+    pub widest_row: usize,
+}
+
+impl DrafterShape {
+    /// Of a head, whose weights are part of the model's or come in a checkpoint of `weights` bytes.
+    pub fn of_head<B: Backend>(head: &dyn DraftHead<B>, block_size: usize, weights: u64) -> Self {
+        Self {
+            weights,
+            kv: head.kv_shapes(1, block_size),
+            states: Vec::new(),
+            widest_row: head.widest_row(),
+        }
+    }
+
+    /// Of the head that is part of the model, if it drafts.
+    pub fn of_own<B: Backend>(model: &Decoder<B>, speculation: &Speculation, block_size: usize) -> Self {
+        match (speculation.neural, model.draft_head()) {
+            (Some(NeuralDrafter::Mtp), Some(head)) => Self::of_head(head, block_size, 0),
+            _ => Self::default(),
+        }
+    }
+
+    /// Of a model.
+    pub fn of_model<B: Backend>(model: &Decoder<B>, block_size: usize) -> Self {
+        Self {
+            weights: model.stats.bytes(),
+            kv: model.kv_shapes(1, block_size),
+            states: model.state_shapes(1),
+            widest_row: model.widest_row(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn resolve(
+        method: SpeculationMethod,
+        has_mtp: bool,
+        given: Option<NeuralDrafter>,
+    ) -> Result<Speculation, String> {
+        let config = SpeculationConfig {
+            method,
+            ..SpeculationConfig::default()
+        };
+        Speculation::resolve(&config, has_mtp, given).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn auto_takes_the_best_there_is() {
+        use NeuralDrafter::{Draft, Eagle3, Mtp};
+        for (has_mtp, given, neural) in [
+            (false, None, None),
+            (true, None, Some(Mtp)),
+            (true, Some(Eagle3), Some(Eagle3)),
+            (false, Some(Draft), Some(Draft)),
+        ] {
+            let found = resolve(SpeculationMethod::Auto, has_mtp, given).unwrap();
+            assert_eq!((found.ngram, found.neural), (Some((2, 5)), neural));
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_had_is_refused_with_the_reason() {
+        use SpeculationMethod as M;
+        for (method, given, reason) in [
+            (M::Mtp, None, "no MTP head"),
+            (M::Eagle3, None, "no EAGLE-3 head"),
+            (M::Eagle3, Some(NeuralDrafter::Draft), "no EAGLE-3 head"),
+            (M::Draft, None, "no draft model"),
+            (M::Draft, Some(NeuralDrafter::Eagle3), "is an EAGLE-3 head"),
+            (M::Chain, None, "no MTP head and no draft model"),
+        ] {
+            let message = resolve(method, false, given).unwrap_err();
+            assert!(
+                message.contains(reason) && message.contains("speculation"),
+                "{message}"
+            );
+        }
+        assert_eq!(resolve(M::Off, true, None), Ok(Speculation::OFF));
+    }
+
+    #[test]
+    fn bounds_are_named() {
+        let message = |change: fn(&mut SpeculationConfig)| {
+            let mut config = SpeculationConfig::default();
+            change(&mut config);
+            Speculation::resolve(&config, true, None).unwrap_err().to_string()
+        };
+        assert!(message(|c| c.draft_tokens = Some(16)).contains("draft-tokens"));
+        assert!(message(|c| c.ngram_max = 9).contains("ngram-max"));
+        assert!(message(|c| c.ngram_min = 6).contains("ngram-min"));
+        assert!(message(|c| c.ngram_min = 0).contains("ngram-min"));
+    }
+}

@@ -1,0 +1,122 @@
+//! A drafter that knows how the texts go on, and makes of it what it likes.
+
+use paceline_device::{DeviceError, plan, slot};
+use paceline_device_cpu::Cpu;
+use paceline_runner::{Proposer, Stage};
+use paceline_types::{MAX_DRAFTS, TokenId};
+use std::collections::HashMap;
+use std::sync::Arc;
+
+/// How drafts are made from the text that is to come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Script {
+    /// Always what the model will choose.
+    Right,
+    /// Never.
+    Wrong,
+    /// Each draft is right with one chance in two, as the position has it; the number of drafts is ragged too.
+    Random,
+    /// A right window, then one that is wrong from its middle on.
+    Alternating,
+}
+
+impl Script {
+    pub const ALL: [Self; 4] = [Self::Right, Self::Wrong, Self::Random, Self::Alternating];
+
+    /// Up to `most` drafts for the positions from `length` on.
+    fn drafts(self, text: &[TokenId], length: usize, most: usize) -> impl Iterator<Item = i32> {
+        let noise = |position: usize| (position as u32).wrapping_mul(2_654_435_761);
+        let count = match self {
+            Self::Random => noise(length + 7) as usize % (most + 1),
+            _ => most,
+        };
+        (0..count).map(move |place| {
+            let position = length + place;
+            let holds = match self {
+                Self::Right => true,
+                Self::Wrong => false,
+                Self::Random => noise(position) >> 31 == 0,
+                Self::Alternating => length.is_multiple_of(2) || place < most / 2,
+            };
+            let next = text.get(position).copied().unwrap_or(3);
+            (if holds { next } else { (next + 1) % 200 }) as i32
+        })
+    }
+}
+
+/// Whole texts, prompts included, by the seed of the request and the length of its prompt.
+pub type Texts = HashMap<(u64, usize), Vec<TokenId>>;
+
+/// The drafter.
+pub struct Scripted {
+    script: Script,
+    texts: Arc<Texts>,
+}
+
+impl Scripted {
+    pub fn new(script: Script, texts: Texts) -> Self {
+        Self {
+            script,
+            texts: Arc::new(texts),
+        }
+    }
+}
+
+impl Proposer<Cpu> for Scripted {
+    fn is_neural(&self) -> bool {
+        false
+    }
+
+    fn propose(&self, stage: &Stage<'_, Cpu>) -> Result<(), DeviceError> {
+        let (script, texts) = (self.script, Arc::clone(&self.texts));
+        let buffers = [stage.plan, &stage.slots.state];
+        stage.backend.host_function(buffers, move |[plan, state]| {
+            for row in rows(plan) {
+                let index = row[plan::ROW_SLOT] as usize;
+                draft(
+                    script,
+                    &texts,
+                    row,
+                    &mut state[index * slot::INTS..][..slot::INTS],
+                );
+            }
+        });
+        Ok(())
+    }
+}
+
+fn draft(script: Script, texts: &Texts, row: &[i32], state: &mut [i32]) {
+    let chooses = row[plan::ROW_KIND] == plan::VERIFY || row[plan::ROW_FLAGS] & plan::SAMPLE_LAST != 0;
+    let owned = state[slot::GENERATION] == row[plan::ROW_GENERATION];
+    if !chooses || !owned || state[slot::FINISHED] != 0 {
+        return;
+    }
+    let half = |at: usize| u64::from(state[slot::SAMPLING + at] as u32);
+    let name = (half(4) | half(5) << 32, state[slot::PROMPT_LENGTH] as usize);
+    let Some(text) = texts.get(&name) else { return };
+    // One more than wanted, if there is room for it: the next plan cuts what it has no room for.
+    let wanted = row[plan::ROW_NGRAM].max(row[plan::ROW_NEURAL]) as usize;
+    let most = if wanted == 0 {
+        0
+    } else {
+        (wanted + 1).min(MAX_DRAFTS)
+    };
+    let drafts = script.drafts(text, state[slot::LENGTH] as usize, most);
+    let mut count = 0;
+    for token in drafts {
+        state[slot::DRAFTS + count] = token;
+        count += 1;
+    }
+    state[slot::DRAFT_COUNT] = count as i32;
+    state[slot::SOURCE] = slot::FROM_NGRAM;
+}
+
+/// The rows of a plan.
+fn rows(words: &[i32]) -> impl Iterator<Item = &[i32]> {
+    let mut rest = &words[plan::HEADER..];
+    for _ in 0..words[plan::ADMISSIONS] {
+        rest = &rest[plan::ADMISSION + rest[1] as usize..];
+    }
+    let rows = &rest[words[plan::BLOCKS] as usize * plan::BLOCK..];
+    rows.chunks_exact(plan::ROW).take(words[plan::ROWS] as usize)
+}
