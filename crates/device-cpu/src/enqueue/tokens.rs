@@ -6,7 +6,7 @@ use crate::ops::options::Options;
 use crate::ops::{embed, gather, sample};
 use crate::storage::{CpuBuffer, CpuTensor};
 use crate::weight::CpuWeight;
-use paceline_device::{SAMPLE_FLOATS, Sample, SamplingRow, SlotTable, StepTables};
+use paceline_device::{SAMPLE_FLOATS, Sample, SampledText, SamplingRow, SlotTable, StepTables};
 
 impl Cpu {
     pub(crate) fn enqueue_embed(&self, ids: &CpuBuffer<i32>, table: &CpuWeight, scale: f32, out: &CpuTensor) {
@@ -66,7 +66,7 @@ impl Cpu {
         check.room("logprobs", args.logprobs, rows * SAMPLE_FLOATS);
         let (logits, step) = (args.logits.clone(), args.step.clone());
         let (tokens, logprobs) = (args.tokens.clone(), args.logprobs.clone());
-        let slots = args.slots.cloned();
+        let (slots, text) = (args.slots.cloned(), args.text);
         self.stream.enqueue(move |pool| {
             // SAFETY: see the module header.
             let args = unsafe {
@@ -75,7 +75,7 @@ impl Cpu {
                     positions: step.sample_position.read(),
                     parameters: step.sampling.read(),
                     known: step.sample_known.read(),
-                    options: slots.as_ref().map(|slots| options(slots, &step)),
+                    options: slots.as_ref().map(|slots| options(slots, &step, text)),
                     tokens: &tokens.storage,
                     logprobs: &logprobs.storage,
                 }
@@ -87,7 +87,11 @@ impl Cpu {
 
 /// # Safety
 /// Only on the stream, in an operation that writes neither the slots nor the tables.
-unsafe fn options<'a>(slots: &'a SlotTable<Cpu>, step: &'a StepTables<Cpu>) -> Options<'a> {
+unsafe fn options<'a>(
+    slots: &'a SlotTable<Cpu>,
+    step: &'a StepTables<Cpu>,
+    text: SampledText,
+) -> Options<'a> {
     // SAFETY: forwarded.
     unsafe {
         Options {
@@ -97,6 +101,7 @@ unsafe fn options<'a>(slots: &'a SlotTable<Cpu>, step: &'a StepTables<Cpu>) -> O
             history: slots.history.read(),
             blocks_per_slot: slots.limits.blocks_per_slot,
             block_size: slots.limits.block_size,
+            text,
             request: step.sample_request.read(),
             state_slot: step.state_slot.read(),
             first_token: step.first_token.read(),

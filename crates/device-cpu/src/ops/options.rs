@@ -2,10 +2,12 @@
 //! bad words.
 //!
 //! The text that a row of logits follows is the slot's history and, behind it, the request's tokens of this step
-//! up to the row, drafts among them: a verified position sees what it would see in plain decoding. A token's logit is changed by its own options
-//! alone and in one order, so nothing depends on the order in which tokens are visited.
+//! up to the row, drafts among them: a verified position sees what it would see in plain decoding. Where drafts are
+//! being made, the slot's newest token and its drafts so far take the place of the step's tokens, so a drafter
+//! chooses by the same rules. A token's logit is changed by its own options alone and in one order, so nothing
+//! depends on the order in which tokens are visited.
 
-use paceline_device::{LIST_INTS, slot};
+use paceline_device::{LIST_INTS, SampledText, slot};
 
 /// The slots and the part of a step's tables that says what each row of logits follows.
 #[derive(Clone, Copy)]
@@ -16,6 +18,8 @@ pub(crate) struct Options<'a> {
     pub(crate) history: &'a [i32],
     pub(crate) blocks_per_slot: usize,
     pub(crate) block_size: usize,
+    /// What stands behind the history.
+    pub(crate) text: SampledText,
     /// Per row of logits.
     pub(crate) request: &'a [i32],
     /// Per request row.
@@ -53,9 +57,9 @@ struct Text<'a> {
     blocks: &'a [i32],
     history: &'a [i32],
     block_size: usize,
-    /// Where this step's tokens start; those before are in the history.
+    /// Where the tokens that are not in the history start.
     start: usize,
-    step: &'a [i32],
+    recent: &'a [i32],
 }
 
 /// Memory that a thread changes logits in.
@@ -85,8 +89,15 @@ impl<'a> Options<'a> {
             return None;
         }
         let (biases, _) = biases.as_chunks();
-        let first = self.first_token[request] as usize;
-        let start = (self.positions[first] as usize).min(position);
+        let (start, recent) = match self.text {
+            SampledText::Step => {
+                let first = self.first_token[request] as usize;
+                (self.positions[first], &self.ids[first..])
+            }
+            // Drafts stand right behind the newest token.
+            SampledText::Drafts => (state[slot::LENGTH] - 1, &state[slot::NEWEST..]),
+        };
+        let start = (start as usize).min(position);
         let blocks = &self.block_table[index * self.blocks_per_slot..][..self.blocks_per_slot];
         Some(RowOptions {
             biases,
@@ -98,7 +109,7 @@ impl<'a> Options<'a> {
                 history: self.history,
                 block_size: self.block_size,
                 start,
-                step: &self.ids[first..first + position - start],
+                recent: &recent[..position - start],
             },
         })
     }
@@ -219,12 +230,12 @@ fn bar(logits: &mut [f32], token: i32) {
 
 impl Text<'_> {
     fn len(&self) -> usize {
-        self.start + self.step.len()
+        self.start + self.recent.len()
     }
 
     fn token(&self, position: usize) -> i32 {
         if position >= self.start {
-            return self.step[position - self.start];
+            return self.recent[position - self.start];
         }
         let block = self.blocks[position / self.block_size] as usize;
         self.history[block * self.block_size + position % self.block_size]
@@ -251,7 +262,7 @@ impl Text<'_> {
                 visit(first + offset, *token);
             }
         }
-        for (offset, token) in self.step.iter().enumerate() {
+        for (offset, token) in self.recent.iter().enumerate() {
             visit(self.start + offset, *token);
         }
     }

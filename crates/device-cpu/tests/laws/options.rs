@@ -2,8 +2,8 @@
 
 use crate::harness::{bits, devices, live_rows, numbers, tensor};
 use paceline_device::{
-    Backend, LIST_INTS, Pending, SAMPLE_FLOATS, Sample, SamplingRow, SlotLimits, SlotTable, StepLimits,
-    StepTables, slot,
+    Backend, LIST_INTS, Pending, SAMPLE_FLOATS, Sample, SampledText, SamplingRow, SlotLimits, SlotTable,
+    StepLimits, StepTables, slot,
 };
 use paceline_device_cpu::Cpu;
 
@@ -187,23 +187,66 @@ fn sample(cpu: &Cpu, requests: &[Options], rows: &[Row<'_>]) -> Vec<Vec<(i32, Ve
         .iter()
         .flat_map(|row| (0..=row.drafts.len()).flat_map(|i| logits(row.request, row.text.len() + i)))
         .collect();
+    let mut results = run(cpu, (&slots, &step), SampledText::Step, &data).into_iter();
+    rows.iter()
+        .map(|row| results.by_ref().take(row.drafts.len() + 1).collect())
+        .collect()
+}
+
+/// What is chosen after the first `place` drafts of each row when they are the slot's drafts so far. Nothing of the
+/// text is in the step's tables.
+fn sample_draft(cpu: &Cpu, requests: &[Options], rows: &[Row<'_>], place: usize) -> Vec<(i32, Vec<u32>)> {
+    let alone: Vec<Row<'_>> = rows
+        .iter()
+        .map(|row| Row {
+            start: row.text.len() - 1,
+            drafts: row.drafts.clone(),
+            ..*row
+        })
+        .collect();
+    let slots = slot_table(cpu, requests, &alone);
+    let last: Vec<Row<'_>> = alone
+        .iter()
+        .map(|row| Row {
+            drafts: Vec::new(),
+            ..*row
+        })
+        .collect();
+    let step = step_tables(cpu, requests, &last);
+    let at: Vec<i32> = rows.iter().map(|row| (row.text.len() + place) as i32).collect();
+    cpu.write(&step.sample_position, &at);
+    cpu.write(&step.ids, &vec![40; rows.len()]);
+    cpu.write(&step.positions, &vec![2; rows.len()]);
+    let data: Vec<f32> = rows
+        .iter()
+        .flat_map(|row| logits(row.request, row.text.len() + place))
+        .collect();
+    run(cpu, (&slots, &step), SampledText::Drafts, &data)
+}
+
+/// The choices from these logits and the floats reported.
+fn run(
+    cpu: &Cpu,
+    (slots, step): (&SlotTable<Cpu>, &StepTables<Cpu>),
+    text: SampledText,
+    logits: &[f32],
+) -> Vec<(i32, Vec<u32>)> {
     let samples = step.limits.samples;
-    let all = tensor(cpu, &step.samples, &data, VOCABULARY);
     let tokens = cpu.buffer(samples).unwrap();
     let logprobs = cpu.buffer(samples * SAMPLE_FLOATS).unwrap();
     cpu.sample(Sample {
-        logits: &all,
-        step: &step,
-        slots: Some(&slots),
-        text: paceline_device::SampledText::Step,
+        logits: &tensor(cpu, &step.samples, logits, VOCABULARY),
+        step,
+        slots: Some(slots),
+        text,
         tokens: &tokens,
         logprobs: &logprobs,
     });
     let tokens = cpu.read(&tokens, samples).wait().unwrap();
     let floats = cpu.read(&logprobs, samples * SAMPLE_FLOATS).wait().unwrap();
-    let mut results = tokens.into_iter().zip(floats.chunks(SAMPLE_FLOATS).map(bits));
-    rows.iter()
-        .map(|row| results.by_ref().take(row.drafts.len() + 1).collect())
+    tokens
+        .into_iter()
+        .zip(floats.chunks(SAMPLE_FLOATS).map(bits))
         .collect()
 }
 
@@ -224,7 +267,10 @@ fn slot_table(cpu: &Cpu, requests: &[Options], rows: &[Row<'_>]) -> SlotTable<Cp
     for row in rows {
         let index = count - 1 - row.request;
         let options = &requests[row.request];
-        state[index * slot::INTS..][..slot::INTS].copy_from_slice(&options.state(row.text.len()));
+        let state = &mut state[index * slot::INTS..][..slot::INTS];
+        state.copy_from_slice(&options.state(row.text.len()));
+        state[slot::NEWEST] = row.text[row.text.len() - 1];
+        state[slot::DRAFTS..][..row.drafts.len()].copy_from_slice(&row.drafts);
         lists[index * LIST_INTS..][..LIST_INTS].copy_from_slice(&options.lists());
         for block in 0..BLOCKS {
             block_table[index * BLOCKS + block] = ((BLOCKS - 1 - block) * count + index) as i32;
@@ -318,7 +364,7 @@ fn choose_or_report(
         logits: &tensor(cpu, &live_rows(cpu, 1), logits, logits.len()),
         step: &step,
         slots: None,
-        text: paceline_device::SampledText::Step,
+        text: SampledText::Step,
         tokens: &tokens,
         logprobs: &logprobs,
     });
@@ -391,6 +437,43 @@ fn windows_and_batches_choose_what_plain_decoding_chooses() {
                         assert_eq!(*token, text[end + offset], "{what}, position {}", end + offset);
                         assert_eq!(*report, reports[end + offset], "{what}");
                     }
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn drafts_are_chosen_as_the_same_positions_are_when_verified() {
+    const DRAFTS: usize = 15;
+    let requests = requests();
+    for (seed, (device, cpu)) in devices().iter().enumerate() {
+        for length in [1, 2, 5, 6, 17, 32, 33, 47] {
+            // Few tokens, so that they repeat and end bad words.
+            let text = |request: usize| -> Vec<i32> {
+                let random = numbers((seed as u64, request, length), length + DRAFTS, 1.0);
+                random
+                    .iter()
+                    .map(|x| ((x + 1.0) * 15.0) as i32 * 31 % 97)
+                    .collect()
+            };
+            let texts: Vec<Vec<i32>> = (0..requests.len()).map(text).collect();
+            let rows: Vec<Row<'_>> = texts
+                .iter()
+                .enumerate()
+                .map(|(request, text)| Row {
+                    request,
+                    text: &text[..length],
+                    start: (length - 1).saturating_sub(request % 3),
+                    drafts: text[length..].to_vec(),
+                })
+                .collect();
+            let verified = sample(cpu, &requests, &rows);
+            for place in 0..=DRAFTS {
+                let drafted = sample_draft(cpu, &requests, &rows, place);
+                for (request, (verified, drafted)) in verified.iter().zip(&drafted).enumerate() {
+                    let what = format!("{device}, seed {seed}, request {request}, {length}+{place}");
+                    assert_eq!(verified[place], *drafted, "{what}");
                 }
             }
         }
