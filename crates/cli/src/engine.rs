@@ -1,11 +1,17 @@
 //! From flags and a model to a running engine, and the engine's errors in the words of the command line.
 
-use crate::model::LoadedModel;
-use crate::ui::{self, Ui};
+use crate::flags::DraftModel;
+use crate::model::{self, LoadedModel};
+use crate::ui::{self, LateBar, Ui};
 use anyhow::{Context, Result, anyhow};
-use paceline::{EngineConfig, EngineParts, Handle, RequestError, StartError, Stats};
+use paceline::{
+    EngineConfig, EngineParts, Handle, ModelFiles, NeuralDrafter, RequestError, Speculation, StartError,
+    Stats,
+};
 use paceline_device::Recorder;
-use paceline_models::{Decoder, ModelDims};
+use paceline_models::{Decoder, Eagle3, ModelDims};
+use paceline_weights::Checkpoint;
+use std::cell::Cell;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -19,6 +25,10 @@ pub(crate) struct EngineOptions {
     pub(crate) config: EngineConfig,
     /// As given.
     pub(crate) max_num_seqs: Option<usize>,
+    /// What drafts, if it comes in files of its own.
+    pub(crate) draft_model: Option<DraftModel>,
+    /// What the user should know of how the flags were read.
+    pub(crate) warnings: Vec<String>,
 }
 
 /// What will be asked of an engine, so that it takes no more memory than it has use for.
@@ -58,22 +68,85 @@ impl EngineOptions {
         }
     }
 
-    /// Loads the model, with a bar if it takes time, and starts the engine.
+    /// Loads the model and its drafter, each with a bar if it takes time, and starts the engine.
     pub(crate) fn start(
         &self,
-        model: &LoadedModel,
-        dims: &ModelDims,
+        (model, outline): (&LoadedModel, &Decoder<Recorder>),
         demand: Demand,
         ui: Ui,
     ) -> Result<Handle> {
-        let checkpoint = &model.checkpoint;
-        let total = checkpoint.tensors().map(|tensor| tensor.data.len() as u64).sum();
-        let bar = ui.bar(total, ui::LOADING);
-        let config = self.for_demand(demand, dims);
-        let parts = EngineParts::load(checkpoint, config, &|bytes| bar.advance(bytes));
-        drop(bar);
-        let handle = parts.and_then(EngineParts::start);
-        handle.map_err(|error| explain_start(error, &model.source))
+        for warning in &self.warnings {
+            ui.note(format_args!("warning: --speculative-config: {warning}"));
+        }
+        let mut config = self.for_demand(demand, &outline.dims);
+        let drafter = self.open_drafter(&mut config, ui)?;
+        let explain = |error| explain_start(error, &model.source);
+        // What cannot be had is known before anything is loaded.
+        let given = drafter.as_ref().map(kind);
+        Speculation::resolve(&config.speculation, outline.mtp.is_some(), given).map_err(explain)?;
+        let files = ModelFiles {
+            model: &model.checkpoint,
+            drafter: drafter.as_ref(),
+        };
+        let bars = Loading::new(files, ui);
+        let parts = EngineParts::load(files, config, &|bytes| bars.advance(bytes));
+        drop(bars);
+        parts.and_then(EngineParts::start).map_err(explain)
+    }
+
+    /// Opens the files of the drafter. One that drafts alone settles the method.
+    fn open_drafter(&self, config: &mut EngineConfig, ui: Ui) -> Result<Option<Checkpoint>> {
+        let Some(DraftModel { source, alone }) = &self.draft_model else {
+            return Ok(None);
+        };
+        let checkpoint = match source.resolve(ui).context("draft model")? {
+            Some(path) => Checkpoint::open(&path).context("draft model")?,
+            None => model::embedded()?,
+        };
+        if *alone {
+            config.speculation.method = kind(&checkpoint).method();
+        }
+        Ok(Some(checkpoint))
+    }
+}
+
+/// What a checkpoint that is given as a drafter holds.
+fn kind(checkpoint: &Checkpoint) -> NeuralDrafter {
+    if checkpoint.config().is_some_and(Eagle3::<Recorder>::recognises) {
+        NeuralDrafter::Eagle3
+    } else {
+        NeuralDrafter::Draft
+    }
+}
+
+/// Bars for a model and for its drafter, which is loaded after it.
+struct Loading {
+    model: LateBar,
+    drafter: LateBar,
+    /// Bytes of the model that are still to come.
+    left: Cell<u64>,
+}
+
+impl Loading {
+    fn new(files: ModelFiles<'_>, ui: Ui) -> Self {
+        let size =
+            |checkpoint: &Checkpoint| checkpoint.tensors().map(|tensor| tensor.data.len() as u64).sum();
+        let total = size(files.model);
+        Self {
+            model: ui.bar(total, ui::LOADING),
+            drafter: ui.bar(files.drafter.map_or(0, size), ui::LOADING_DRAFTER),
+            left: Cell::new(total),
+        }
+    }
+
+    fn advance(&self, bytes: u64) {
+        match self.left.get() {
+            0 => self.drafter.advance(bytes),
+            left => {
+                self.left.set(left.saturating_sub(bytes));
+                self.model.advance(bytes);
+            }
+        }
     }
 }
 

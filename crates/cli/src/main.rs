@@ -10,7 +10,6 @@ mod model;
 mod streams;
 mod ui;
 
-use clap::Parser;
 use flags::{Cli, Command};
 use std::io;
 use std::process::ExitCode;
@@ -26,7 +25,7 @@ enum Ending {
 }
 
 fn main() -> ExitCode {
-    let Cli { command, quiet, log } = Cli::parse();
+    let Cli { command, quiet, log } = Cli::parse_or_exit();
     let ui = Ui::new(quiet);
     let result = start_log(log).and_then(|()| run(command, ui));
     match result {

@@ -72,6 +72,8 @@ fn hidden_bar(total: u64, template: &str) -> ProgressBar {
 
 /// A bar for loading bytes.
 pub(crate) const LOADING: &str = "loading [{bar:30}] {bytes}/{total_bytes}";
+/// A bar for loading the bytes of a drafter.
+pub(crate) const LOADING_DRAFTER: &str = "loading the draft model [{bar:30}] {bytes}/{total_bytes}";
 /// A bar for a list of tasks.
 pub(crate) const TASKS: &str = "[{bar:30}] {pos}/{len} {msg}";
 const DOWNLOADING: &str = "{msg} [{bar:30}] {bytes}/{total_bytes} {bytes_per_sec} {eta}";

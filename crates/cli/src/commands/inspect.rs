@@ -8,7 +8,7 @@ use crate::flags::InspectFlags;
 use crate::model::{self, EMBEDDED, LoadedModel, ModelSource};
 use crate::ui::Ui;
 use anyhow::Result;
-use memory::PlanReport;
+use memory::{Plan, PlanReport};
 use paceline_models::Summary;
 use paceline_weights::Checkpoint;
 use report::ModelReport;
@@ -20,7 +20,11 @@ pub(crate) fn run(flags: &InspectFlags, ui: Ui) -> Result<()> {
     let model = open(&ModelSource::new(flags.model.clone()), ui)?;
     let decoder = engine::outline(&model)?;
     let plan = memory::plan(flags, &decoder, &model.source)?;
-    let report = ModelReport::new(&model, &Summary::of(&decoder), plan.map(PlanReport::from));
+    let report = ModelReport::new(
+        &model,
+        &Summary::of(&decoder),
+        plan.as_ref().map(PlanReport::from),
+    );
     let mut out = io::stdout().lock();
     if flags.json {
         serde_json::to_writer_pretty(&mut out, &report).map_err(io::Error::from)?;
@@ -28,7 +32,8 @@ pub(crate) fn run(flags: &InspectFlags, ui: Ui) -> Result<()> {
     } else {
         report.facts().write(&mut out)?;
         if let Some(plan) = plan {
-            writeln!(out, "memory plan\n{plan}")?;
+            let Plan { speculation, memory } = plan;
+            writeln!(out, "memory plan (speculation: {speculation})\n{memory}")?;
         }
     }
     out.flush()?;

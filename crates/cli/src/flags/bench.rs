@@ -2,6 +2,7 @@
 
 use super::engine::{EngineFlags, ModelFlags};
 use super::numbers::{self, parsed};
+use super::speculation::SpeculationFlags;
 use clap::{Args, Subcommand};
 use std::path::PathBuf;
 
@@ -16,10 +17,22 @@ Examples:
 #[derive(Debug, Subcommand)]
 #[command(after_help = BENCH)]
 pub(crate) enum BenchCommand {
-    Latency(BenchLatencyFlags),
+    Latency(Box<BenchLatencyFlags>),
     Throughput(Box<BenchThroughputFlags>),
-    Pipeline(BenchPipelineFlags),
+    Pipeline(Box<BenchPipelineFlags>),
     Ops(BenchOpsFlags),
+}
+
+impl BenchCommand {
+    /// The flags about drafts, of those that run a model.
+    pub(super) fn speculation(&self) -> Option<&SpeculationFlags> {
+        match self {
+            Self::Latency(flags) => Some(&flags.engine.speculation),
+            Self::Throughput(flags) => Some(&flags.engine.speculation),
+            Self::Pipeline(flags) => Some(&flags.engine.speculation),
+            Self::Ops(_) => None,
+        }
+    }
 }
 
 const LATENCY: &str = "\

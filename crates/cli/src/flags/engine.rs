@@ -1,6 +1,7 @@
 //! The flags of every command that runs a model.
 
 use super::numbers::{self, parsed};
+use super::speculation::SpeculationFlags;
 use crate::engine::EngineOptions;
 use crate::model::ModelSource;
 use clap::{Args, ValueEnum};
@@ -55,6 +56,8 @@ pub(crate) struct EngineFlags {
     /// Compute shared beginnings of prompts again instead of keeping them.
     #[arg(long, help_heading = "Engine")]
     no_prefix_caching: bool,
+    #[command(flatten)]
+    pub(super) speculation: SpeculationFlags,
 }
 
 impl ModelFlags {
@@ -68,6 +71,7 @@ impl EngineFlags {
     /// What the flags say of the engine; what they leave open keeps its default.
     pub(crate) fn options(&self, model: &ModelFlags) -> EngineOptions {
         let default = EngineConfig::default();
+        let speculation = self.speculation.options();
         EngineOptions {
             max_num_seqs: self.max_num_seqs,
             config: EngineConfig {
@@ -85,8 +89,11 @@ impl EngineFlags {
                 max_model_len: self.max_model_len,
                 memory_utilization: self.memory_utilization.unwrap_or(default.memory_utilization),
                 prefix_caching: !self.no_prefix_caching,
+                speculation: speculation.config,
                 ..default
             },
+            draft_model: speculation.draft_model,
+            warnings: speculation.warnings,
         }
     }
 }

@@ -2,6 +2,7 @@
 
 use super::engine::{EngineFlags, ModelFlags};
 use super::numbers::{self, TokenBias, TokenIds, parsed};
+use super::speculation::SpeculationFlags;
 use crate::commands::generate::{GenerateConfig, PromptSource, Settings};
 use clap::{ArgGroup, Args};
 use paceline_types::TokenId;
@@ -15,10 +16,12 @@ Examples:
   paceline generate --model org/name:model-Q4_K_M.gguf --prompt \"Hello\" --stop \"The end\"
   paceline generate --prompts prompts.jsonl --json > results.jsonl
   paceline generate --prompt \"The fox\" --n 4 --stats --trace trace.json
+  paceline generate --prompt \"The fox\" --speculation mtp --draft-tokens 3 --no-depth-control --stats
 
 The lines of a prompts file run as one batch; results come in the order of the lines. A line is
 {\"prompt\": \"...\"} or {\"prompt_ids\": [1, 2]}; it may set for itself what flags set for all, by the flag's
-name with underscores: {\"prompt\": \"...\", \"max_tokens\": 9, \"stop\": [\"a\", \"b\"], \"logit_bias\": {\"42\": -1}}.";
+name with underscores: {\"prompt\": \"...\", \"max_tokens\": 9, \"stop\": [\"a\", \"b\"], \"logit_bias\": {\"42\": -1}},
+and how it is drafted for: \"speculation\": \"off\" or {\"method\": \"ngram\", \"max_tokens\": 3}.";
 
 const SAMPLING: &str = "Sampling (defaults come from the model's generation_config.json)";
 
@@ -135,6 +138,11 @@ pub(crate) struct GenerateFlags {
 }
 
 impl GenerateFlags {
+    /// The flags about drafts.
+    pub(super) fn speculation(&self) -> &SpeculationFlags {
+        &self.engine.speculation
+    }
+
     /// What the flags mean.
     pub(crate) fn into_config(self) -> GenerateConfig {
         let prompts = match (self.prompt, self.prompt_ids, self.prompts) {
@@ -172,6 +180,7 @@ impl GenerateFlags {
                 echo: Some(self.echo),
                 priority: self.priority,
                 deadline_ms: self.deadline_ms,
+                speculation: None,
             },
             engine,
             json: self.json,

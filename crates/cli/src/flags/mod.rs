@@ -4,16 +4,20 @@ mod bench;
 mod engine;
 mod generate;
 pub(crate) mod numbers;
+mod speculation;
 mod tools;
+mod vllm;
 
 pub(crate) use bench::{
     BenchCommand, BenchLatencyFlags, BenchOpsFlags, BenchPipelineFlags, BenchThroughputFlags,
 };
 pub(crate) use engine::{EngineFlags, ModelFlags};
 pub(crate) use generate::GenerateFlags;
+pub(crate) use speculation::{DraftModel, DraftTokens, SpeculationFlags};
 pub(crate) use tools::{CompletionsFlags, DoctorFlags, InspectFlags};
 
-use clap::{Parser, Subcommand, ValueEnum};
+use clap::error::ErrorKind;
+use clap::{CommandFactory, Parser, Subcommand, ValueEnum};
 use tracing_subscriber::filter::LevelFilter;
 
 const EXAMPLES: &str = "\
@@ -44,6 +48,19 @@ pub(crate) struct Cli {
     pub(crate) log: Option<LogLevel>,
 }
 
+impl Cli {
+    /// What was typed, if it makes sense; ends the program if not.
+    pub(crate) fn parse_or_exit() -> Self {
+        let cli = Self::parse();
+        if let Some(conflict) = cli.command.speculation().and_then(SpeculationFlags::conflict) {
+            Self::command()
+                .error(ErrorKind::ArgumentConflict, conflict)
+                .exit();
+        }
+        cli
+    }
+}
+
 /// The commands.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
@@ -53,6 +70,17 @@ pub(crate) enum Command {
     #[command(subcommand)]
     Bench(BenchCommand),
     Completions(CompletionsFlags),
+}
+
+impl Command {
+    /// The flags about drafts, of commands that have them.
+    fn speculation(&self) -> Option<&SpeculationFlags> {
+        match self {
+            Self::Generate(flags) => Some(flags.speculation()),
+            Self::Bench(command) => command.speculation(),
+            Self::Inspect(_) | Self::Doctor(_) | Self::Completions(_) => None,
+        }
+    }
 }
 
 /// How much is logged.
@@ -83,7 +111,6 @@ impl LogLevel {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use clap::CommandFactory;
 
     #[test]
     fn the_flags_contradict_each_other_nowhere() {

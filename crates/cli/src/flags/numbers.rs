@@ -1,8 +1,11 @@
 //! Bounds of the numbers users give, for flags and for lines of a prompts file alike.
 
-use paceline_device::MAX_LOGPROBS;
+use paceline_device::{MAX_LOGPROBS, NgramIndex, Recorder};
 use paceline_types::{MAX_DRAFTS, TokenId};
 use std::str::FromStr;
+
+/// Most tokens of an n-gram that can be looked up.
+pub(crate) const NGRAM_LONGEST: usize = NgramIndex::<Recorder>::LONGEST;
 
 /// A temperature.
 pub(crate) fn temperature(value: f32) -> Result<f32, String> {
@@ -67,6 +70,11 @@ pub(crate) fn choices(value: usize) -> Result<usize, String> {
 /// Drafts verified per request and step.
 pub(crate) fn draft_tokens(value: usize) -> Result<usize, String> {
     within(value, 0, MAX_DRAFTS)
+}
+
+/// Tokens of an n-gram.
+pub(crate) fn ngram_length(value: usize) -> Result<usize, String> {
+    within(value, 1, NGRAM_LONGEST)
 }
 
 /// A share that is not nothing.

@@ -1,6 +1,7 @@
 //! The flags of the commands around generation.
 
 use super::numbers::{self, ByteSize, parsed};
+use super::speculation::{DraftTokens, MethodFlag};
 use clap::Args;
 use clap_complete::Shell;
 
@@ -32,9 +33,18 @@ pub(crate) struct InspectFlags {
     /// Longest sequence [default: the model's limit].
     #[arg(long, value_name = "N", requires = "memory", value_parser = parsed(numbers::max_model_len), help_heading = "Memory")]
     pub(crate) max_model_len: Option<usize>,
-    /// Drafts verified per request and step [default: 0].
-    #[arg(long, value_name = "K", requires = "memory", value_parser = parsed(numbers::draft_tokens), help_heading = "Memory")]
-    pub(crate) draft_tokens: Option<usize>,
+    /// Who drafts, of what the model itself offers: auto, off, ngram, mtp or chain [default: auto].
+    #[arg(
+        long,
+        value_name = "METHOD",
+        requires = "memory",
+        hide_possible_values = true,
+        help_heading = "Memory"
+    )]
+    pub(crate) speculation: Option<MethodFlag>,
+    /// Most drafts per request and step, 0 to 15; auto leaves it to the engine [default: auto].
+    #[arg(long, value_name = "K|auto", requires = "memory", help_heading = "Memory")]
+    pub(crate) draft_tokens: Option<DraftTokens>,
 }
 
 const DOCTOR: &str = "\

@@ -55,7 +55,7 @@ pub(super) fn run(flags: &BenchLatencyFlags, ui: Ui) -> Result<()> {
     let bar = ui.bar((cases.len() * (1 + flags.repeats)) as u64, ui::TASKS);
     let mut bench = Bench {
         handle: &handle,
-        vocabulary: subject.dims.vocabulary,
+        vocabulary: subject.outline.dims.vocabulary,
         random: Random(0),
     };
     let mut rows = Vec::new();

@@ -7,7 +7,8 @@ use crate::streams::Streams;
 use crate::ui::Ui;
 use anyhow::{Result, anyhow};
 use paceline::{Event, Handle, Request, Usage};
-use paceline_models::ModelDims;
+use paceline_device::Recorder;
+use paceline_models::Decoder;
 use paceline_types::{SamplingParams, TokenId};
 use std::time::{Duration, Instant};
 
@@ -17,7 +18,7 @@ const PATIENCE: Duration = Duration::from_secs(1);
 /// A model to measure and how its engine is set up.
 pub(super) struct Subject {
     pub(super) model: LoadedModel,
-    pub(super) dims: ModelDims,
+    pub(super) outline: Decoder<Recorder>,
     pub(super) options: EngineOptions,
 }
 
@@ -26,8 +27,12 @@ impl Subject {
     pub(super) fn open(model: &ModelFlags, engine: &EngineFlags, ui: Ui) -> Result<Self> {
         let options = engine.options(model);
         let model = LoadedModel::open(&model.source(), ui)?;
-        let dims = engine::outline(&model)?.dims;
-        Ok(Self { model, dims, options })
+        let outline = engine::outline(&model)?;
+        Ok(Self {
+            model,
+            outline,
+            options,
+        })
     }
 
     /// Starts an engine with this many steps in flight.
@@ -36,7 +41,7 @@ impl Subject {
         options.config.pipeline_depth = depth;
         // What is measured is what was asked for, not what usually makes sense.
         options.max_num_seqs = options.max_num_seqs.or(Some(demand.sequences));
-        options.start(&self.model, &self.dims, demand, ui)
+        options.start((&self.model, &self.outline), demand, ui)
     }
 
     /// Checks that input and output fit the model.
@@ -45,7 +50,7 @@ impl Subject {
             .options
             .config
             .max_model_len
-            .unwrap_or(self.dims.max_positions);
+            .unwrap_or(self.outline.dims.max_positions);
         if input + output > limit {
             return Err(anyhow!(
                 "--input-len {input} and --output-len {output} are {} tokens together; the context holds {limit}",

@@ -54,7 +54,7 @@ pub(super) fn run(flags: &BenchPipelineFlags, ui: Ui) -> Result<()> {
         let mut bench = Bench {
             handle: &handle,
             random: Random(0),
-            vocabulary: subject.dims.vocabulary,
+            vocabulary: subject.outline.dims.vocabulary,
             requests: 0,
         };
         for batch in &flags.batch_size {

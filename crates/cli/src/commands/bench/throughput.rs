@@ -111,7 +111,7 @@ pub(super) fn run(flags: &BenchThroughputFlags, ui: Ui) -> Result<()> {
 fn requests(flags: &BenchThroughputFlags, subject: &Subject, random: &mut Random) -> Result<Vec<Request>> {
     let Some(file) = &flags.prompts else {
         subject.check_lengths(flags.input_len, flags.output_len)?;
-        let vocabulary = subject.dims.vocabulary;
+        let vocabulary = subject.outline.dims.vocabulary;
         let count = flags.requests.unwrap_or(REQUESTS);
         let request = |_| random.request(flags.input_len, flags.output_len, vocabulary);
         return Ok((0..count).map(request).collect());
@@ -124,7 +124,7 @@ fn requests(flags: &BenchThroughputFlags, subject: &Subject, random: &mut Random
     let jobs = prompts::prepare(lines, &subject.model, &settings, None)?;
     let limit = subject.options.config.max_model_len;
     for job in &jobs {
-        job.check_length(limit.unwrap_or(subject.dims.max_positions))
+        job.check_length(limit.unwrap_or(subject.outline.dims.max_positions))
             .map_err(|error| job.failure(error))?;
     }
     let count = flags.requests.unwrap_or(jobs.len());

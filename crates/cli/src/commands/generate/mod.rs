@@ -52,13 +52,17 @@ pub(crate) fn run(config: &GenerateConfig, ui: Ui) -> Result<Ending> {
     let trace = TraceFile::create(config.trace.as_deref())?;
     let model = LoadedModel::open(&config.model, ui)?;
     let jobs = prompts::prepare(prompts, &model, &config.settings, config.system.as_deref())?;
-    let dims = engine::outline(&model)?.dims;
-    let limit = config.engine.config.max_model_len.unwrap_or(dims.max_positions);
+    let outline = engine::outline(&model)?;
+    let limit = config
+        .engine
+        .config
+        .max_model_len
+        .unwrap_or(outline.dims.max_positions);
     for job in &jobs {
         job.check_length(limit).map_err(|error| job.failure(error))?;
     }
     let demand = prompts::demand(&jobs);
-    let handle = config.engine.start(&model, &dims, demand, ui)?;
+    let handle = config.engine.start((&model, &outline), demand, ui)?;
     let load_time = start.elapsed();
     tracing::info!(source = model.source, ?load_time, "model loaded");
     interrupt.polite();

@@ -6,7 +6,7 @@ use super::Settings;
 use crate::engine::Demand;
 use crate::model::LoadedModel;
 use anyhow::{Context, Result, bail};
-use paceline::Request;
+use paceline::{Request, RequestSpeculation};
 use paceline_text::{ChatInput, ChatTemplate};
 use paceline_types::{SamplingParams, TokenId};
 use serde_json::json;
@@ -51,6 +51,7 @@ pub(crate) struct Job {
     pub(crate) n: usize,
     pub(crate) priority: i32,
     pub(crate) deadline: Option<Duration>,
+    pub(crate) speculation: RequestSpeculation,
     pub(crate) stop: Vec<String>,
     pub(crate) chat: bool,
     /// What to print before the continuation.
@@ -70,6 +71,7 @@ impl Job {
             n: Some(self.n),
             priority: self.priority,
             deadline: self.deadline,
+            speculation: self.speculation,
         }
     }
 
@@ -216,6 +218,7 @@ impl Preparer<'_> {
             n: settings.n.unwrap_or(1),
             priority: settings.priority.unwrap_or(0),
             deadline: settings.deadline_ms.map(Duration::from_millis),
+            speculation: settings.speculation.unwrap_or_default(),
             stop,
             chat,
             echo: if echo { text } else { String::new() },

@@ -1,6 +1,7 @@
 //! Sampling as far as somebody has an opinion: a line of a file, then the flags, then the model.
 
 use crate::model::GenerationDefaults;
+use paceline::RequestSpeculation;
 use paceline_types::{SamplingParams, TokenId};
 
 /// What was asked for; `None` leaves the choice to the next in line.
@@ -28,6 +29,7 @@ pub(crate) struct Settings {
     pub(crate) echo: Option<bool>,
     pub(crate) priority: Option<i32>,
     pub(crate) deadline_ms: Option<u64>,
+    pub(crate) speculation: Option<RequestSpeculation>,
 }
 
 impl Settings {
@@ -56,6 +58,7 @@ impl Settings {
             echo: self.echo.or(others.echo),
             priority: self.priority.or(others.priority),
             deadline_ms: self.deadline_ms.or(others.deadline_ms),
+            speculation: self.speculation.or(others.speculation),
         }
     }
 

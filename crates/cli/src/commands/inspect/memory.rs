@@ -1,20 +1,28 @@
 //! What an engine for the model would take.
 
 use crate::engine::explain_start;
-use crate::flags::InspectFlags;
 use crate::flags::numbers::ByteSize;
+use crate::flags::{DraftTokens, InspectFlags};
 use anyhow::Result;
-use paceline::{EngineConfig, MemoryPlan};
+use paceline::{DrafterShape, EngineConfig, MemoryPlan, Speculation, SpeculationConfig, SpeculationMethod};
 use paceline_device::Backend;
 use paceline_models::Decoder;
 use serde::Serialize;
+
+/// An engine that could be.
+pub(super) struct Plan {
+    /// Who would draft.
+    pub(super) speculation: Speculation,
+    /// What it would take.
+    pub(super) memory: MemoryPlan,
+}
 
 /// Plans the memory if the flags ask for it.
 pub(super) fn plan<B: Backend>(
     flags: &InspectFlags,
     model: &Decoder<B>,
     source: &str,
-) -> Result<Option<MemoryPlan>> {
+) -> Result<Option<Plan>> {
     let Some(memory) = flags.memory else {
         return Ok(None);
     };
@@ -23,22 +31,36 @@ pub(super) fn plan<B: Backend>(
         available_memory: memory.map(|ByteSize(bytes)| bytes),
         max_num_seqs: flags.max_num_seqs.unwrap_or(default.max_num_seqs),
         max_model_len: flags.max_model_len,
-        max_drafts: flags.draft_tokens.unwrap_or(default.max_drafts),
+        speculation: SpeculationConfig {
+            method: flags.speculation.map(SpeculationMethod::from).unwrap_or_default(),
+            draft_tokens: flags.draft_tokens.and_then(|DraftTokens(number)| number),
+            ..default.speculation
+        },
         ..default
     };
-    let plan = MemoryPlan::new(model, &config);
+    let speculation = Speculation::resolve(&config.speculation, model.mtp.is_some(), None);
+    let plan = speculation.and_then(|speculation| {
+        let drafter = DrafterShape::of_own(model, &speculation, config.block_size);
+        let memory = MemoryPlan::new(model, (&speculation, &drafter), &config)?;
+        Ok(Plan { speculation, memory })
+    });
     plan.map(Some).map_err(|error| explain_start(error, source))
 }
 
 /// A plan for machines, in bytes where nothing else is said.
 #[derive(Serialize)]
 pub(super) struct PlanReport {
+    /// Who drafts, for people.
+    speculation: String,
+    /// Most drafts per request and step.
+    draft_tokens: usize,
     budget: u64,
     weights: u64,
     kv: u64,
     states: u64,
     rings: u64,
     snapshots: u64,
+    ngram_index: u64,
     scratch: u64,
     total: u64,
     state_per_request: u64,
@@ -53,15 +75,22 @@ pub(super) struct PlanReport {
     full_length_requests: usize,
 }
 
-impl From<MemoryPlan> for PlanReport {
-    fn from(plan: MemoryPlan) -> Self {
+impl From<&Plan> for PlanReport {
+    fn from(plan: &Plan) -> Self {
+        let Plan {
+            speculation,
+            memory: plan,
+        } = plan;
         Self {
+            speculation: speculation.to_string(),
+            draft_tokens: speculation.draft_tokens,
             budget: plan.budget,
             weights: plan.weights,
             kv: plan.kv,
             states: plan.states,
             rings: plan.rings,
             snapshots: plan.snapshots,
+            ngram_index: plan.ngram_index,
             scratch: plan.scratch,
             total: plan.total(),
             state_per_request: plan.state_per_request,

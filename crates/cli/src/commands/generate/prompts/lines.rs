@@ -4,12 +4,14 @@ use super::Content;
 use crate::commands::generate::Settings;
 use crate::flags::numbers;
 use anyhow::{Context, Result, anyhow, bail};
+use paceline::{RequestSpeculation, SpeculationMethod};
 use paceline_types::TokenId;
 use serde_json::{Map, Value};
 
 const KEYS: &str = "prompt, prompt_ids, max_tokens, temperature, top_p, top_k, min_p, seed, n, \
                     repetition_penalty, presence_penalty, frequency_penalty, logit_bias, bad_word, min_tokens, stop, \
-                    stop_token, ignore_eos, logprobs, prompt_logprobs, chat, echo, priority, deadline_ms";
+                    stop_token, ignore_eos, logprobs, prompt_logprobs, chat, echo, priority, deadline_ms, \
+                    speculation";
 
 /// Reads a line. Errors name the field.
 pub(super) fn parse(line: &str) -> Result<(Content, Settings)> {
@@ -67,6 +69,7 @@ fn set(settings: &mut Settings, key: &str, value: &Value) -> Result<()> {
         "echo" => settings.echo = Some(flag(value)?),
         "priority" => settings.priority = Some(signed(value)?),
         "deadline_ms" => settings.deadline_ms = Some(checked(integer(value)?, numbers::deadline_ms)?),
+        "speculation" => settings.speculation = Some(speculation(value)?),
         _ => bail!("unknown; known are {KEYS}"),
     }
     Ok(())
@@ -142,6 +145,43 @@ fn biases(value: &Value) -> Result<Vec<(TokenId, f32)>> {
     object.iter().map(entry).collect()
 }
 
+/// A method by name, or an object with a method and a number of drafts.
+fn speculation(value: &Value) -> Result<RequestSpeculation> {
+    let fields = match value {
+        Value::String(name) => {
+            return Ok(RequestSpeculation {
+                method: method(name)?,
+                max_tokens: None,
+            });
+        }
+        Value::Object(fields) => fields,
+        other => {
+            bail!("{other} is neither a method such as \"off\" nor an object such as {{\"max_tokens\": 3}}")
+        }
+    };
+    let mut asked = RequestSpeculation::default();
+    for (key, value) in fields {
+        let field = || format!("`{key}`");
+        match key.as_str() {
+            "method" => asked.method = string(value).and_then(|name| method(&name)).with_context(field)?,
+            "max_tokens" => {
+                let number = count(value).and_then(|number| checked(number, numbers::draft_tokens));
+                asked.max_tokens = Some(number.with_context(field)?);
+            }
+            _ => bail!("{} is unknown; known are method, max_tokens", field()),
+        }
+    }
+    Ok(asked)
+}
+
+fn method(name: &str) -> Result<SpeculationMethod> {
+    let known = SpeculationMethod::ALL.iter().find(|(_, known)| *known == name);
+    known.map(|(method, _)| *method).with_context(|| {
+        let names = SpeculationMethod::ALL.map(|(_, name)| name);
+        format!("{name} is no method; methods are {}", names.join(", "))
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -152,7 +192,8 @@ mod tests {
             "seed": 5, "stop": ["a", "b"], "ignore_eos": true, "logprobs": 2, "chat": true, "n": 2,
             "repetition_penalty": 1.1, "presence_penalty": -0.5, "frequency_penalty": 0.5,
             "logit_bias": {"7": -1.5}, "bad_word": "c", "min_tokens": 1, "stop_token": [8, 9],
-            "prompt_logprobs": 0, "echo": true, "priority": -3, "deadline_ms": 250}"#;
+            "prompt_logprobs": 0, "echo": true, "priority": -3, "deadline_ms": 250,
+            "speculation": {"method": "ngram", "max_tokens": 3}}"#;
         let (content, settings) = parse(line).unwrap();
         assert_eq!(content, Content::Text("x".to_owned()));
         let expected = Settings {
@@ -178,12 +219,19 @@ mod tests {
             echo: Some(true),
             priority: Some(-3),
             deadline_ms: Some(250),
+            speculation: Some(RequestSpeculation {
+                method: SpeculationMethod::Ngram,
+                max_tokens: Some(3),
+            }),
         };
         assert_eq!(settings, expected);
-        let (content, settings) = parse(r#"{"prompt_ids": [1, 2], "stop": "end", "stop_token": 4}"#).unwrap();
+        let line = r#"{"prompt_ids": [1, 2], "stop": "end", "stop_token": 4, "speculation": "off"}"#;
+        let (content, settings) = parse(line).unwrap();
         assert_eq!(content, Content::Ids(vec![1, 2]));
         assert_eq!(settings.stop, Some(vec!["end".to_owned()]));
         assert_eq!(settings.stop_token, Some(vec![4]));
+        let off = settings.speculation.map(|asked| (asked.method, asked.max_tokens));
+        assert_eq!(off, Some((SpeculationMethod::Off, None)));
     }
 
     #[test]
@@ -199,6 +247,19 @@ mod tests {
             (r#"{"prompt": "x", "presence_penalty": 3}"#, "`presence_penalty`"),
             (r#"{"prompt": "x", "priority": 0.5}"#, "`priority`"),
             (r#"{"prompt": "x", "deadline_ms": 0}"#, "`deadline_ms`"),
+            (r#"{"prompt": "x", "speculation": 3}"#, "`speculation`: 3"),
+            (
+                r#"{"prompt": "x", "speculation": "medusa"}"#,
+                "`speculation`: medusa",
+            ),
+            (
+                r#"{"prompt": "x", "speculation": {"max_tokens": 16}}"#,
+                "`speculation`: `max_tokens`: 16",
+            ),
+            (
+                r#"{"prompt": "x", "speculation": {"tokens": 1}}"#,
+                "`tokens` is unknown",
+            ),
             (r#"{"prompt": "x", "tempreature": 1}"#, "`tempreature`: unknown"),
             (r#"{"prompt_ids": [1, -1]}"#, "`prompt_ids`: -1"),
             (r#"{"prompt": "x", "prompt_ids": [1]}"#, "exclude"),
