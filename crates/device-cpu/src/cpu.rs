@@ -9,7 +9,7 @@ use crate::stream::{CpuRead, Op, Stream};
 use crate::weight::CpuWeight;
 use paceline_device::{
     Accept, Activation, AddNorm, Attention, Backend, CausalConv, ClearKv, DeltaRule, DeviceError, Element,
-    Epilogue, Experts, GatedNorm, KeyValueStore, KvShape, Prepare, PrepareDrafts, ProposeNgram, Router, Rows,
+    Epilogue, Experts, GatedNorm, GatherStates, KeepPageEnds, KeyValueStore, KvShape, Prepare, PrepareDrafts, ProposeNgram, Router, Rows,
     Sample, StateShape, StateSpace, TakeDrafts, WeightPart,
 };
 use paceline_types::DType;
@@ -304,6 +304,14 @@ impl Backend for Cpu {
 
     fn prepare_drafts(&self, args: PrepareDrafts<'_, Self>) {
         self.enqueue_prepare_drafts(&args);
+    }
+
+    fn keep_page_ends(&self, args: KeepPageEnds<'_, Self>) {
+        self.enqueue_keep_page_ends(&args);
+    }
+
+    fn gather_states(&self, args: GatherStates<'_, Self>) {
+        self.enqueue_gather_states(&args);
     }
 
     fn take_drafts(&self, args: TakeDrafts<'_, Self>) {

@@ -5,8 +5,8 @@ use crate::args::{
     Router, Sample, StateSpace,
 };
 use crate::{
-    Accept, ClearKv, DeviceError, KvShape, Prepare, PrepareDrafts, ProposeNgram, Rows, StateShape,
-    TakeDrafts, WeightPart,
+    Accept, ClearKv, DeviceError, GatherStates, KeepPageEnds, KvShape, Prepare, PrepareDrafts, ProposeNgram,
+    Rows, StateShape, TakeDrafts, WeightPart,
 };
 use paceline_types::DType;
 
@@ -179,6 +179,10 @@ pub trait Backend: Clone + Send + Sync + 'static {
     fn propose_ngram(&self, args: ProposeNgram<'_, Self>);
     /// Lays out a pass of a neural drafter.
     fn prepare_drafts(&self, args: PrepareDrafts<'_, Self>);
+    /// Keeps the state of each of the step's tokens that is the last of its page with that page.
+    fn keep_page_ends(&self, args: KeepPageEnds<'_, Self>);
+    /// The states that a head starts from.
+    fn gather_states(&self, args: GatherStates<'_, Self>);
     /// Gives the tokens that a pass chose to the slots as drafts.
     fn take_drafts(&self, args: TakeDrafts<'_, Self>);
     /// Zeroes the keys and values of tokens that a drafter does not see.

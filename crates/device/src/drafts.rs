@@ -91,6 +91,9 @@ pub struct ProposeNgram<'a, B: Backend> {
 pub enum DraftPass {
     /// A head behind the step: for each token that is certain now, the token that followed it, at the position of
     /// the former. `source` is the former's row. Rows that chose a token sample behind their last one.
+    ///
+    /// A piece of a prompt that begins with a page has the token before it too, whose follower may be another than
+    /// that of the request which filled the page before. Its state was kept with that page `p`: `source` is `-1 - p`.
     Behind,
     /// A draft model along with the step: the step's own tokens, drafts included, with the step's own rollback.
     /// Nothing is sampled.
@@ -132,6 +135,28 @@ pub struct PrepareDrafts<'a, B: Backend> {
     pub source: &'a B::Buffer<i32>,
 }
 
+/// Arguments of [`Backend::keep_page_ends`].
+pub struct KeepPageEnds<'a, B: Backend> {
+    /// A row per token of the step.
+    pub states: &'a B::Tensor,
+    /// The step.
+    pub step: &'a StepTables<B>,
+    /// `[blocks, columns of states]`.
+    pub kept: &'a B::Buffer<f32>,
+}
+
+/// Arguments of [`Backend::gather_states`].
+pub struct GatherStates<'a, B: Backend> {
+    /// A row per token of the step.
+    pub states: &'a B::Tensor,
+    /// See [`KeepPageEnds`].
+    pub kept: &'a B::Buffer<f32>,
+    /// Per row of `out`: a row of `states`, or `-1 - p` for what was kept with page `p`.
+    pub source: &'a B::Buffer<i32>,
+    /// Filled.
+    pub out: &'a mut B::Tensor,
+}
+
 /// Arguments of [`Backend::take_drafts`].
 ///
 /// Each row of logits of the pass belongs to a slot that has `place` drafts; its token becomes the next, unless it is
@@ -150,7 +175,7 @@ pub struct TakeDrafts<'a, B: Backend> {
 /// Arguments of [`Backend::clear_kv`].
 ///
 /// For each row of the plan that ran tokens of its owner and wants no neural drafts: the drafter's keys and values at
-/// the positions of the row's certain tokens become zero, so that nobody who shares the pages meets leftovers there.
+/// the positions of the row's tokens become zero, so that nobody who shares the pages meets leftovers there.
 pub struct ClearKv<'a, B: Backend> {
     /// The plan.
     pub plan: &'a B::Buffer<i32>,

@@ -21,7 +21,9 @@ pub use args::{
     HeadNorms, KeyValueStore, MoeRouting, RouteScores, Router, Sample, SampledText, StateSpace,
 };
 pub use backend::{Backend, Element, Pending};
-pub use drafts::{ClearKv, DraftPass, NgramIndex, PrepareDrafts, ProposeNgram, TakeDrafts};
+pub use drafts::{
+    ClearKv, DraftPass, GatherStates, KeepPageEnds, NgramIndex, PrepareDrafts, ProposeNgram, TakeDrafts,
+};
 pub use error::DeviceError;
 pub use host_map::HostMap;
 pub use recorder::{Recorder, RecorderBuffer, RecorderCache, RecorderTensor, RecorderWeight};

@@ -5,8 +5,8 @@ use crate::args::{
     RouteScores, Router, Sample, StateSpace,
 };
 use crate::{
-    Accept, Backend, ClearKv, DeviceError, Element, KvShape, Pending, Prepare, PrepareDrafts, ProposeNgram,
-    Rows, StateShape, TakeDrafts, WeightPart,
+    Accept, Backend, ClearKv, DeviceError, Element, GatherStates, KeepPageEnds, KvShape, Pending, Prepare,
+    PrepareDrafts, ProposeNgram, Rows, StateShape, TakeDrafts, WeightPart,
 };
 use paceline_types::DType;
 use std::fmt;
@@ -388,6 +388,20 @@ impl Backend for Recorder {
             optional(a.before.map(|before| &before.ids)),
             draft.ids,
             a.source
+        ));
+    }
+
+    fn keep_page_ends(&self, a: KeepPageEnds<'_, Self>) {
+        self.record(format!(
+            "keep_page_ends {} {} -> {}",
+            a.states, a.step.positions, a.kept
+        ));
+    }
+
+    fn gather_states(&self, a: GatherStates<'_, Self>) {
+        self.record(format!(
+            "gather_states {} {} {} -> {}",
+            a.states, a.kept, a.source, a.out
         ));
     }
 

@@ -65,7 +65,7 @@ impl<B: Backend> Drafter<B> {
         block_size: usize,
     ) -> DrafterShape {
         match self {
-            Self::Head(head) => DrafterShape::of_head(&**head, block_size, head.stats.bytes()),
+            Self::Head(head) => DrafterShape::of_head(model, &**head, (block_size, head.stats.bytes())),
             Self::Model(drafter) => DrafterShape::of_model(drafter, block_size),
             Self::Own => DrafterShape::of_own(model, speculation, block_size),
         }
@@ -78,11 +78,12 @@ impl<B: Backend> Drafter<B> {
         speculation: &Speculation,
         config: &RunnerConfig,
     ) -> Result<Option<Box<dyn Proposer<B>>>, ModelError> {
-        let head = |head: Box<dyn DraftHead<B>>| HeadProposer::new(backend, head, config);
+        let own = model.mtp.take();
+        let head = |head: Box<dyn DraftHead<B>>| HeadProposer::new((backend, model), head, config);
         let neural: Option<Box<dyn Proposer<B>>> = match self {
             Self::Head(eagle) => Some(Box::new(head(eagle)?)),
             Self::Model(drafter) => Some(Box::new(ModelProposer::new(backend, *drafter, config)?)),
-            Self::Own => match (speculation.neural, model.mtp.take()) {
+            Self::Own => match (speculation.neural, own) {
                 (Some(_), Some(mtp)) => Some(Box::new(head(Box::new(mtp))?)),
                 _ => None,
             },

@@ -180,7 +180,7 @@ impl PageBytes {
         let own: usize = model.kv_shapes(1, block_size).iter().map(elements).sum();
         let drafters: usize = drafter.kv.iter().map(elements).sum();
         Self {
-            kv: (own + drafters) as u64 * ELEMENT + 4 * block_size as u64,
+            kv: (own + drafters + drafter.page_end) as u64 * ELEMENT + 4 * block_size as u64,
             block_size,
             ngram: speculation.ngram,
         }
@@ -228,7 +228,7 @@ fn scratch_bytes<B: Backend>(
 ) -> u64 {
     let dims = &model.dims;
     let slots = config.max_num_seqs as u64;
-    let tokens = (config.max_num_batched_tokens as u64).max(slots);
+    let tokens = config.max_num_batched_tokens as u64 + slots;
     let samples = sample_rows(config, drafts, dims.vocabulary) as u64;
     let widest = model.widest_row().max(drafter.widest_row) as u64;
     let row = (dims.hidden + dims.vocabulary) as u64;

@@ -251,12 +251,19 @@ pub struct DrafterShape {
     pub states: Vec<StateShape>,
     /// Columns of its widest tensor.
     pub widest_row: usize,
+    /// Elements kept per page beside keys and values: what a head starts from at the page's last token.
+    pub page_end: usize,
 }
 
 impl DrafterShape {
     /// Of a head, whose weights are part of the model's or come in a checkpoint of `weights` bytes.
-    pub fn of_head<B: Backend>(head: &dyn DraftHead<B>, block_size: usize, weights: u64) -> Self {
+    pub fn of_head<B: Backend>(
+        model: &Decoder<B>,
+        head: &dyn DraftHead<B>,
+        (block_size, weights): (usize, u64),
+    ) -> Self {
         Self {
+            page_end: head.input_width(model),
             weights,
             kv: head.kv_shapes(1, block_size),
             states: Vec::new(),
@@ -267,7 +274,7 @@ impl DrafterShape {
     /// Of the head that is part of the model, if it drafts.
     pub fn of_own<B: Backend>(model: &Decoder<B>, speculation: &Speculation, block_size: usize) -> Self {
         match (speculation.neural, model.draft_head()) {
-            (Some(NeuralDrafter::Mtp), Some(head)) => Self::of_head(head, block_size, 0),
+            (Some(NeuralDrafter::Mtp), Some(head)) => Self::of_head(model, head, (block_size, 0)),
             _ => Self::default(),
         }
     }
@@ -279,6 +286,7 @@ impl DrafterShape {
             kv: model.kv_shapes(1, block_size),
             states: model.state_shapes(1),
             widest_row: model.widest_row(),
+            page_end: 0,
         }
     }
 }

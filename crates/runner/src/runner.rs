@@ -68,7 +68,7 @@ pub struct DeviceRunner<B: Backend> {
     logprobs: B::Buffer<f32>,
     params: Vec<Option<Arc<SamplingParams>>>,
     words: Vec<i32>,
-    most_drafts: usize,
+    config: RunnerConfig,
 }
 
 impl<B: Backend> DeviceRunner<B> {
@@ -90,7 +90,7 @@ impl<B: Backend> DeviceRunner<B> {
         );
         let requests = slots;
         let limits = StepLimits {
-            tokens,
+            tokens: config.table_tokens(),
             requests,
             samples,
             blocks_per_request: blocks_per_slot,
@@ -122,7 +122,7 @@ impl<B: Backend> DeviceRunner<B> {
             logprobs: backend.buffer(samples * SAMPLE_FLOATS)?,
             params: vec![None; slots],
             words: Vec::new(),
-            most_drafts: config.drafts,
+            config,
             proposer: None,
             model,
             backend,
@@ -146,10 +146,10 @@ impl<B: Backend> DeviceRunner<B> {
     pub fn warm_up(&mut self) -> Result<(), DeviceError> {
         let limits = self.tables.limits;
         let shape = Shape {
-            tokens: limits.tokens,
+            tokens: self.config.tokens,
             requests: limits.requests,
             samples: limits.samples,
-            passes: self.passes(self.most_drafts),
+            passes: self.passes(self.config.drafts),
         };
         self.program(shape).map(|_| ())
     }
@@ -233,7 +233,7 @@ impl<B: Backend> DeviceRunner<B> {
             7..=8 => 8,
             _ => MAX_DRAFTS,
         }
-        .min(self.most_drafts)
+        .min(self.config.drafts)
     }
 
     /// Most drafts wanted behind any row. A row that chooses no token has none, but is to be seen.
@@ -269,6 +269,12 @@ impl<B: Backend> DeviceRunner<B> {
 }
 
 impl RunnerConfig {
+    /// Tokens that tables and scratch have room for: a step's, and one more per slot for a draft head. Both have the
+    /// same size, so that they share scratch.
+    pub(crate) fn table_tokens(&self) -> usize {
+        self.tokens + self.slots
+    }
+
     pub(crate) fn cache_sizes(&self) -> paceline_models::CacheSizes {
         paceline_models::CacheSizes {
             blocks: self.blocks,
@@ -305,7 +311,7 @@ impl<B: Backend> StepRunner for DeviceRunner<B> {
         let limits = self.tables.limits;
         let samples = step.samples();
         let shape = Shape {
-            tokens: bucket(step.tokens(), limits.tokens),
+            tokens: bucket(step.tokens(), self.config.tokens),
             requests: bucket(step.rows.len(), limits.requests),
             samples: bucket(samples, limits.samples),
             passes: self.passes(Self::wanted_drafts(step)),

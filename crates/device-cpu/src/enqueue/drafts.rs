@@ -4,7 +4,8 @@ use super::frame::{slot_views, table_views, whole};
 use crate::checks::Checks;
 use crate::cpu::Cpu;
 use crate::ops::drafts::{self, Chosen, Layout, StepViews};
-use paceline_device::{PrepareDrafts, StepTables, TakeDrafts};
+use crate::ops::{Step, gather};
+use paceline_device::{GatherStates, KeepPageEnds, PrepareDrafts, StepTables, TakeDrafts};
 
 /// # Safety
 /// Only on the stream, in an operation that does not write these tables.
@@ -50,6 +51,33 @@ impl Cpu {
                 }
             };
             drafts::prepare(layout);
+        });
+    }
+
+    pub(crate) fn enqueue_keep_page_ends(&self, args: &KeepPageEnds<'_, Self>) {
+        let check = Checks("keep_page_ends");
+        check.room("positions", &args.step.positions, args.states.bucket);
+        let (states, step, kept) = (args.states.clone(), args.step.clone(), args.kept.clone());
+        self.stream.enqueue(move |_| {
+            // SAFETY: on the stream; only `kept` is written, and reached through this slice alone.
+            unsafe {
+                let kept = kept.storage.slice_mut(0..kept.storage.len());
+                let block_size = step.limits.block_size;
+                gather::keep_page_ends(states.read(), &Step::of(&step), block_size, kept);
+            }
+        });
+    }
+
+    pub(crate) fn enqueue_gather_states(&self, args: &GatherStates<'_, Self>) {
+        let check = Checks("gather_states");
+        check.room("source", args.source, args.out.bucket);
+        check.columns("out", args.out, args.states.columns);
+        check.apart(args.out, &[args.states]);
+        let (states, kept) = (args.states.clone(), args.kept.clone());
+        let (source, out) = (args.source.clone(), args.out.clone());
+        self.stream.enqueue(move |pool| {
+            // SAFETY: see the module header.
+            unsafe { gather::gather_states(pool, states.read(), kept.read(), source.read(), out.write()) };
         });
     }
 

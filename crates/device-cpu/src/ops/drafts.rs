@@ -78,6 +78,7 @@ impl Layout<'_> {
                 self.source_of_newest(first + offset);
             }
         } else {
+            self.end_of_page_before(request, row);
             let last = self.step.token_count[request] as usize - 1;
             for offset in 0..=last {
                 let follower = if offset < last {
@@ -96,6 +97,20 @@ impl Layout<'_> {
         if self.wants(row, 0) {
             self.push_sample(request, row, 0);
         }
+    }
+
+    /// The last token of the page before a piece of a prompt that begins with a page, and its true follower.
+    fn end_of_page_before(&mut self, request: usize, row: &[i32]) {
+        let start = row[plan::ROW_START] as usize;
+        let block_size = self.slots.block_size;
+        if start == 0 || !start.is_multiple_of(block_size) {
+            return;
+        }
+        let table = row[plan::ROW_SLOT] as usize * self.slots.blocks_per_slot;
+        let page = self.slots.block_table[table + start / block_size - 1];
+        let follower = self.step.ids[self.step.first_token[request] as usize];
+        self.push_token(request, follower, start as i32 - 1);
+        self.source[*self.draft.live_tokens as usize - 1] = -1 - page;
     }
 
     /// The step's own tokens, with its rollback, for a model that keeps up with the target.

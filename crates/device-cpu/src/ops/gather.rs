@@ -1,6 +1,6 @@
 //! Rows picked from a tensor, plain copies, and columns spread over wider rows.
 
-use super::split;
+use super::{Step, split};
 use crate::pool::Pool;
 use crate::storage::{In, Out};
 
@@ -19,6 +19,31 @@ pub(crate) fn gather(pool: &Pool, x: In<'_>, index: &[i32], out: Out<'_>) {
             unsafe { out.row(row) }.copy_from_slice(x.row(from));
         }
     });
+}
+
+/// `out[t] = states[source[t]]`, or the state kept with page `-1 - source[t]`.
+pub(crate) fn gather_states(pool: &Pool, states: In<'_>, kept: &[f32], source: &[i32], out: Out<'_>) {
+    split(pool, out.rows, out.columns / 8, |rows| {
+        for row in rows {
+            let from = match usize::try_from(source[row]) {
+                Ok(from) => states.row(from),
+                Err(_) => &kept[(-1 - source[row]) as usize * out.columns..][..out.columns],
+            };
+            // SAFETY: every row belongs to one piece.
+            unsafe { out.row(row) }.copy_from_slice(from);
+        }
+    });
+}
+
+/// Keeps the states of tokens that are the last of their pages.
+pub(crate) fn keep_page_ends(states: In<'_>, step: &Step<'_>, block_size: usize, kept: &mut [f32]) {
+    for row in 0..states.rows {
+        let position = step.positions[row] as usize;
+        if (position + 1).is_multiple_of(block_size) {
+            let page = step.blocks(step.request_of[row] as usize)[position / block_size] as usize;
+            kept[page * states.columns..][..states.columns].copy_from_slice(states.row(row));
+        }
+    }
 }
 
 /// `out = x`.

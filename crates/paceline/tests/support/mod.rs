@@ -317,12 +317,12 @@ fn proposer(
     let eagle = |model: &Decoder<Cpu>| -> Box<dyn Proposer<Cpu>> {
         let checkpoint = random_eagle3(checkpoint, None, 7);
         let head = Eagle3::load(backend, &checkpoint, model, None, &|_| {}).expect("the head fits");
-        Box::new(HeadProposer::new(backend, Box::new(head), config).expect("memory for the head"))
+        Box::new(HeadProposer::new((backend, model), Box::new(head), config).expect("memory for the head"))
     };
     let own = |model: &mut Decoder<Cpu>| -> Option<Box<dyn Proposer<Cpu>>> {
         let head = model.mtp.take()?;
         Some(Box::new(
-            HeadProposer::new(backend, Box::new(head), config).expect("memory for the head"),
+            HeadProposer::new((backend, model), Box::new(head), config).expect("memory for the head"),
         ))
     };
     match setup.drafter {

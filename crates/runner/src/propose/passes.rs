@@ -33,9 +33,9 @@ impl<B: Backend> Passes<B> {
             StepTables::new(backend, limits)
         };
         Ok(Self {
-            step: tables(config.tokens)?,
+            step: tables(config.table_tokens())?,
             turns: [tables(slots)?, tables(slots)?],
-            source: backend.buffer(config.tokens.max(slots))?,
+            source: backend.buffer(config.table_tokens())?,
             sampled: backend.buffer(slots)?,
             logprobs: backend.buffer(slots * SAMPLE_FLOATS)?,
         })
@@ -44,9 +44,9 @@ impl<B: Backend> Passes<B> {
     /// Lays out the pass over the step's tokens.
     pub(super) fn over_step(&self, stage: &Stage<'_, B>, pass: DraftPass) -> StepTables<B> {
         let requests = stage.step.requests.bucket;
-        let tables = self
-            .step
-            .with_buckets(stage.step.tokens.bucket, requests, requests);
+        // A head has one row more than tokens for a prompt that begins with a page.
+        let tokens = stage.step.tokens.bucket + requests;
+        let tables = self.step.with_buckets(tokens, requests, requests);
         self.lay_out(stage, (pass, None), tables)
     }
 
