@@ -115,6 +115,11 @@ impl Recorder {
         std::mem::take(&mut *self.log.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
+    /// Buffers, tensors, weights and caches made so far.
+    pub fn allocations(&self) -> usize {
+        self.next_id.load(Ordering::Relaxed)
+    }
+
     fn id(&self) -> usize {
         self.next_id.fetch_add(1, Ordering::Relaxed)
     }

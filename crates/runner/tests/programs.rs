@@ -2,11 +2,14 @@
 //! that shape.
 
 use paceline_device::Recorder;
-use paceline_runner::{DeviceRunner, RunnerConfig};
+use paceline_models::{Decoder, Eagle3};
+use paceline_runner::{
+    Chain, DeviceRunner, HeadProposer, ModelProposer, NgramProposer, Proposer, RunnerConfig,
+};
 use paceline_schedule::StepRunner;
-use paceline_testkit::{FIXTURES, Fixture, storyteller};
+use paceline_testkit::{FIXTURES, Fixture, random_eagle3, storyteller};
 use paceline_types::{
-    Admission, BlockId, PlanRow, SamplingParams, SlotId, SnapshotId, SnapshotPlan, StepPlan, Work,
+    Admission, BlockId, PlanRow, Propose, SamplingParams, SlotId, SnapshotId, SnapshotPlan, StepPlan, Work,
 };
 use paceline_weights::Checkpoint;
 use std::sync::Arc;
@@ -51,7 +54,11 @@ fn prefill(slot: u32, start: usize, tokens: Vec<u32>, snapshot: Option<SnapshotP
         work,
         new_blocks,
         snapshot,
-        propose: paceline_types::Propose::NONE,
+        // Not equal from row to row; the most is the same in all steps.
+        propose: Propose {
+            ngram: slot as usize % 3,
+            neural: start / 16 % 2,
+        },
     }
 }
 
@@ -62,7 +69,10 @@ fn verify(slot: u32, drafts: usize, generation: u32) -> PlanRow {
         work: Work::Verify { drafts },
         new_blocks: vec![],
         snapshot: None,
-        propose: paceline_types::Propose::NONE,
+        propose: Propose {
+            ngram: drafts % 2,
+            neural: drafts,
+        },
     }
 }
 
@@ -119,11 +129,74 @@ fn steps() -> [StepPlan; 3] {
     ]
 }
 
+/// Who drafts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Drafter {
+    Nobody,
+    Ngram,
+    /// The model's own head, or a random one.
+    Head,
+    /// The model itself.
+    Model,
+    Chain,
+}
+
+const DRAFTERS: [Drafter; 5] = [
+    Drafter::Nobody,
+    Drafter::Ngram,
+    Drafter::Head,
+    Drafter::Model,
+    Drafter::Chain,
+];
+
+fn load(recorder: &Recorder, checkpoint: &Checkpoint) -> Decoder<Recorder> {
+    paceline_models::load(recorder, checkpoint, None, &|_| {}).expect("the fixture loads")
+}
+
+fn head(
+    recorder: &Recorder,
+    model: &mut Decoder<Recorder>,
+    checkpoint: &Checkpoint,
+) -> Box<dyn Proposer<Recorder>> {
+    let head: Box<dyn paceline_models::DraftHead<Recorder>> = match model.mtp.take() {
+        Some(own) => Box::new(own),
+        None => {
+            let files = random_eagle3(checkpoint, None, 1);
+            Box::new(Eagle3::load(recorder, &files, model, None, &|_| {}).expect("the head fits"))
+        }
+    };
+    Box::new(HeadProposer::new((recorder, model), head, &CONFIG).expect("nothing is allocated"))
+}
+
+fn runner(recorder: &Recorder, checkpoint: &Checkpoint, drafter: Drafter) -> DeviceRunner<Recorder> {
+    let mut model = load(recorder, checkpoint);
+    let ngram = || NgramProposer::new(recorder, &CONFIG, (2, 4)).expect("nothing is allocated");
+    let proposer: Option<Box<dyn Proposer<Recorder>>> = match drafter {
+        Drafter::Nobody => None,
+        Drafter::Ngram => Some(Box::new(ngram())),
+        Drafter::Head => Some(head(recorder, &mut model, checkpoint)),
+        Drafter::Model => {
+            let drafter = load(recorder, checkpoint);
+            Some(Box::new(
+                ModelProposer::new(recorder, drafter, &CONFIG).expect("nothing is allocated"),
+            ))
+        }
+        Drafter::Chain => Some(Box::new(Chain::new(
+            ngram(),
+            head(recorder, &mut model, checkpoint),
+        ))),
+    };
+    let runner = DeviceRunner::new(recorder.clone(), model, CONFIG).expect("nothing is allocated");
+    match proposer {
+        Some(proposer) => runner.with_proposer(proposer),
+        None => runner,
+    }
+}
+
 /// The recorded programs of some steps.
-fn programs(checkpoint: &Checkpoint, steps: &[StepPlan]) -> Vec<Vec<String>> {
+fn programs(checkpoint: &Checkpoint, drafter: Drafter, steps: &[StepPlan]) -> Vec<Vec<String>> {
     let recorder = Recorder::new();
-    let model = paceline_models::load(&recorder, checkpoint, None, &|_| {}).expect("the fixture loads");
-    let mut runner = DeviceRunner::new(recorder.clone(), model, CONFIG).expect("nothing is allocated");
+    let mut runner = runner(&recorder, checkpoint, drafter);
     let record = |step: &StepPlan| {
         recorder.take_log();
         let flight = runner.submit(step).expect("nothing runs");
@@ -143,18 +216,54 @@ fn checkpoints() -> Vec<(&'static str, Checkpoint)> {
 #[test]
 fn steps_of_one_shape_record_one_program() {
     for (name, checkpoint) in checkpoints() {
-        let programs = programs(&checkpoint, &steps());
-        assert!(programs[0].len() > 10, "{name}: {} operations", programs[0].len());
-        assert_eq!(programs[0], programs[1], "{name}");
-        assert_eq!(programs[0], programs[2], "{name}");
+        for drafter in DRAFTERS {
+            let programs = programs(&checkpoint, drafter, &steps());
+            assert!(programs[0].len() > 10, "{name}: {} operations", programs[0].len());
+            assert_eq!(programs[0], programs[1], "{name} {drafter:?}");
+            assert_eq!(programs[0], programs[2], "{name} {drafter:?}");
+        }
     }
+}
+
+/// Everything a step needs exists after the warm-up, whatever its shape and whoever drafts.
+#[test]
+fn nothing_is_allocated_after_start_up() {
+    for (name, checkpoint) in checkpoints() {
+        for drafter in DRAFTERS {
+            let recorder = Recorder::new();
+            let mut runner = runner(&recorder, &checkpoint, drafter);
+            runner.warm_up().expect("nothing runs");
+            let before = recorder.allocations();
+            let [first, second, mut third] = steps();
+            third.rows.truncate(1);
+            for step in [&first, &second, &third] {
+                drop(runner.submit(step).expect("nothing runs"));
+            }
+            let mut plain = first;
+            for row in &mut plain.rows {
+                row.propose = Propose::NONE;
+            }
+            drop(runner.submit(&plain).expect("nothing runs"));
+            assert_eq!(recorder.allocations(), before, "{name} {drafter:?}");
+        }
+    }
+}
+
+#[test]
+fn drafting_is_part_of_the_program() {
+    let checkpoint = storyteller();
+    let count = |drafter| programs(&checkpoint, drafter, &steps()[..1])[0].len();
+    let [nobody, ngram, head, model, chain] = DRAFTERS.map(count);
+    assert_eq!(ngram, nobody + 1);
+    assert_eq!(chain, head + 1);
+    assert!(nobody < head && head < model);
 }
 
 #[test]
 fn a_fresh_capture_of_other_contents_is_the_same_program() {
     for (name, checkpoint) in checkpoints() {
         let [first, second, third] = steps();
-        let alone = |step: StepPlan| programs(&checkpoint, &[step]).remove(0);
+        let alone = |step: StepPlan| programs(&checkpoint, Drafter::Chain, &[step]).remove(0);
         let expected = alone(first);
         assert_eq!(alone(second), expected, "{name}");
         assert_eq!(alone(third), expected, "{name}");
@@ -167,7 +276,7 @@ fn steps_of_other_shapes_record_other_programs() {
     let [base, mut more_rows, mut fewer_tokens] = steps();
     more_rows.rows.push(verify(3, 0, 1));
     fewer_tokens.rows.truncate(1);
-    let programs = programs(&checkpoint, &[base, more_rows, fewer_tokens]);
+    let programs = programs(&checkpoint, Drafter::Chain, &[base, more_rows, fewer_tokens]);
     assert_ne!(programs[0], programs[1]);
     assert_ne!(programs[0], programs[2]);
     assert_ne!(programs[1], programs[2]);
