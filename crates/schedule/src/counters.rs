@@ -1,5 +1,9 @@
 //! What the scheduler has done, in numbers that only grow.
 
+use crate::policy::RowDrafts;
+use crate::times::StepTimes;
+use paceline_types::{DraftSource, MAX_DRAFTS};
+
 /// Totals since the start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
@@ -27,4 +31,62 @@ pub struct Counters {
     pub drafts_verified: u64,
     /// Of these, drafts accepted.
     pub drafts_accepted: u64,
+    /// Rows that verified drafts.
+    pub draft_rows: u64,
+    /// Drafts verified, by their place in the row.
+    pub drafted_by_position: [u64; MAX_DRAFTS],
+    /// Drafts accepted, by their place in the row.
+    pub accepted_by_position: [u64; MAX_DRAFTS],
+    /// Drafts from the requests' own texts.
+    pub ngram: SourceCounters,
+    /// Drafts from the neural drafter.
+    pub neural: SourceCounters,
+    /// Device time that went into making drafts.
+    pub draft_ns: u64,
+    /// Passes of the neural drafter that had something to do.
+    pub draft_passes: u64,
+    /// Device time gained against plain decoding, as estimated; less than 0 if it was lost.
+    pub gained_ns: i64,
+}
+
+/// Drafts of one source.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SourceCounters {
+    /// Drafts verified.
+    pub drafted: u64,
+    /// Of these, drafts accepted.
+    pub accepted: u64,
+}
+
+impl Counters {
+    /// The drafts of a row that is done.
+    pub(crate) fn count_drafts(&mut self, drafts: &RowDrafts) {
+        let RowDrafts {
+            drafted, accepted, ..
+        } = *drafts;
+        self.drafts_verified += drafted as u64;
+        self.drafts_accepted += accepted as u64;
+        self.wasted_tokens += (drafted - accepted) as u64;
+        self.draft_rows += u64::from(drafted > 0);
+        for count in self.drafted_by_position.iter_mut().take(drafted) {
+            *count += 1;
+        }
+        for count in self.accepted_by_position.iter_mut().take(accepted) {
+            *count += 1;
+        }
+        let source = match drafts.source {
+            Some(DraftSource::Ngram) => &mut self.ngram,
+            Some(DraftSource::Neural) => &mut self.neural,
+            None => return,
+        };
+        source.drafted += drafted as u64;
+        source.accepted += accepted as u64;
+    }
+
+    /// The times of a step that is done, and what it gained.
+    pub(crate) fn count_step(&mut self, times: &StepTimes, gained: f64) {
+        self.draft_ns += times.draft_ns;
+        self.draft_passes += times.draft_passes as u64;
+        self.gained_ns += gained.round() as i64;
+    }
 }

@@ -6,20 +6,26 @@
 
 mod clock;
 mod config;
+mod costs;
 mod counters;
+mod depth;
 mod pipeline;
 mod policy;
 mod record;
+mod report;
 mod request;
 mod scheduler;
 mod times;
 
 pub use clock::{Clock, RealClock};
 pub use config::{InvalidConfig, RecurrentConfig, SchedulerConfig};
-pub use counters::Counters;
+pub use costs::{Gain, StepCosts};
+pub use counters::{Counters, SourceCounters};
+pub use depth::DepthControl;
 pub use pipeline::{Pipeline, RunnerFault, StepRunner, Stepped};
 pub use policy::{Choice, DraftPolicy, FixedDrafts, RequestView, RowDrafts, Stage};
 pub use record::{HostWaits, PipelineTotals, Span, StepRecord};
+pub use report::SpeculationReport;
 pub use request::{Delivery, Finish, GroupId, NewRequest, Rejection, RequestId};
 pub use scheduler::Scheduler;
 pub use times::StepTimes;

@@ -141,6 +141,7 @@ impl<R: StepRunner, C: Clock> Pipeline<R, C> {
         }
         self.device_end = Some(record.device.1);
         *deliveries = self.scheduler.collect(&flight.plan, output);
+        record.take(self.scheduler.last_step());
         record.wait = Span { begin, end: waited };
         record.collect = Span {
             begin: waited,

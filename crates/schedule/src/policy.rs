@@ -1,5 +1,6 @@
 //! How many drafts are made behind a row, and how many a row verifies.
 
+use crate::costs::StepCosts;
 use crate::request::RequestId;
 use crate::times::StepTimes;
 use paceline_types::{DraftSource, Propose};
@@ -58,8 +59,8 @@ pub struct RowDrafts {
 /// Chooses the number of drafts per row, and learns how they fared and what steps took. All of it runs between
 /// steps on the host: it must be quick.
 pub trait DraftPolicy: Send {
-    /// A step is being planned that so many requests decode in.
-    fn begin_step(&mut self, _decodes: usize) {}
+    /// A step is being planned that so many requests decode in; the costs are those measured so far.
+    fn begin_step(&mut self, _decodes: usize, _costs: &StepCosts) {}
 
     /// Drafts for a row. Called once per row, decodes first.
     fn choose(&mut self, request: &RequestView) -> Choice;

@@ -1,5 +1,6 @@
 //! What the loop measures of itself.
 
+use crate::times::StepTimes;
 use paceline_types::StepPlan;
 
 /// A stretch of time, by the loop's clock.
@@ -39,6 +40,14 @@ pub struct StepRecord {
     pub collect: Span,
     /// The device at work, by the device's clock.
     pub device: (u64, u64),
+    /// Of this, the time that went into drafts for the next step.
+    pub draft_ns: u64,
+    /// Tokens that it ran.
+    pub tokens_run: usize,
+    /// Drafts that it verified.
+    pub drafted: usize,
+    /// Of these, drafts accepted.
+    pub accepted: usize,
     /// The device idle before it although there was work. `None`: there was no work, or no step before.
     pub bubble_ns: Option<u64>,
 }
@@ -54,6 +63,14 @@ impl StepRecord {
             submit,
             ..Self::default()
         }
+    }
+
+    /// What it turned out to do.
+    pub(crate) fn take(&mut self, times: &StepTimes) {
+        self.draft_ns = times.draft_ns;
+        self.tokens_run = times.tokens();
+        self.drafted = times.drafted;
+        self.accepted = times.accepted;
     }
 }
 

@@ -1,5 +1,6 @@
 //! Requests: what callers hand in, what they get back, and the little that is kept of each.
 
+use crate::report::SpeculationReport;
 use crate::scheduler::Running;
 use paceline_cache::TokenList;
 use paceline_types::{MAX_DRAFTS, Propose, SamplingParams, TokenId, TokenLogprobs};
@@ -103,6 +104,8 @@ pub struct Delivery {
     pub prompt_logprobs: Vec<TokenLogprobs>,
     /// Set on the last delivery of a request, which comes exactly once.
     pub finish: Option<Finish>,
+    /// With the last delivery: what speculation did for the request.
+    pub speculation: Option<Box<SpeculationReport>>,
 }
 
 /// How a request ended.
@@ -137,6 +140,7 @@ pub(crate) struct Request {
     pub(crate) max_length: usize,
     pub(crate) group: Option<GroupId>,
     pub(crate) speculation: Propose,
+    pub(crate) report: SpeculationReport,
     /// Prompt log-probabilities delivered.
     pub(crate) scored: usize,
     pub(crate) phase: Phase,
@@ -167,6 +171,7 @@ impl Request {
             max_length: new.max_length,
             group: new.group,
             speculation: new.speculation,
+            report: SpeculationReport::default(),
             scored: 0,
             phase: Phase::Waiting,
         }
@@ -208,6 +213,7 @@ impl Request {
             logprobs: Vec::new(),
             prompt_logprobs: Vec::new(),
             finish: Some(finish),
+            speculation: Some(Box::new(self.report)),
         }
     }
 }

@@ -22,11 +22,14 @@ mod slots;
 mod table;
 
 pub(crate) use running::Running;
+pub(crate) use table::ById;
 
 use crate::config::{InvalidConfig, SchedulerConfig};
+use crate::costs::StepCosts;
 use crate::counters::Counters;
 use crate::policy::{DraftPolicy, FixedDrafts};
 use crate::request::{Delivery, Finish, NewRequest, Order, Phase, Rejection, Request, RequestId};
+use crate::times::StepTimes;
 use groups::Groups;
 use paceline_cache::{CacheConfig, CacheUse, Caches};
 use saves::Ending;
@@ -39,6 +42,9 @@ pub struct Scheduler {
     config: SchedulerConfig,
     caches: Caches,
     policy: Box<dyn DraftPolicy>,
+    costs: StepCosts,
+    /// The step collected last.
+    last_step: StepTimes,
     requests: Table,
     waiting: BTreeMap<Order, RequestId>,
     running: BTreeMap<Order, RequestId>,
@@ -78,6 +84,8 @@ impl Scheduler {
         Self {
             caches,
             policy,
+            costs: StepCosts::default(),
+            last_step: StepTimes::default(),
             requests: Table::default(),
             waiting: BTreeMap::new(),
             running: BTreeMap::new(),
@@ -206,6 +214,16 @@ impl Scheduler {
     /// Totals since the start.
     pub fn counters(&self) -> Counters {
         self.counters
+    }
+
+    /// What the step collected last ran and took.
+    pub fn last_step(&self) -> &StepTimes {
+        &self.last_step
+    }
+
+    /// What steps cost, as measured.
+    pub fn costs(&self) -> &StepCosts {
+        &self.costs
     }
 
     /// How full the caches are.

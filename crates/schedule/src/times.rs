@@ -1,6 +1,6 @@
 //! What a step ran and how long it took.
 
-use paceline_types::{StepOutput, StepPlan, Work};
+use paceline_types::{PlanRow, RowOutput, StepOutput, StepPlan, Work};
 
 /// A step that is done, in numbers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -37,11 +37,11 @@ impl StepTimes {
         };
         for (row, done) in plan.rows.iter().zip(&output.rows) {
             match &row.work {
-                Work::Prefill { tokens, .. } => times.prompt_tokens += tokens.len(),
+                Work::Prefill { .. } => times.prompt_tokens += tokens_run(row, done),
                 Work::Verify { .. } if done.tokens.is_empty() => continue,
                 Work::Verify { .. } => {
                     times.decodes += 1;
-                    times.decode_tokens += 1 + done.drafted;
+                    times.decode_tokens += tokens_run(row, done);
                     times.drafted += done.drafted;
                     times.accepted += (done.tokens.len() - 1).min(done.drafted);
                 }
@@ -65,5 +65,14 @@ impl StepTimes {
     /// Whether it ran decodes and nothing else.
     pub fn decode_only(&self) -> bool {
         self.prompt_tokens == 0 && self.decodes > 0
+    }
+}
+
+/// Tokens that a row ran, which may be fewer than planned.
+pub(crate) fn tokens_run(row: &PlanRow, done: &RowOutput) -> usize {
+    match &row.work {
+        Work::Prefill { tokens, .. } => tokens.len(),
+        Work::Verify { .. } if done.tokens.is_empty() => 0,
+        Work::Verify { .. } => 1 + done.drafted,
     }
 }

@@ -2,9 +2,10 @@
 
 use super::saves::Ending;
 use super::{Running, Scheduler};
+use crate::costs::Gain;
 use crate::policy::RowDrafts;
 use crate::request::{Delivery, Finish, Request, RequestId};
-use crate::times::StepTimes;
+use crate::times::{StepTimes, tokens_run};
 use paceline_types::{PlanRow, RowEnd, RowOutput, StepOutput, StepPlan, TokenLogprobs, Work};
 
 impl Scheduler {
@@ -27,26 +28,31 @@ impl Scheduler {
             output.rows.len()
         );
         let times = StepTimes::of(plan, &output);
+        let gain = self.costs.gain(&times);
+        self.last_step = times;
         let mut deliveries = self.take_deliveries();
         for (row, output) in plan.rows.iter().zip(output.rows) {
             if let Some(id) = self.slots.owner(row.slot, row.generation) {
+                check_output(id, row, &output);
+                if let Work::Verify { drafts } = row.work {
+                    self.count_drafts(id, drafts, &output, gain);
+                }
                 deliveries.extend(self.collect_row(id, row, output));
             } else {
                 // The request left its slot while the row was in flight.
                 self.counters.wasted_rows += 1;
-                self.counters.wasted_tokens += row.work.tokens() as u64;
+                self.counters.wasted_tokens += tokens_run(row, &output) as u64;
             }
         }
+        self.counters
+            .count_step(&times, gain.map_or(0.0, |gain| gain.total(&times)));
+        self.costs.observe(&times);
         self.policy.observe_step(&times);
         deliveries
     }
 
     fn collect_row(&mut self, id: RequestId, row: &PlanRow, mut output: RowOutput) -> Option<Delivery> {
-        check_output(id, row, &output);
         let prompt_computed = matches!(row.work, Work::Prefill { last: true, .. });
-        if let Work::Verify { drafts } = row.work {
-            self.count_drafts(id, drafts, &output);
-        }
         let end = output.end;
         let mut delivery = self.with_running(id, |scheduler, request, running| {
             let computed = match &row.work {
@@ -82,6 +88,7 @@ impl Scheduler {
                 tokens: output.tokens,
                 logprobs: output.logprobs,
                 finish: None,
+                speculation: None,
             }
         });
         if prompt_computed && let Some(group) = self.request(id).group {
@@ -94,6 +101,7 @@ impl Scheduler {
                 RowEnd::StopToken => Finish::Stop,
                 RowEnd::Length => Finish::Length,
             });
+            delivery.speculation = Some(Box::new(self.request(id).report));
             self.remove(id, Ending::Done);
         }
         let empty =
@@ -116,17 +124,18 @@ impl Scheduler {
         }
     }
 
-    fn count_drafts(&mut self, id: RequestId, planned: usize, output: &RowOutput) {
-        let accepted = (output.tokens.len() - 1).min(output.drafted);
-        self.counters.drafts_verified += output.drafted as u64;
-        self.counters.drafts_accepted += accepted as u64;
-        self.counters.wasted_tokens += (output.drafted - accepted) as u64;
+    fn count_drafts(&mut self, id: RequestId, planned: usize, output: &RowOutput, gain: Option<Gain>) {
+        let (tokens, drafted) = (output.tokens.len(), output.drafted);
+        let accepted = (tokens - 1).min(drafted);
         let drafts = RowDrafts {
             planned,
-            drafted: output.drafted,
+            drafted,
             accepted,
             source: output.source,
         };
+        self.counters.count_drafts(&drafts);
+        let gained = gain.map_or(0.0, |gain| gain.share(&self.last_step, drafted, accepted));
+        self.request_mut(id).report.add(tokens, drafted, accepted, gained);
         self.policy.observe_row(id, &drafts);
     }
 }

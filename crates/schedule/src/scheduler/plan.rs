@@ -63,7 +63,7 @@ impl Scheduler {
         // Everyone who runs gets a token; drafts share the rest, with prompts if there are any.
         let share = if prefills.is_empty() { 1 } else { 2 };
         let mut spare = (draft.tokens.min(draft.samples) - in_order.len()) / share;
-        self.policy.begin_step(decodes.len());
+        self.policy.begin_step(decodes.len(), &self.costs);
         for id in decodes {
             self.plan_decode(id, &mut spare, draft);
         }

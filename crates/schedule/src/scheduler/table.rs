@@ -5,10 +5,12 @@ use crate::request::{Request, RequestId};
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 
-pub(super) type Table = HashMap<RequestId, Box<Request>, BuildHasherDefault<Spread>>;
+pub(crate) type ById<T> = HashMap<RequestId, T, BuildHasherDefault<Spread>>;
+
+pub(super) type Table = ById<Box<Request>>;
 
 #[derive(Default)]
-pub(super) struct Spread(u64);
+pub(crate) struct Spread(u64);
 
 impl Hasher for Spread {
     fn write(&mut self, bytes: &[u8]) {

@@ -3,6 +3,17 @@
 use super::rng::Rng;
 use paceline_schedule::{RecurrentConfig, SchedulerConfig};
 
+/// How many drafts rows have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Policy {
+    /// As many as there may be.
+    Fixed,
+    /// Any number.
+    Any,
+    /// As many as pay.
+    Controlled,
+}
+
 /// A case: the engine's configuration and the ways of its callers.
 #[derive(Clone, Debug)]
 pub struct Scenario {
@@ -10,8 +21,7 @@ pub struct Scenario {
     pub steps: u64,
     pub config: SchedulerConfig,
     pub depth: usize,
-    /// Every row has as many drafts as there may be; if not, any number.
-    pub fixed_drafts: bool,
+    pub policy: Policy,
     /// Percent of turns with an arrival.
     pub arrivals: usize,
     /// Percent of turns in which somebody is cancelled, or stopped by the host.
@@ -60,7 +70,7 @@ impl Scenario {
                 prefix_caching: rng.chance(75),
             },
             depth: rng.within(1, 4),
-            fixed_drafts: rng.chance(50),
+            policy: rng.pick(&[Policy::Fixed, Policy::Fixed, Policy::Any, Policy::Controlled]),
             arrivals: rng.pick(&[5, 20, 50, 90]),
             cancels: rng.pick(&[0, 1, 5]),
             stops: rng.pick(&[0, 1, 5]),
@@ -81,7 +91,7 @@ impl Scenario {
             steps: 0,
             config,
             depth,
-            fixed_drafts: true,
+            policy: Policy::Fixed,
             arrivals: 0,
             cancels: 0,
             stops: 0,

@@ -3,11 +3,11 @@
 
 use super::device::{Device, Scripts, VirtualClock};
 use super::rng::Rng;
-use super::scenario::Scenario;
+use super::scenario::{Policy, Scenario};
 use super::text::{Limits, Script, VOCABULARY};
 use paceline_schedule::{
-    Choice, Delivery, DraftPolicy, Finish, GroupId, NewRequest, Pipeline, Rejection, RequestId, RequestView,
-    Scheduler, StepRecord, Stepped,
+    Choice, Delivery, DepthControl, DraftPolicy, Finish, FixedDrafts, GroupId, NewRequest, Pipeline,
+    Rejection, RequestId, RequestView, Scheduler, StepRecord, Stepped,
 };
 use paceline_types::{Propose, SamplingParams, TokenId};
 use std::collections::BTreeMap;
@@ -78,11 +78,12 @@ impl World {
         let (clock, scripts) = (VirtualClock::default(), Scripts::default());
         let (config, depth, seed) = (&scenario.config, scenario.depth, scenario.seed);
         let device = Device::new(config, depth, clock.clone(), scripts.clone(), seed ^ 0xde);
-        let scheduler = if scenario.fixed_drafts {
-            Scheduler::new(config.clone())
-        } else {
-            Scheduler::with_policy(config.clone(), Box::new(AnyDrafts))
+        let policy: Box<dyn DraftPolicy> = match scenario.policy {
+            Policy::Fixed => Box::new(FixedDrafts::any(config.drafts)),
+            Policy::Any => Box::new(AnyDrafts),
+            Policy::Controlled => Box::new(DepthControl::new()),
         };
+        let scheduler = Scheduler::with_policy(config.clone(), policy);
         let pipeline = Pipeline::new(scheduler, device, clock.clone(), depth);
         Self {
             pipeline,
@@ -367,6 +368,7 @@ impl World {
             );
             caller.scored += 1;
         }
+        assert_eq!(delivery.finish.is_some(), delivery.speculation.is_some());
         if let Some(finish) = delivery.finish {
             self.check_finish(name, finish);
         }

@@ -1,0 +1,259 @@
+//! Depth control: as many drafts as pay, none included.
+//!
+//! Per request and source it keeps the chance of each draft of a chain ([`acceptance`]); what steps cost is measured
+//! ([`StepCosts`]); each step's threshold is where expected tokens per time are greatest ([`board`]); and what was
+//! given up is tried again ([`probe`]). The threshold of a step is found from the requests of the step planned before
+//! it, so that each request is looked at once per step.
+
+mod acceptance;
+mod board;
+mod probe;
+
+use crate::costs::StepCosts;
+use crate::policy::{Choice, DraftPolicy, RequestView, RowDrafts, Stage};
+use crate::request::RequestId;
+use crate::scheduler::ById;
+use crate::times::StepTimes;
+use acceptance::Chain;
+use board::{Board, Verdict};
+use paceline_types::{DraftSource, MAX_DRAFTS, Propose};
+use probe::{Budget, Probe};
+
+/// Steps after which plain decoding is measured again.
+const REFRESH: u64 = 1024;
+/// Steps between looks at what a newcomer can expect.
+const LOOK: u64 = 16;
+/// Of so many requests, one tries the neural drafter even if it does not pay for others.
+const SCOUTS: u64 = 64;
+/// How fast the chance that a look-up finds something follows.
+const FOLLOW: f32 = 1.0 / 16.0;
+
+/// Chooses each request's depth so that tokens per time are greatest, and so that speculation never costs.
+pub struct DepthControl {
+    /// What is expected of a request that has not tried: by source.
+    everyone: [Chain; 2],
+    requests: ById<Box<Record>>,
+    board: Board,
+    verdict: Verdict,
+    /// For requests that are not on the board yet.
+    newcomer: Verdict,
+    looked: Option<u64>,
+    /// Nothing is verified in this step, to learn what plain decoding takes.
+    plain: bool,
+    refreshed: u64,
+    budget: Budget,
+    /// Passes of the neural drafter asked for in the step being planned.
+    passes: usize,
+    steps: u64,
+}
+
+/// What is known of a request.
+struct Record {
+    chains: [Chain; 2],
+    probes: [Probe; 2],
+    /// The chance that a look-up finds something.
+    found: f32,
+    /// Drafts from its text were asked for.
+    looks_up: bool,
+    /// The neural drafter has not seen its prompt: what it drafts says nothing about other requests.
+    blind: bool,
+}
+
+impl Record {
+    fn new(id: RequestId, everyone: &[Chain; 2]) -> Self {
+        Self {
+            chains: everyone.each_ref().map(Chain::expecting),
+            probes: [Probe::new(id); 2],
+            found: 0.5,
+            looks_up: false,
+            blind: false,
+        }
+    }
+}
+
+const NGRAM: usize = 0;
+const NEURAL: usize = 1;
+
+fn index(source: DraftSource) -> usize {
+    match source {
+        DraftSource::Ngram => NGRAM,
+        DraftSource::Neural => NEURAL,
+    }
+}
+
+impl Default for DepthControl {
+    fn default() -> Self {
+        Self {
+            everyone: [Chain::untried(), Chain::untried()],
+            requests: ById::default(),
+            board: Board::new(),
+            verdict: Verdict::HOPEFUL,
+            newcomer: Verdict::HOPEFUL,
+            looked: None,
+            plain: true,
+            refreshed: 0,
+            budget: Budget::default(),
+            passes: 0,
+            steps: 0,
+        }
+    }
+}
+
+impl DepthControl {
+    /// A policy that knows nothing yet.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// What a request could expect that is like those before it.
+    fn look(&mut self, costs: &StepCosts, rows: usize) {
+        let mut board = Board::new();
+        board.add_row();
+        board.add_ngram(0.5, self.everyone[NGRAM].reach(MAX_DRAFTS));
+        board.add_neural(0.5, self.everyone[NEURAL].reach(MAX_DRAFTS));
+        self.newcomer = board.decide(costs, rows);
+        self.looked = Some(self.steps);
+    }
+
+    /// A piece of a prompt: whether the neural drafter is to see it.
+    fn choose_prompt(&mut self, request: &RequestView) -> Choice {
+        let sees = self.newcomer.passes > 0 || is_scout(request.id);
+        let record = self.record(request.id);
+        record.blind |= !sees;
+        Choice {
+            verify: 0,
+            propose: Propose {
+                ngram: 0,
+                neural: if sees { request.most.neural } else { 0 },
+            },
+        }
+    }
+
+    fn record(&mut self, id: RequestId) -> &mut Record {
+        let everyone = &self.everyone;
+        self.requests
+            .entry(id)
+            .or_insert_with(|| Box::new(Record::new(id, everyone)))
+    }
+
+    fn choose_drafts(&mut self, request: &RequestView, verdict: Verdict) -> Choice {
+        let (id, most, steps_on) = (request.id, request.most, request.stage == Stage::Decode);
+        let everyone = &self.everyone;
+        let record = self
+            .requests
+            .entry(id)
+            .or_insert_with(|| Box::new(Record::new(id, everyone)));
+        let [ngram, neural] = &record.chains;
+        let caps = [most.ngram, most.neural];
+        self.board.add_row();
+        let mut depths = [
+            verdict.depth(ngram.reach(caps[NGRAM])),
+            verdict.depth(neural.reach(caps[NEURAL])).min(verdict.passes),
+        ];
+        let expected = |source: usize| -> f32 { record.chains[source].reach(depths[source]).sum() };
+        let mut found = record.found;
+        if expected(NEURAL) > expected(NGRAM) {
+            // Found drafts would take the place of better ones.
+            depths[NGRAM] = 0;
+            found = 0.0;
+        }
+        self.board.add_ngram(found, ngram.reach(caps[NGRAM]));
+        self.board.add_neural(1.0 - found, neural.reach(caps[NEURAL]));
+        if !steps_on && depths[NEURAL] == 0 && is_scout(id) {
+            record.probes[NEURAL].start(0);
+        }
+        let worth = depths[NGRAM].max(depths[NEURAL]);
+        for source in [NGRAM, NEURAL] {
+            let depth = (depths[source], caps[source]);
+            let who = (id, source == NEURAL);
+            let (depth, begins) = record.probes[source].plan(who, depth, &mut self.budget);
+            if begins {
+                record.chains[source].doubt(depths[source]);
+            }
+            depths[source] = depth;
+        }
+        record.looks_up = depths[NGRAM] > 0;
+        record.blind |= !steps_on && depths[NEURAL] == 0;
+        self.passes = self.passes.max(depths[NEURAL]);
+        let trying = record.probes.iter().any(Probe::trying);
+        Choice {
+            verify: match (self.plain, trying) {
+                (true, _) => 0,
+                (false, true) => request.ready,
+                (false, false) => request.ready.min(worth),
+            },
+            propose: Propose {
+                ngram: depths[NGRAM],
+                neural: depths[NEURAL],
+            },
+        }
+    }
+}
+
+impl DraftPolicy for DepthControl {
+    fn begin_step(&mut self, decodes: usize, costs: &StepCosts) {
+        self.steps += 1;
+        let before = self.verdict;
+        self.plain = decodes > 0 && !costs.knows(decodes);
+        if self.plain || decodes == 0 {
+            // Drafts are made all the same, so that the drafter misses nothing.
+            self.verdict = self.newcomer;
+            self.board.clear();
+            return;
+        }
+        if self.looked.is_none_or(|last| self.steps - last >= LOOK) {
+            self.look(costs, decodes);
+        }
+        self.verdict = if self.board.rows() == 0 {
+            self.newcomer
+        } else {
+            self.board.decide(costs, decodes)
+        };
+        self.board.clear();
+        let asked = std::mem::take(&mut self.passes);
+        let passes = (self.verdict.passes, asked.saturating_sub(before.passes));
+        self.budget.begin_step(costs, decodes, passes);
+        let unmeasured = costs.age(decodes).min(self.steps - self.refreshed);
+        if self.verdict.levels > 0 && unmeasured > REFRESH {
+            self.refreshed = self.steps;
+            self.plain = true;
+        }
+    }
+
+    fn choose(&mut self, request: &RequestView) -> Choice {
+        match request.stage {
+            Stage::Prompt => self.choose_prompt(request),
+            Stage::PromptEnd => self.choose_drafts(request, self.newcomer),
+            Stage::Decode => self.choose_drafts(request, self.verdict),
+        }
+    }
+
+    fn observe_row(&mut self, id: RequestId, drafts: &RowDrafts) {
+        let Some(record) = self.requests.get_mut(&id).filter(|_| drafts.planned > 0) else {
+            return;
+        };
+        if record.looks_up {
+            let found = drafts.source == Some(DraftSource::Ngram);
+            record.found += FOLLOW * (f32::from(u8::from(found)) - record.found);
+        }
+        let Some(source) = drafts.source.filter(|_| drafts.drafted > 0).map(index) else {
+            return;
+        };
+        let teaches = source == NGRAM || !record.blind;
+        let everyone = Some(&mut self.everyone[source]).filter(|_| teaches);
+        record.chains[source].observe(drafts.drafted, drafts.accepted, everyone);
+        record.probes[source].observe(drafts.drafted);
+    }
+
+    fn observe_step(&mut self, times: &StepTimes) {
+        self.budget.earn(times.device_ns);
+    }
+
+    fn forget(&mut self, id: RequestId) {
+        self.requests.remove(&id);
+    }
+}
+
+fn is_scout(id: RequestId) -> bool {
+    id.0.is_multiple_of(SCOUTS)
+}
