@@ -1,5 +1,6 @@
 //! What a generation yields.
 
+use paceline_schedule::SpeculationReport;
 use paceline_types::{FinishReason, TokenId, TokenLogprobs};
 use std::time::Duration;
 
@@ -47,4 +48,6 @@ pub struct Usage {
     pub first_token: Duration,
     /// From the request's arrival to its end.
     pub total: Duration,
+    /// What drafts did for it.
+    pub speculation: SpeculationReport,
 }

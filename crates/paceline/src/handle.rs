@@ -3,7 +3,7 @@
 use crate::event::Event;
 use crate::request::{Bounds, Request};
 use crate::service::Job;
-use crate::{MemoryPlan, RequestError, Stats, trace};
+use crate::{MemoryPlan, RequestError, Speculation, Stats, trace};
 use async_channel::Receiver;
 use futures_core::Stream;
 use paceline_schedule::StepRecord;
@@ -101,6 +101,11 @@ impl Handle {
     /// The memory the engine took.
     pub fn memory(&self) -> &MemoryPlan {
         &self.memory
+    }
+
+    /// Who drafts, and how much.
+    pub fn speculation(&self) -> &Speculation {
+        &self.bounds.speculation
     }
 
     /// Longest sequence, prompt included.

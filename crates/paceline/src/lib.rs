@@ -23,7 +23,7 @@ pub use error::{RequestError, StartError};
 pub use event::{Event, Usage};
 pub use handle::{Generation, Handle};
 pub use memory_plan::MemoryPlan;
-pub use paceline_schedule::{Counters, PipelineTotals, StepRecord};
+pub use paceline_schedule::{Counters, PipelineTotals, SpeculationReport, StepRecord};
 pub use request::{Request, RequestSpeculation};
 pub use speculation::{DrafterShape, NeuralDrafter, Speculation, SpeculationConfig, SpeculationMethod};
 pub use stats::Stats;

@@ -5,8 +5,8 @@ use crate::handle::Shared;
 use crate::request::{Bounds, Request};
 use async_channel::{Sender, TrySendError};
 use paceline_schedule::{
-    Clock, Delivery, Finish, GroupId, NewRequest, Pipeline, RequestId, RunnerFault, StepRecord, StepRunner,
-    Stepped,
+    Clock, Delivery, Finish, GroupId, NewRequest, Pipeline, RequestId, RunnerFault, SpeculationReport,
+    StepRecord, StepRunner, Stepped,
 };
 use paceline_types::{FinishReason, Propose, TokenId};
 use std::collections::{HashMap, VecDeque};
@@ -216,17 +216,18 @@ impl<R: StepRunner, C: Clock> Service<R, C> {
         self.catch_up();
     }
 
-    fn deliver(&mut self, delivery: Delivery) {
+    fn deliver(&mut self, mut delivery: Delivery) {
         let id = delivery.id;
         let Some(client) = self.clients.get_mut(&id) else {
             return;
         };
         let finish = delivery.finish;
+        let report = delivery.speculation.take();
         client.take(delivery);
         if let Some(finish) = finish
             && let Some(mut client) = self.clients.remove(&id)
         {
-            client.finish(finish);
+            client.finish(finish, report.map(|report| *report).unwrap_or_default());
             self.leave(client);
         }
     }
@@ -317,7 +318,7 @@ impl Client {
         });
     }
 
-    fn finish(&mut self, finish: Finish) {
+    fn finish(&mut self, finish: Finish, speculation: SpeculationReport) {
         let reason = match finish {
             Finish::Stop => FinishReason::Stop,
             Finish::Length => FinishReason::Length,
@@ -330,6 +331,7 @@ impl Client {
             completion_tokens: self.tokens,
             first_token: self.first_token.unwrap_or(total),
             total,
+            speculation,
         };
         self.backlog.push_back(Event::Finished {
             choice: self.choice,

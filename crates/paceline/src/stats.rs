@@ -40,6 +40,45 @@ impl Stats {
     }
 }
 
+impl Stats {
+    /// What drafts did, if there were any.
+    fn write_speculation(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (p, c) = (&self.pipeline, &self.counters);
+        if c.drafts_verified == 0 {
+            return Ok(());
+        }
+        let percent = |part: u64, whole: u64| 100.0 * part as f64 / whole.max(1) as f64;
+        writeln!(
+            f,
+            "\n  drafts         {} verified, {} accepted ({:.0} %): n-gram {} of {}, neural {} of {}",
+            c.drafts_verified,
+            c.drafts_accepted,
+            percent(c.drafts_accepted, c.drafts_verified),
+            c.ngram.accepted,
+            c.ngram.drafted,
+            c.neural.accepted,
+            c.neural.drafted
+        )?;
+        let places = c.drafted_by_position.iter().zip(&c.accepted_by_position);
+        let places = places.take_while(|(drafted, _)| **drafted > 0);
+        let rates: Vec<String> = places
+            .map(|(drafted, accepted)| format!("{:.0}", percent(*accepted, *drafted)))
+            .collect();
+        writeln!(f, "  by place       {} %", rates.join(" / "))?;
+        writeln!(
+            f,
+            "  drafting       {:.1} µs per step, {} passes",
+            c.draft_ns as f64 / p.steps.max(1) as f64 / 1000.0,
+            c.draft_passes
+        )?;
+        write!(
+            f,
+            "  gained         {:.1} ms of device time against plain decoding, as estimated",
+            c.gained_ns as f64 / 1e6
+        )
+    }
+}
+
 impl fmt::Display for Stats {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (p, c) = (&self.pipeline, &self.counters);
@@ -89,6 +128,7 @@ impl fmt::Display for Stats {
             f,
             "  wasted         {} rows, {} tokens",
             c.wasted_rows, c.wasted_tokens
-        )
+        )?;
+        self.write_speculation(f)
     }
 }

@@ -23,6 +23,14 @@ pub(crate) fn chrome(records: &[StepRecord]) -> String {
             end: record.device.1,
         };
         events.push(span(&format!("step {}", record.step), DEVICE, device, record));
+        if record.draft_ns > 0 {
+            // A step ends with the drafts for the next one.
+            let draft = Span {
+                begin: device.end.saturating_sub(record.draft_ns).max(device.begin),
+                end: device.end,
+            };
+            events.push(span("draft", DEVICE, draft, record));
+        }
         if let Some(bubble) = record.bubble_ns.filter(|ns| *ns > 0) {
             let idle = Span {
                 begin: record.device.0.saturating_sub(bubble),
@@ -42,6 +50,14 @@ fn span(name: &str, track: u32, span: Span, record: &StepRecord) -> Value {
         "tid": track,
         "ts": span.begin as f64 / 1000.0,
         "dur": span.end.saturating_sub(span.begin) as f64 / 1000.0,
-        "args": {"step": record.step, "rows": record.rows, "tokens": record.tokens, "in_flight": record.in_flight},
+        "args": {
+            "step": record.step,
+            "rows": record.rows,
+            "tokens": record.tokens,
+            "in_flight": record.in_flight,
+            "drafted": record.drafted,
+            "accepted": record.accepted,
+            "draft_ns": record.draft_ns,
+        },
     })
 }
