@@ -55,4 +55,14 @@ pub enum TextError {
     /// The chat template failed on the conversation.
     #[error("cannot render the chat template: {0}")]
     Render(String),
+    /// No format of tool calls or of reasoning has this name.
+    #[error("unknown {what} parser {name:?} (known: {choices})")]
+    UnknownFormat {
+        /// What the format is of.
+        what: &'static str,
+        /// The name that was given.
+        name: String,
+        /// The names there are.
+        choices: String,
+    },
 }
