@@ -1,34 +1,50 @@
 //! What the scheduler costs the host per decode step, by running requests and by context length.
 //!
-//! `cargo run --release -p paceline-schedule --example scheduler_cost`. Under an instruction counter, give one pair
+//! `cargo run --release -p paceline-schedule --example scheduler_cost`. With drafts, depth control chooses how many of
+//! seven at most, of which four are accepted now and then. Under an instruction counter, give one pair
 //! of numbers, running requests and context length, to run that case alone.
 
-use paceline_schedule::{NewRequest, RecurrentConfig, RequestId, Scheduler, SchedulerConfig};
-use paceline_types::{RowOutput, SamplingParams, StepOutput, StepPlan, Work};
+use paceline_schedule::{
+    DepthControl, DraftPolicy, FixedDrafts, NewRequest, RecurrentConfig, RequestId, Scheduler,
+    SchedulerConfig,
+};
+use paceline_types::{DraftSource, RowOutput, SamplingParams, StepOutput, StepPlan, Work};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 const STEPS: u32 = 2_000;
 const BLOCK_SIZE: usize = 16;
 
-fn scheduler(running: usize, context: usize, recurrent: bool) -> Scheduler {
-    let max_length = context + 2 * STEPS as usize;
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Plain,
+    Recurrent,
+    Drafts,
+}
+
+fn scheduler(running: usize, context: usize, kind: Kind) -> Scheduler {
+    let max_length = context + 10 * STEPS as usize;
     let blocks = max_length.div_ceil(BLOCK_SIZE);
-    let mut scheduler = Scheduler::new(SchedulerConfig {
+    let config = SchedulerConfig {
         slots: running,
         max_batched_tokens: 8192,
-        max_samples: 1024,
+        max_samples: 8192,
         block_size: BLOCK_SIZE,
         num_blocks: blocks * (running + 1),
         blocks_per_request: blocks,
         max_waiting: running,
-        drafts: 0,
-        recurrent: recurrent.then_some(RecurrentConfig {
+        drafts: if kind == Kind::Drafts { 7 } else { 0 },
+        recurrent: (kind == Kind::Recurrent).then_some(RecurrentConfig {
             snapshots: 4 * running,
             interval: 4096,
         }),
         prefix_caching: true,
-    });
+    };
+    let policy: Box<dyn DraftPolicy> = match kind {
+        Kind::Drafts => Box::new(DepthControl::new()),
+        Kind::Plain | Kind::Recurrent => Box::new(FixedDrafts::any(0)),
+    };
+    let mut scheduler = Scheduler::with_policy(config, policy);
     for id in 0..running as u64 {
         let prompt: Vec<u32> = (0..context as u32).map(|i| i ^ id as u32).collect();
         let new = NewRequest {
@@ -48,25 +64,34 @@ fn scheduler(running: usize, context: usize, recurrent: bool) -> Scheduler {
     scheduler
 }
 
-/// Every row does what it can.
+/// Every row does what it can; of its drafts, up to four are accepted.
 fn output(plan: &StepPlan) -> StepOutput {
-    let row = |row: &paceline_types::PlanRow| RowOutput {
-        tokens: match row.work {
-            Work::Prefill { last: false, .. } => Vec::new(),
-            _ => vec![7],
-        },
-        snapshot_written: row.snapshot.is_some(),
-        ..RowOutput::default()
+    let row = |row: &paceline_types::PlanRow| {
+        let (tokens, drafted) = match row.work {
+            Work::Prefill { last, .. } => (usize::from(last), 0),
+            Work::Verify { drafts } => (1 + drafts.min((plan.step % 5) as usize), drafts),
+        };
+        RowOutput {
+            tokens: vec![7; tokens],
+            drafted,
+            source: (drafted > 0).then_some(DraftSource::Neural),
+            snapshot_written: row.snapshot.is_some(),
+            ..RowOutput::default()
+        }
     };
+    // As on a machine that reads its weights once per step.
+    let device_ns = 5_000_000 + 20_000 * plan.tokens() as u64;
     StepOutput {
         step: plan.step,
         rows: plan.rows.iter().map(row).collect(),
-        ..StepOutput::default()
+        device_ns: (0, device_ns),
+        draft_ns: 100_000,
+        draft_passes: 1,
     }
 }
 
-fn measure(running: usize, context: usize, recurrent: bool) -> (Duration, Duration) {
-    let mut scheduler = scheduler(running, context, recurrent);
+fn measure(running: usize, context: usize, kind: Kind) -> (Duration, Duration) {
+    let mut scheduler = scheduler(running, context, kind);
     let decodes = |plan: &StepPlan| {
         plan.rows
             .iter()
@@ -100,11 +125,12 @@ fn main() {
         [running, context] => vec![(running, context)],
         _ => vec![(1, 100), (64, 100), (256, 100), (256, 4_000)],
     };
-    println!("running  context  recurrent       plan    collect");
+    println!("running  context  kind            plan    collect");
     for (running, context) in cases {
-        for recurrent in [false, true] {
-            let (plan, collect) = measure(running, context, recurrent);
-            println!("{running:7}  {context:7}  {recurrent:9}  {plan:>9.2?}  {collect:>9.2?}");
+        for kind in [Kind::Plain, Kind::Recurrent, Kind::Drafts] {
+            let (plan, collect) = measure(running, context, kind);
+            let kind = format!("{kind:?}");
+            println!("{running:7}  {context:7}  {kind:9}  {plan:>9.2?}  {collect:>9.2?}");
         }
     }
 }

@@ -53,8 +53,8 @@ struct Record {
     probes: [Probe; 2],
     /// The chance that a look-up finds something.
     found: f32,
-    /// Drafts from its text were asked for.
-    looks_up: bool,
+    /// What its rows in flight may find.
+    asked: Asked,
     /// The neural drafter has not seen its prompt: what it drafts says nothing about other requests.
     blind: bool,
 }
@@ -65,9 +65,35 @@ impl Record {
             chains: everyone.each_ref().map(Chain::expecting),
             probes: [Probe::new(id); 2],
             found: 0.5,
-            looks_up: false,
+            asked: Asked::default(),
             blind: false,
         }
+    }
+}
+
+/// The sources that were asked for drafts, for the newest row to come and for those in flight.
+#[derive(Clone, Copy, Debug, Default)]
+struct Asked {
+    next: [bool; 2],
+    /// By source: a bit per row, the newest lowest.
+    rows: [u32; 2],
+    len: u32,
+}
+
+impl Asked {
+    /// A row is planned that verifies drafts, or none, with others wanted behind it.
+    fn plan(&mut self, verifies: bool, depths: [usize; 2]) {
+        for (source, depth) in depths.into_iter().enumerate() {
+            self.rows[source] = self.rows[source] << 1 | u32::from(self.next[source] && verifies);
+            self.next[source] = depth > 0;
+        }
+        self.len += 1;
+    }
+
+    /// The oldest row is done: the sources that might have had drafts for it.
+    fn done(&mut self) -> [bool; 2] {
+        self.len = self.len.saturating_sub(1);
+        self.rows.map(|row| row >> self.len & 1 == 1)
     }
 }
 
@@ -172,16 +198,24 @@ impl DepthControl {
             }
             depths[source] = depth;
         }
-        record.looks_up = depths[NGRAM] > 0;
-        record.blind |= !steps_on && depths[NEURAL] == 0;
         self.passes = self.passes.max(depths[NEURAL]);
         let trying = record.probes.iter().any(Probe::trying);
+        let verify = match (self.plain, trying) {
+            (true, _) => 0,
+            (false, true) => request.ready,
+            (false, false) => request.ready.min(worth),
+        };
+        if !steps_on {
+            // A new start: nothing is in flight that it will hear of.
+            record.asked = Asked::default();
+            record.blind |= depths[NEURAL] == 0;
+        }
+        record.asked.plan(verify > 0, depths);
+        if !steps_on {
+            record.asked.len = 0;
+        }
         Choice {
-            verify: match (self.plain, trying) {
-                (true, _) => 0,
-                (false, true) => request.ready,
-                (false, false) => request.ready.min(worth),
-            },
+            verify,
             propose: Propose {
                 ngram: depths[NGRAM],
                 neural: depths[NEURAL],
@@ -229,20 +263,28 @@ impl DraftPolicy for DepthControl {
     }
 
     fn observe_row(&mut self, id: RequestId, drafts: &RowDrafts) {
-        let Some(record) = self.requests.get_mut(&id).filter(|_| drafts.planned > 0) else {
+        let Some(record) = self.requests.get_mut(&id) else {
             return;
         };
-        if record.looks_up {
+        let asked = record.asked.done();
+        if drafts.planned == 0 {
+            return;
+        }
+        if asked[NGRAM] {
             let found = drafts.source == Some(DraftSource::Ngram);
             record.found += FOLLOW * (f32::from(u8::from(found)) - record.found);
         }
-        let Some(source) = drafts.source.filter(|_| drafts.drafted > 0).map(index) else {
-            return;
+        let source = drafts.source.filter(|_| drafts.drafted > 0).map(index);
+        let (source, drafted) = match source {
+            Some(source) => (source, drafts.drafted),
+            // A look-up that found nothing was free. A drafter that ran for nothing was not.
+            None if asked[NEURAL] => (NEURAL, 1),
+            None => return,
         };
         let teaches = source == NGRAM || !record.blind;
         let everyone = Some(&mut self.everyone[source]).filter(|_| teaches);
-        record.chains[source].observe(drafts.drafted, drafts.accepted, everyone);
-        record.probes[source].observe(drafts.drafted);
+        record.chains[source].observe(drafted, drafts.accepted, everyone);
+        record.probes[source].observe(drafted);
     }
 
     fn observe_step(&mut self, times: &StepTimes) {

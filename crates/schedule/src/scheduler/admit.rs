@@ -84,7 +84,7 @@ impl Scheduler {
             return false;
         }
         let headroom = if headroom == Headroom::Leave {
-            self.running.len()
+            self.headroom()
         } else {
             0
         };
@@ -140,6 +140,17 @@ impl Scheduler {
         self.waiting.remove(&order);
         self.running.insert(order, id);
         true
+    }
+
+    /// Pages for the next one of everybody who runs. Who has it already, for drafts, needs no other.
+    fn headroom(&self) -> usize {
+        let without = |id: &&RequestId| {
+            let running = self.request(**id).running();
+            running.is_some_and(|running| {
+                running.blocks.len() <= running.bounds.high.div_ceil(self.config.block_size)
+            })
+        };
+        self.running.values().filter(without).count()
     }
 
     /// Adds pages to a running request, pushing out those behind it in order, last first, while there are not

@@ -109,6 +109,20 @@ fn an_expensive_drafter_is_left_alone() {
     assert_eq!(matches_best(law, true, 0.98), 0);
 }
 
+#[test]
+fn a_drafter_that_runs_for_nothing_is_left_alone() {
+    // Its drafts end before they begin, which looks like a look-up that finds nothing but costs a pass.
+    let law = Law {
+        silent: true,
+        pass: |_| 2e6,
+        ..PLAIN
+    };
+    let plain = World::new(law, fixed(0, 0), 1).run(STEPS).rate();
+    let ratio = controlled(law, STEPS, 1).rate() / plain;
+    println!("{ratio:.4}");
+    assert!(ratio > 0.98, "{ratio}");
+}
+
 /// Somebody who knows when a text repeats itself.
 struct Seer;
 

@@ -32,6 +32,8 @@ pub struct Law {
     /// Tokens that each generates.
     pub length: usize,
     pub drafts: usize,
+    /// The neural drafter runs and drafts nothing.
+    pub silent: bool,
     /// Measured times are off by up to 30 %, and one in a hundred by a factor of five.
     pub noisy: bool,
 }
@@ -45,6 +47,7 @@ pub const PLAIN: Law = Law {
     rows: |_| 1,
     length: 3_000,
     drafts: 8,
+    silent: false,
     noisy: true,
 };
 
@@ -256,7 +259,7 @@ impl World {
         let found = self.happens((self.law.found)(Self::spot(slot)));
         (slot.drafts, slot.source) = if propose.ngram > 0 && found {
             (propose.ngram, Some(DraftSource::Ngram))
-        } else if propose.neural > 0 {
+        } else if propose.neural > 0 && !self.law.silent {
             (propose.neural, Some(DraftSource::Neural))
         } else {
             (0, None)
