@@ -1,6 +1,7 @@
 //! The `paceline` command line: flags become a validated configuration, one command runs, one exit code is given.
 
 mod commands;
+mod drafts;
 mod engine;
 mod env;
 mod flags;

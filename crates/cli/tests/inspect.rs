@@ -182,10 +182,13 @@ fn the_state_of_a_request_does_not_grow_with_the_drafts_it_verifies() {
     // more column of the window.
     let state = 36 * 4 * (32 * 128 * 128 + 3 * 8192);
     let draft = 36 * 4 * (8256 + 8192);
-    for (drafts, ring, rings) in [
-        (0, 0, 0),
-        (3, 7_105_536, 113_688_576),
-        (7, 16_579_584, 265_273_344),
+    // If the head drafts, every token has keys and values of 2 x 256 for it, and every page a hidden state of 2048.
+    let (plain, pages) = (51_543_801_856_u64, 65_536);
+    let with_head = plain + pages * 4 * (16 * 2 * 2 * 256 + 2048);
+    for (drafts, ring, rings, kv) in [
+        (0, 0, 0, plain),
+        (3, 7_105_536, 113_688_576, with_head),
+        (7, 16_579_584, 265_273_344, with_head),
     ] {
         let plan = plan(&model, drafts);
         assert_eq!(plan["state_per_request"], state);
@@ -196,7 +199,8 @@ fn the_state_of_a_request_does_not_grow_with_the_drafts_it_verifies() {
             (&ring.into(), &rings.into())
         );
         assert_eq!(plan["weights"], 162_649_725_440_u64);
-        assert_eq!(plan["kv"], 55_838_769_152_u64);
+        assert_eq!(plan["kv"], kv);
+        assert_eq!(plan["ngram_index"] != 0, drafts > 0);
         assert_eq!(plan["snapshots"], 15_174_991_872_u64);
         assert_eq!(plan["full_length_requests"], 16);
     }

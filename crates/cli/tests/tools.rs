@@ -28,6 +28,10 @@ fn help_shows_an_example_for_every_command() {
             &["bench", "pipeline", "--help"],
             "paceline bench pipeline --depth",
         ),
+        (
+            &["bench", "speculation", "--help"],
+            "paceline bench speculation --workload",
+        ),
         (&["completions", "--help"], "paceline completions bash"),
     ] {
         let help = succeed(command);
@@ -43,6 +47,7 @@ fn help_shows_an_example_for_every_command() {
         "Prompt:",
         "Output:",
         "Engine:",
+        "Speculation (",
         "Continue a prompt",
     ] {
         assert!(help.contains(part), "`{part}` is not in:\n{help}");
@@ -195,6 +200,8 @@ fn bench_throughput_serves_all_requests_in_either_loop() {
 fn bench_pipeline_tells_the_idle_share_at_each_depth() {
     let report = bench(&[
         "pipeline",
+        "--speculation",
+        "off",
         "--batch-size",
         "1,2",
         "--input-len",

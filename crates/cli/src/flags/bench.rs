@@ -3,7 +3,7 @@
 use super::engine::{EngineFlags, ModelFlags};
 use super::numbers::{self, parsed};
 use super::speculation::SpeculationFlags;
-use clap::{Args, Subcommand};
+use clap::{Args, Subcommand, ValueEnum};
 use std::path::PathBuf;
 
 const BENCH: &str = "\
@@ -11,6 +11,7 @@ Examples:
   paceline bench latency
   paceline bench throughput --requests 64 --rate 4
   paceline bench pipeline --json > pipeline.json
+  paceline bench speculation --workload stories --batch-size 1,8
   paceline bench ops --quick";
 
 /// Measure a model or this machine.
@@ -20,6 +21,7 @@ pub(crate) enum BenchCommand {
     Latency(Box<BenchLatencyFlags>),
     Throughput(Box<BenchThroughputFlags>),
     Pipeline(Box<BenchPipelineFlags>),
+    Speculation(Box<BenchSpeculationFlags>),
     Ops(BenchOpsFlags),
 }
 
@@ -30,6 +32,7 @@ impl BenchCommand {
             Self::Latency(flags) => Some(&flags.engine.speculation),
             Self::Throughput(flags) => Some(&flags.engine.speculation),
             Self::Pipeline(flags) => Some(&flags.engine.speculation),
+            Self::Speculation(flags) => Some(&flags.engine.speculation),
             Self::Ops(_) => None,
         }
     }
@@ -145,6 +148,86 @@ pub(crate) struct BenchPipelineFlags {
     pub(crate) json: bool,
     #[command(flatten)]
     pub(crate) engine: EngineFlags,
+}
+
+const SPECULATION: &str = "\
+Examples:
+  paceline bench speculation
+  paceline bench speculation --workload stories --speculation mtp --draft-tokens 3 --no-depth-control
+  paceline bench speculation --model model.gguf --prompts HumanEval.jsonl --requests 16 --batch-size 1";
+
+/// Measure what speculation gains: the same requests with and without it, in turns.
+///
+/// An engine that drafts and one that does not live in one process and take turns, so that what else the machine
+/// does falls on both. The gain is the median over the repetitions of time without drafts over time with them.
+/// Texts must be the same; a difference is an error.
+#[derive(Debug, Args)]
+#[command(after_help = SPECULATION)]
+pub(crate) struct BenchSpeculationFlags {
+    #[command(flatten)]
+    pub(crate) model: ModelFlags,
+    /// What to generate, separated by commas [default: stories,again,random, or file if --prompts is given].
+    #[arg(long, value_name = "W,..", value_delimiter = ',')]
+    workload: Vec<Workload>,
+    /// JSON lines with a field `prompt`, for the workload `file`.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) prompts: Option<PathBuf>,
+    /// Requests of a workload, or the first so many of the file.
+    #[arg(long, value_name = "N", default_value = "32", value_parser = parsed(numbers::at_least_one))]
+    pub(crate) requests: usize,
+    /// Requests at a time, separated by commas.
+    #[arg(long, value_name = "N,..", value_delimiter = ',', default_value = "1,8", value_parser = parsed(numbers::at_least_one))]
+    pub(crate) batch_size: Vec<usize>,
+    /// Most tokens to generate for a request.
+    #[arg(long, value_name = "N", default_value = "128", value_parser = parsed(numbers::at_least_one))]
+    pub(crate) output_len: usize,
+    /// Measured runs of each engine.
+    #[arg(long, value_name = "N", default_value = "5", value_parser = parsed(numbers::at_least_one))]
+    pub(crate) repeats: usize,
+    /// Steps in flight, 1 to 4.
+    #[arg(long, value_name = "N", default_value = "2", value_parser = parsed(numbers::pipeline_depth))]
+    pub(crate) pipeline_depth: usize,
+    /// Print one JSON object.
+    #[arg(long)]
+    pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) engine: EngineFlags,
+}
+
+/// What `bench speculation` generates.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Workload {
+    /// Beginnings of stories, continued greedily.
+    Stories,
+    /// Chats in which a story was told, greedily, and is asked for again.
+    Again,
+    /// Random tokens, continued at random, so that drafts are of no use.
+    Random,
+    /// The prompts of a file, continued greedily.
+    File,
+}
+
+impl Workload {
+    /// Its name.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Stories => "stories",
+            Self::Again => "again",
+            Self::Random => "random",
+            Self::File => "file",
+        }
+    }
+}
+
+impl BenchSpeculationFlags {
+    /// What to measure.
+    pub(crate) fn workloads(&self) -> Vec<Workload> {
+        match (self.workload.as_slice(), &self.prompts) {
+            ([], Some(_)) => vec![Workload::File],
+            ([], None) => vec![Workload::Stories, Workload::Again, Workload::Random],
+            (given, _) => given.to_vec(),
+        }
+    }
 }
 
 const OPS: &str = "\

@@ -9,7 +9,8 @@ mod tools;
 mod vllm;
 
 pub(crate) use bench::{
-    BenchCommand, BenchLatencyFlags, BenchOpsFlags, BenchPipelineFlags, BenchThroughputFlags,
+    BenchCommand, BenchLatencyFlags, BenchOpsFlags, BenchPipelineFlags, BenchSpeculationFlags,
+    BenchThroughputFlags, Workload,
 };
 pub(crate) use engine::{EngineFlags, ModelFlags};
 pub(crate) use generate::GenerateFlags;

@@ -6,7 +6,7 @@ use crate::model::LoadedModel;
 use crate::streams::Streams;
 use crate::ui::Ui;
 use anyhow::{Result, anyhow};
-use paceline::{Event, Handle, Request, Usage};
+use paceline::{Event, Handle, Request, SpeculationMethod, Usage};
 use paceline_device::Recorder;
 use paceline_models::Decoder;
 use paceline_types::{SamplingParams, TokenId};
@@ -37,7 +37,19 @@ impl Subject {
 
     /// Starts an engine with this many steps in flight.
     pub(super) fn start(&self, depth: usize, demand: Demand, ui: Ui) -> Result<Handle> {
+        self.start_with(self.options.clone(), depth, demand, ui)
+    }
+
+    /// The same without drafts.
+    pub(super) fn start_without_drafts(&self, depth: usize, demand: Demand, ui: Ui) -> Result<Handle> {
         let mut options = self.options.clone();
+        options.config.speculation.method = SpeculationMethod::Off;
+        options.draft_model = None;
+        options.warnings.clear();
+        self.start_with(options, depth, demand, ui)
+    }
+
+    fn start_with(&self, mut options: EngineOptions, depth: usize, demand: Demand, ui: Ui) -> Result<Handle> {
         options.config.pipeline_depth = depth;
         // What is measured is what was asked for, not what usually makes sense.
         options.max_num_seqs = options.max_num_seqs.or(Some(demand.sequences));

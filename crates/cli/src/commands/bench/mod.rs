@@ -4,6 +4,7 @@ mod latency;
 mod load;
 mod ops;
 mod pipeline;
+mod speculation;
 mod throughput;
 
 use crate::flags::BenchCommand;
@@ -24,6 +25,7 @@ pub(crate) fn run(command: &BenchCommand, ui: Ui) -> Result<()> {
         BenchCommand::Latency(flags) => latency::run(flags, ui),
         BenchCommand::Throughput(flags) => throughput::run(flags, ui),
         BenchCommand::Pipeline(flags) => pipeline::run(flags, ui),
+        BenchCommand::Speculation(flags) => speculation::run(flags, ui),
         BenchCommand::Ops(flags) => ops::run(flags, ui),
     }
 }

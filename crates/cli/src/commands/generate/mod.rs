@@ -11,6 +11,7 @@ pub(crate) use prompts::PromptSource;
 pub(crate) use settings::Settings;
 
 use crate::Ending;
+use crate::drafts::stats_lines;
 use crate::engine::{self, EngineOptions};
 use crate::interrupt::Interrupt;
 use crate::model::{LoadedModel, ModelSource};
@@ -91,7 +92,11 @@ fn finish(
     }
     let stats = engine::settled_stats(handle, ended);
     if config.stats {
-        ui.note(format_args!("memory\n{}\nengine\n{stats}", handle.memory()));
+        let drafts = stats_lines(handle.speculation(), &stats.counters);
+        ui.note(format_args!(
+            "memory\n{}\nengine\n{stats}\n{drafts}",
+            handle.memory()
+        ));
     }
     match trace {
         Some(trace) => trace.write(&handle.trace()),

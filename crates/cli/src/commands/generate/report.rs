@@ -1,6 +1,7 @@
 //! What is said about a generation when it is over.
 
 use super::prompts::Job;
+use crate::drafts::DraftFigures;
 use paceline::Usage;
 use paceline_text::Tokenizer;
 use paceline_types::{FinishReason, TokenId, TokenLogprobs};
@@ -36,6 +37,7 @@ pub(super) struct JsonReport {
     #[serde(skip_serializing_if = "Option::is_none")]
     prompt_logprobs: Option<Vec<Option<JsonTokenLogprobs>>>,
     seed: u64,
+    speculation: DraftFigures,
     timing: JsonTiming,
 }
 
@@ -82,6 +84,7 @@ impl Report<'_> {
                 .map(|_| named(tokenizer, self.tokens, self.logprobs)),
             prompt_logprobs: prompt,
             seed: params.seed,
+            speculation: DraftFigures::from(&self.usage.speculation),
             timing: JsonTiming {
                 load_ms: milliseconds(self.load_time),
                 ttft_ms: milliseconds(self.usage.first_token),
@@ -128,8 +131,11 @@ impl Report<'_> {
         } else {
             "greedy".to_owned()
         };
+        let drafts = DraftFigures::from(&self.usage.speculation);
+        let per_step = drafts.mean_acceptance_length.filter(|_| drafts.drafted > 0);
+        let per_step = per_step.map_or_else(String::new, |length| format!(", {length:.2} tokens per step"));
         format!(
-            "[{} prompt + {} generated tokens, {:.1} tok/s, first token after {:.0} ms, load {:.0} ms, {choice}, \
+            "[{} prompt + {} generated tokens, {:.1} tok/s{per_step}, first token after {:.0} ms, load {:.0} ms, {choice}, \
              {ended}]",
             self.job.tokens.len(),
             self.tokens.len(),

@@ -1,0 +1,140 @@
+//! The figures of `bench speculation`.
+
+use super::super::Results;
+use super::super::load::percentile;
+use crate::drafts::{DraftCounts, DraftFigures, share, short_list};
+use crate::flags::Workload;
+use crate::format::Table;
+use paceline::{Stats, Usage};
+use serde::Serialize;
+use std::io::{self, Write};
+
+#[derive(Serialize)]
+pub(super) struct Measurements {
+    pub(super) model: String,
+    pub(super) threads: usize,
+    pub(super) pipeline_depth: usize,
+    /// Who drafts.
+    pub(super) speculation: String,
+    pub(super) output_len: usize,
+    pub(super) repeats: usize,
+    pub(super) cases: Vec<Row>,
+}
+
+#[derive(Serialize)]
+pub(super) struct Row {
+    workload: &'static str,
+    batch_size: usize,
+    /// Medians over the repetitions.
+    off_tok_s: f64,
+    on_tok_s: f64,
+    /// Median over the repetitions of time without drafts over time with them.
+    gain: f64,
+    /// Of each repetition.
+    gains: Vec<f64>,
+    /// Of the drafts, how many were accepted.
+    acceptance: f64,
+    /// Of the steps of requests that had drafts, in how many the first, second, … was accepted.
+    acceptance_by_position: Vec<f64>,
+    /// Of the device's time, how much went into drafts.
+    draft_time_share: f64,
+    /// Per step of the engine.
+    draft_us_per_step: f64,
+    device_us_per_step: f64,
+    /// The requests' own reports, summed over the repetitions.
+    drafts: DraftFigures,
+    /// The engine's counters over the repetitions.
+    counts: DraftCounts,
+}
+
+/// What the repetitions gave, without drafts and with them.
+#[derive(Default)]
+pub(super) struct Runs {
+    /// Tokens per second.
+    pub(super) off_tok_s: Vec<f64>,
+    pub(super) on_tok_s: Vec<f64>,
+    /// Time without drafts over time with them.
+    pub(super) gains: Vec<f64>,
+    /// What requests took that were drafted for.
+    pub(super) usages: Vec<Usage>,
+}
+
+impl Row {
+    /// From all repetitions, and the drafting engine's numbers before and after them.
+    pub(super) fn new(
+        (workload, batch_size): (Workload, usize),
+        mut runs: Runs,
+        (before, after): (&Stats, &Stats),
+    ) -> Self {
+        let mut drafts = DraftFigures::default();
+        for usage in &runs.usages {
+            drafts.add(&usage.speculation);
+        }
+        let counts = DraftCounts::between(&before.counters, &after.counters);
+        let steps = after.pipeline.steps - before.pipeline.steps;
+        let device = after.pipeline.device_ns - before.pipeline.device_ns;
+        Self {
+            workload: workload.name(),
+            batch_size,
+            off_tok_s: percentile(&mut runs.off_tok_s, 0.5),
+            on_tok_s: percentile(&mut runs.on_tok_s, 0.5),
+            gain: percentile(&mut runs.gains.clone(), 0.5),
+            gains: runs.gains,
+            acceptance: share(counts.accepted, counts.drafted),
+            acceptance_by_position: counts.by_position(),
+            draft_time_share: share(counts.draft_ns, device),
+            draft_us_per_step: share(counts.draft_ns, steps) / 1e3,
+            device_us_per_step: share(device, steps) / 1e3,
+            drafts,
+            counts,
+        }
+    }
+}
+
+impl Results for Measurements {
+    fn write(&self, mut out: &mut dyn Write) -> io::Result<()> {
+        let Self {
+            model,
+            threads,
+            pipeline_depth,
+            speculation,
+            output_len,
+            repeats,
+            cases,
+        } = self;
+        writeln!(
+            out,
+            "{model}, threads {threads}, pipeline depth {pipeline_depth}\n\
+             speculation: {speculation}\n\
+             up to {output_len} tokens per request; medians of {repeats} repetitions of each engine, in turns\n"
+        )?;
+        let columns = [
+            "workload",
+            "batch",
+            "off tok/s",
+            "on tok/s",
+            "gain",
+            "drafted",
+            "accepted",
+            "by position",
+            "tokens/step",
+            "draft time",
+        ];
+        let mut table = Table::new(&columns);
+        for row in cases {
+            table.row(vec![
+                row.workload.to_owned(),
+                row.batch_size.to_string(),
+                format!("{:.1}", row.off_tok_s),
+                format!("{:.1}", row.on_tok_s),
+                format!("{:.3}×", row.gain),
+                row.counts.drafted.to_string(),
+                format!("{:.1} %", 100.0 * row.acceptance),
+                short_list(&row.acceptance_by_position),
+                format!("{:.2}", row.drafts.mean_acceptance_length.unwrap_or(1.0)),
+                format!("{:.1} %", 100.0 * row.draft_time_share),
+            ]);
+        }
+        table.write(&mut out)
+    }
+}
