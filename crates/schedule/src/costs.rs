@@ -11,6 +11,7 @@ use curve::{Curve, Point};
 
 /// Sizes have a place each up to 8 and four per doubling from there.
 const PLACES: usize = 64;
+const OCTAVE: usize = 4;
 /// Measurements that the first estimate of a size is the median of.
 const FIRST: usize = 5;
 /// Measurements before an estimate is used at all.
@@ -253,11 +254,13 @@ impl StepCosts {
         self.hopeful.at(tokens)
     }
 
-    /// Whether the time of a step of so many tokens has been measured, or of smaller and larger ones.
+    /// Whether enough is known of a step of so many tokens: it or one within a factor of two has been measured, or
+    /// smaller and larger ones have.
     pub fn knows(&self, tokens: usize) -> bool {
         let at = place(tokens);
+        let (low, high) = (at.saturating_sub(OCTAVE), (at + OCTAVE).min(PLACES - 1));
         let known = |places: &[Estimate]| places.iter().any(Estimate::known);
-        self.steps[at].known() || (known(&self.steps[..at]) && known(&self.steps[at..]))
+        known(&self.steps[low..=high]) || (known(&self.steps[..at]) && known(&self.steps[at..]))
     }
 
     /// Steps measured since one of so many tokens was.
@@ -386,14 +389,19 @@ mod tests {
         for _ in 0..2000 {
             costs.observe(&step(1, 5000));
         }
-        assert!(!costs.knows(4), "much has changed");
+        assert!(
+            costs.time(4.0) > 4000.0 && costs.curve.0.len() == 1,
+            "much has changed"
+        );
     }
 
     #[test]
     fn a_size_is_known_when_it_or_its_neighbours_are() {
         let costs = measured(&[(4, 1000), (16, 1200)], 2);
-        assert!(costs.knows(4) && costs.knows(9) && costs.knows(16));
-        assert!(!costs.knows(3) && !costs.knows(64) && !StepCosts::default().knows(1));
+        assert!(costs.knows(2) && costs.knows(4) && costs.knows(9) && costs.knows(31));
+        assert!(!costs.knows(64) && !StepCosts::default().knows(1));
+        let costs = measured(&[(32, 1000)], 2);
+        assert!(!costs.knows(8) && !costs.knows(80));
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use paceline_types::MAX_DRAFTS;
 
-/// Trials that an expectation from elsewhere counts for.
+/// Trials that an expectation counts for at least. What others have tried counts for an eighth.
 const EXPECTED: f32 = 2.0;
 /// Trials after which older ones fade.
 const MEMORY: f32 = 32.0;
@@ -42,7 +42,7 @@ impl Chain {
     pub(super) fn expecting(others: &Self) -> Self {
         Self {
             chance: others.chance,
-            trials: [EXPECTED; MAX_DRAFTS],
+            trials: others.trials.map(|trials| (trials / 8.0).max(EXPECTED)),
             luck: 1.0,
             lessons: LESSONS,
         }

@@ -68,6 +68,18 @@ fn a_drafter_that_is_right_once_is_asked_for_one_draft() {
 }
 
 #[test]
+fn short_requests_that_come_and_go_gain_as_much() {
+    // Most steps run somebody's prompt, and sizes that were never measured plainly come up all the time.
+    let law = Law {
+        chance: |_, _, _| 0.75,
+        rows: |_| 8,
+        length: 100,
+        ..PLAIN
+    };
+    assert!(matches_best(law, true, 0.92) >= 3);
+}
+
+#[test]
 fn useless_drafters_cost_next_to_nothing() {
     let useless: Law = Law {
         found: |_| 0.5,
