@@ -45,6 +45,15 @@ impl Scheduler {
                         .saturating_sub(1)
                         .div_ceil(self.config.block_size);
                     assert!(state.blocks.len() >= needed, "request {} lacks pages", id.0);
+                    let drafts = match state.proposed.most() {
+                        most if most > 0 && !state.prefilling() => state.bounds.high + most,
+                        _ => 0,
+                    };
+                    assert!(
+                        state.blocks.len() * self.config.block_size >= drafts,
+                        "request {} lacks pages for drafts",
+                        id.0
+                    );
                     assert!(
                         state.blocks.len() <= self.config.blocks_per_request,
                         "request {} is too wide",
