@@ -1,7 +1,7 @@
 //! The check that every part of the scheduler tells the same story.
 
-use super::Scheduler;
-use crate::request::Phase;
+use super::{Running, Scheduler};
+use crate::request::{Phase, RequestId};
 
 impl Scheduler {
     /// Panics unless queues, slots, pages, states and requests agree. Linear in all of them: for tests, and for
@@ -39,26 +39,7 @@ impl Scheduler {
                         "request {} is not in its slot",
                         id.0
                     );
-                    let needed = state
-                        .bounds
-                        .low
-                        .saturating_sub(1)
-                        .div_ceil(self.config.block_size);
-                    assert!(state.blocks.len() >= needed, "request {} lacks pages", id.0);
-                    let drafts = match state.proposed.most() {
-                        most if most > 0 && !state.prefilling() => state.bounds.high + most,
-                        _ => 0,
-                    };
-                    assert!(
-                        state.blocks.len() * self.config.block_size >= drafts,
-                        "request {} lacks pages for drafts",
-                        id.0
-                    );
-                    assert!(
-                        state.blocks.len() <= self.config.blocks_per_request,
-                        "request {} is too wide",
-                        id.0
-                    );
+                    self.check_pages(*id, state);
                 }
             }
         }
@@ -84,5 +65,24 @@ impl Scheduler {
             .filter(|request| request.deadline.is_some())
             .count();
         assert!(with_deadline == self.deadlines.len(), "deadlines are lost");
+    }
+
+    /// Panics unless a request has the pages of its tokens, and of the drafts that are made for it.
+    fn check_pages(&self, id: RequestId, running: &Running) {
+        let (held, size) = (running.blocks.len(), self.config.block_size);
+        let run = running.bounds.low.saturating_sub(1);
+        assert!(held * size >= run, "request {} lacks pages", id.0);
+        let drafts = running.proposed.most();
+        let drafting = drafts > 0 && !running.prefilling();
+        assert!(
+            !drafting || held * size >= running.bounds.high + drafts,
+            "request {} lacks pages for drafts",
+            id.0
+        );
+        assert!(
+            held <= self.config.blocks_per_request,
+            "request {} is too wide",
+            id.0
+        );
     }
 }
