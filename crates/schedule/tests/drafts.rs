@@ -100,19 +100,19 @@ fn drafts_keep_to_the_limit_of_their_request_and_to_its_length() {
     let mut scheduler = Scheduler::new(config(100));
     let limits = [Propose::NONE, Propose { ngram: 2, neural: 0 }, both(15)];
     for (id, speculation) in limits.into_iter().enumerate() {
-        let new = request(id as u64, 8, 24);
+        let new = request(id as u64, 8, 16);
         scheduler.add(NewRequest { speculation, ..new }).expect("it fits");
     }
     let prompts = step(&mut scheduler, 0);
     let proposed: Vec<Propose> = prompts.rows.iter().map(|row| row.propose).collect();
     assert_eq!(
         proposed,
-        [Propose::NONE, Propose { ngram: 2, neural: 0 }, both(7)]
+        [Propose::NONE, Propose { ngram: 2, neural: 0 }, both(6)]
     );
     let decodes = step(&mut scheduler, 0);
-    assert_eq!(verified(&decodes), [0, 2, 7]);
-    // The last may be 17 tokens long with this row, and then there is room for six drafts and the token behind them.
-    assert_eq!(decodes.rows[2].propose, both(6));
+    assert_eq!(verified(&decodes), [0, 2, 6]);
+    // Of sixteen tokens nine are known; with none accepted it is ten, with room for five drafts and the one behind them.
+    assert_eq!(decodes.rows[2].propose, both(5));
 }
 
 #[test]

@@ -1,5 +1,7 @@
 //! Requests through scheduler, pipeline and CPU device, with any drafter: what tests of identity are made of.
 
+#![allow(dead_code, reason = "every test of this folder uses a part of it")]
+
 pub mod scripted;
 
 use paceline_device_cpu::{Cpu, CpuOptions, Instructions};

@@ -39,7 +39,7 @@ impl Scheduler {
                         "request {} is not in its slot",
                         id.0
                     );
-                    self.check_pages(*id, state);
+                    self.check_pages(*id, state, request.max_length);
                 }
             }
         }
@@ -68,14 +68,14 @@ impl Scheduler {
     }
 
     /// Panics unless a request has the pages of its tokens, and of the drafts that are made for it.
-    fn check_pages(&self, id: RequestId, running: &Running) {
+    fn check_pages(&self, id: RequestId, running: &Running, max_length: usize) {
         let (held, size) = (running.blocks.len(), self.config.block_size);
         let run = running.bounds.low.saturating_sub(1);
         assert!(held * size >= run, "request {} lacks pages", id.0);
         let drafts = running.proposed.most();
         let drafting = drafts > 0 && !running.prefilling();
         assert!(
-            !drafting || held * size >= running.bounds.high + drafts,
+            !drafting || held * size >= (running.bounds.high + drafts).min(max_length),
             "request {} lacks pages for drafts",
             id.0
         );

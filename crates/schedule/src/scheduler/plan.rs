@@ -80,24 +80,26 @@ impl Scheduler {
         if high >= request.max_length {
             return;
         }
-        // Drafts that leave room for the token behind them, and for the one behind the next row.
+        // Drafts that leave room for the token behind them.
         let room = request.max_length - high - 1;
         let ready = running.proposed.most().min(room).min(*spare);
-        let limit = cut(request.speculation, both(self.config.drafts));
+        // Behind the row there is room for as many as if it accepted none; the device cuts them when it has.
+        let behind = (request.max_length - running.bounds.low).saturating_sub(2);
+        let limit = cut(cut(request.speculation, both(self.config.drafts)), both(behind));
+        let max_length = request.max_length;
         let choice = self.policy.choose(&RequestView {
             id,
             stage: Stage::Decode,
             known: request.known(),
             upper_bound: high,
             ready,
-            most: cut(limit, both(room.saturating_sub(1))),
+            most: limit,
         });
-        let verify = choice.verify.min(ready);
-        let behind = room.saturating_sub(1 + verify);
         let mut pages = Pages {
             known: high,
-            verify,
-            propose: cut(choice.propose, cut(limit, both(behind))),
+            verify: choice.verify.min(ready),
+            propose: cut(choice.propose, limit),
+            most: max_length,
         };
         if !self.secure(id, &mut pages, draft) {
             return;
@@ -224,6 +226,7 @@ impl Scheduler {
             known: running.target,
             verify: 0,
             propose,
+            most: request.max_length,
         };
         let (size, held) = (self.config.block_size, running.blocks.len());
         let wanted = pages.missing(size, held);
@@ -261,6 +264,8 @@ struct Pages {
     verify: usize,
     /// Drafts made behind it. A drafter runs them, at the positions that the next row will run them at.
     propose: Propose,
+    /// Tokens that the request can have at all.
+    most: usize,
 }
 
 impl Pages {
@@ -275,11 +280,15 @@ impl Pages {
             0 => 0,
             most => 1 + most,
         };
-        (self.run() + behind).div_ceil(block_size).saturating_sub(held)
+        let tokens = (self.run() + behind).min(self.most);
+        tokens.div_ceil(block_size).saturating_sub(held)
     }
 
     /// As much of the proposal as the pages held have room for.
     fn that_fits(&self, block_size: usize, held: usize) -> Propose {
+        if held * block_size >= self.most {
+            return self.propose;
+        }
         let room = (held * block_size).saturating_sub(self.run() + 1);
         cut(self.propose, both(room))
     }

@@ -315,13 +315,11 @@ impl Device {
         if slot.finished || !slot.decoding {
             return;
         }
-        if propose.most() > 0 {
-            let last = slot.known - 1 + propose.most() - 1;
-            assert!(
-                last < slot.admission.max_length,
-                "drafts behind the greatest length"
-            );
-            for position in slot.known - 1..=last {
+        // A draft that leaves no room for the token behind it is not made.
+        let room = slot.admission.max_length - slot.known - 1;
+        let most = propose.most().min(room);
+        if most > 0 {
+            for position in slot.known - 1..slot.known - 1 + most {
                 assert!(
                     slot.table[position / size].is_some(),
                     "no page for a draft at {position}"
@@ -333,7 +331,7 @@ impl Device {
             (propose.neural, DraftSource::Neural),
         ] {
             if slot.drafts == 0 && self.rng.chance(70) {
-                slot.drafts = self.rng.within(0, most);
+                slot.drafts = self.rng.within(0, most.min(room));
                 slot.source = (slot.drafts > 0).then_some(source);
             }
         }
