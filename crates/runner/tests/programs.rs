@@ -158,12 +158,11 @@ fn head(
     model: &mut Decoder<Recorder>,
     checkpoint: &Checkpoint,
 ) -> Box<dyn Proposer<Recorder>> {
-    let head: Box<dyn paceline_models::DraftHead<Recorder>> = match model.mtp.take() {
-        Some(own) => Box::new(own),
-        None => {
-            let files = random_eagle3(checkpoint, None, 1);
-            Box::new(Eagle3::load(recorder, &files, model, None, &|_| {}).expect("the head fits"))
-        }
+    let head: Box<dyn paceline_models::DraftHead<Recorder>> = if let Some(own) = model.mtp.take() {
+        Box::new(own)
+    } else {
+        let files = random_eagle3(checkpoint, None, 1);
+        Box::new(Eagle3::load(recorder, &files, model, None, &|_| {}).expect("the head fits"))
     };
     Box::new(HeadProposer::new((recorder, model), head, &CONFIG).expect("nothing is allocated"))
 }
