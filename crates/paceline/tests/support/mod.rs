@@ -2,7 +2,7 @@
 
 #![allow(dead_code, reason = "every test of this folder uses a part of it")]
 
-pub mod scripted;
+pub(crate) mod scripted;
 
 use paceline_device_cpu::{Cpu, CpuOptions, Instructions};
 use paceline_models::{Decoder, Eagle3};
@@ -27,7 +27,7 @@ const TURNS: usize = 20_000;
 
 /// Who drafts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Drafter {
+pub(crate) enum Drafter {
     Off,
     Ngram,
     /// The model's own head, if it has one, else nobody.
@@ -46,26 +46,26 @@ pub enum Drafter {
 
 /// A way to run requests.
 #[derive(Clone, Debug)]
-pub struct Setup {
-    pub model: &'static str,
-    pub drafter: Drafter,
+pub(crate) struct Setup {
+    pub(crate) model: &'static str,
+    pub(crate) drafter: Drafter,
     /// Most drafts per row.
-    pub drafts: usize,
-    pub depth_control: bool,
-    pub depth: usize,
-    pub batch: usize,
-    pub budget: usize,
-    pub block_size: usize,
-    pub threads: usize,
-    pub caching: bool,
+    pub(crate) drafts: usize,
+    pub(crate) depth_control: bool,
+    pub(crate) depth: usize,
+    pub(crate) batch: usize,
+    pub(crate) budget: usize,
+    pub(crate) block_size: usize,
+    pub(crate) threads: usize,
+    pub(crate) caching: bool,
     /// Pages beyond what the longest request needs, or plenty.
-    pub spare_blocks: Option<usize>,
-    pub snapshots: usize,
+    pub(crate) spare_blocks: Option<usize>,
+    pub(crate) snapshots: usize,
 }
 
 impl Setup {
     /// One request at a time, one step in flight, no drafts, no cache.
-    pub fn plain(model: &'static str) -> Self {
+    pub(crate) fn plain(model: &'static str) -> Self {
         Self {
             model,
             drafter: Drafter::Off,
@@ -85,22 +85,22 @@ impl Setup {
 
 /// A request.
 #[derive(Clone, Debug)]
-pub struct Asked {
-    pub prompt: Vec<TokenId>,
-    pub params: SamplingParams,
-    pub priority: i32,
+pub(crate) struct Asked {
+    pub(crate) prompt: Vec<TokenId>,
+    pub(crate) params: SamplingParams,
+    pub(crate) priority: i32,
     /// Turn of the loop it arrives at.
-    pub arrives: usize,
+    pub(crate) arrives: usize,
     /// Turns after its arrival that it is cancelled at.
-    pub cancelled: Option<usize>,
+    pub(crate) cancelled: Option<usize>,
     /// A member of a group with this name.
-    pub group: Option<u64>,
+    pub(crate) group: Option<u64>,
     /// Takes no drafts, whoever drafts for the others.
-    pub undrafted: bool,
+    pub(crate) undrafted: bool,
 }
 
 impl Asked {
-    pub fn new(prompt: Vec<TokenId>, params: SamplingParams) -> Self {
+    pub(crate) fn new(prompt: Vec<TokenId>, params: SamplingParams) -> Self {
         Self {
             prompt,
             params,
@@ -115,17 +115,17 @@ impl Asked {
 
 /// How a request ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Ending {
+pub(crate) enum Ending {
     Finished,
     Cancelled,
 }
 
 /// What a request gave.
 #[derive(Clone, Debug)]
-pub struct Given {
-    pub tokens: Vec<TokenId>,
-    pub logprobs: Vec<TokenLogprobs>,
-    pub ending: Ending,
+pub(crate) struct Given {
+    pub(crate) tokens: Vec<TokenId>,
+    pub(crate) logprobs: Vec<TokenLogprobs>,
+    pub(crate) ending: Ending,
 }
 
 impl Given {
@@ -138,7 +138,7 @@ impl Given {
     }
 
     /// Every log-probability of the first tokens by its bits.
-    pub fn bits(&self, tokens: usize) -> Vec<u32> {
+    pub(crate) fn bits(&self, tokens: usize) -> Vec<u32> {
         let rows = self.logprobs.iter().take(tokens);
         rows.flat_map(|row| {
             let top = row
@@ -153,7 +153,7 @@ impl Given {
     }
 
     /// What is wrong with it, if it should be what `alone` gave, or a beginning of it for a cancelled request.
-    pub fn differs_from(&self, alone: &Self) -> Option<String> {
+    pub(crate) fn differs_from(&self, alone: &Self) -> Option<String> {
         let length = self.tokens.len();
         let complete = self.ending != Ending::Finished || length == alone.tokens.len();
         let beginning = length <= alone.tokens.len() && self.tokens == alone.tokens[..length];
@@ -169,15 +169,15 @@ impl Given {
 }
 
 /// What a run did.
-pub struct Outcome {
-    pub given: Vec<Given>,
-    pub counters: Counters,
-    pub totals: PipelineTotals,
+pub(crate) struct Outcome {
+    pub(crate) given: Vec<Given>,
+    pub(crate) counters: Counters,
+    pub(crate) totals: PipelineTotals,
 }
 
 /// Checkpoints and solo runs, shared by many runs.
 #[derive(Default)]
-pub struct Bench {
+pub(crate) struct Bench {
     checkpoints: RefCell<HashMap<String, Rc<Checkpoint>>>,
     solo: RefCell<HashMap<String, Rc<Given>>>,
 }
@@ -193,7 +193,7 @@ impl Bench {
     }
 
     /// Runs requests together.
-    pub fn run(&self, setup: &Setup, requests: &[Asked]) -> Outcome {
+    pub(crate) fn run(&self, setup: &Setup, requests: &[Asked]) -> Outcome {
         let texts = match setup.drafter {
             Drafter::Scripted(_) => self.texts(setup.model, requests),
             _ => Texts::new(),
@@ -219,7 +219,7 @@ impl Bench {
     }
 
     /// What a request gives alone in a plain loop.
-    pub fn alone(&self, model: &'static str, request: &Asked) -> Rc<Given> {
+    pub(crate) fn alone(&self, model: &'static str, request: &Asked) -> Rc<Given> {
         let key = format!("{model} {:?} {:?}", request.prompt, request.params);
         if let Some(known) = self.solo.borrow().get(&key) {
             return Rc::clone(known);

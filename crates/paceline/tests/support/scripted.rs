@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 /// How drafts are made from the text that is to come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Script {
+pub(crate) enum Script {
     /// Always what the model will choose.
     Right,
     /// Never.
@@ -21,7 +21,7 @@ pub enum Script {
 }
 
 impl Script {
-    pub const ALL: [Self; 4] = [Self::Right, Self::Wrong, Self::Random, Self::Alternating];
+    pub(crate) const ALL: [Self; 4] = [Self::Right, Self::Wrong, Self::Random, Self::Alternating];
 
     /// Up to `most` drafts for the positions from `length` on.
     fn drafts(self, text: &[TokenId], length: usize, most: usize) -> impl Iterator<Item = i32> {
@@ -45,16 +45,16 @@ impl Script {
 }
 
 /// Whole texts, prompts included, by the seed of the request and the length of its prompt.
-pub type Texts = HashMap<(u64, usize), Vec<TokenId>>;
+pub(crate) type Texts = HashMap<(u64, usize), Vec<TokenId>>;
 
 /// The drafter.
-pub struct Scripted {
+pub(crate) struct Scripted {
     script: Script,
     texts: Arc<Texts>,
 }
 
 impl Scripted {
-    pub fn new(script: Script, texts: Texts) -> Self {
+    pub(crate) fn new(script: Script, texts: Texts) -> Self {
         Self {
             script,
             texts: Arc::new(texts),
