@@ -1,0 +1,113 @@
+//! What handlers share.
+
+use crate::admission::Admission;
+use crate::auth::Keys;
+use crate::config::ServerConfig;
+use crate::error::ApiError;
+use crate::generation::{GenerationTask, Outputs};
+use crate::lifecycle::Lifecycle;
+use crate::model::ServedModel;
+use crate::server::Feature;
+use paceline::{Handle, RequestError};
+use std::ops::Deref;
+use std::sync::Arc;
+use std::time::Instant;
+
+/// The server as its handlers see it.
+#[derive(Clone)]
+pub(crate) struct App(Arc<Shared>);
+
+/// See [`App`].
+pub(crate) struct Shared {
+    pub(crate) config: ServerConfig,
+    pub(crate) model: Arc<ServedModel>,
+    pub(crate) engine: Handle,
+    #[expect(dead_code, reason = "for /v1/engine")]
+    pub(crate) features: Vec<Feature>,
+    pub(crate) lifecycle: Arc<Lifecycle>,
+    pub(crate) keys: Keys,
+    #[expect(dead_code, reason = "for metrics")]
+    pub(crate) started: Instant,
+    admission: Arc<Admission>,
+}
+
+/// Who asks. The middleware puts it into the extensions of every request.
+#[derive(Clone, Debug)]
+pub(crate) struct Caller {
+    /// Name of the request, the client's or ours.
+    #[expect(dead_code, reason = "for what is logged about generations")]
+    pub(crate) request_id: String,
+    /// Which of the configured keys it came with.
+    pub(crate) key: Option<usize>,
+}
+
+impl Deref for App {
+    type Target = Shared;
+
+    fn deref(&self) -> &Shared {
+        &self.0
+    }
+}
+
+impl App {
+    pub(crate) fn new(
+        config: ServerConfig,
+        model: ServedModel,
+        engine: Handle,
+        features: Vec<Feature>,
+    ) -> Self {
+        let lifecycle = Arc::new(Lifecycle::new());
+        let limits = (config.max_concurrent_requests, config.max_requests_per_key);
+        let admission = Admission::new(Arc::clone(&lifecycle), limits, config.api_keys.len());
+        Self(Arc::new(Shared {
+            keys: Keys::new(&config.api_keys),
+            config,
+            model: Arc::new(model),
+            engine,
+            features,
+            lifecycle,
+            started: Instant::now(),
+            admission: Arc::new(admission),
+        }))
+    }
+
+    /// Starts a task for a caller, unless a limit is reached or something in it is out of bounds. `rename` gives the
+    /// engine's names for fields and the interface's.
+    pub(crate) fn generate(
+        &self,
+        caller: &Caller,
+        mut task: GenerationTask,
+        rename: &[(&str, &str)],
+    ) -> Result<Outputs, ApiError> {
+        let permit = self.admission.admit(caller.key)?;
+        if let Some(limit) = self.config.request_timeout {
+            task.deadline = Some(task.deadline.map_or(limit, |asked| asked.min(limit)));
+        }
+        let means = crate::generation::Means {
+            engine: &self.engine,
+            tokenizer: self.model.tokenizer.as_ref(),
+            lifecycle: &self.lifecycle,
+        };
+        Outputs::start(&means, &task, permit).map_err(|error| {
+            if let RequestError::Stopped(reason) = &error {
+                self.lifecycle.fail(reason);
+            }
+            ApiError::refused(error, rename)
+        })
+    }
+
+    /// Runs work that may take long on a thread where nobody waits behind it: templates and tokenizers have no
+    /// bound but the size of a request.
+    pub(crate) async fn with_model<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&ServedModel) -> Result<T, ApiError> + Send + 'static,
+    ) -> Result<T, ApiError> {
+        let model = Arc::clone(&self.model);
+        let done = tokio::task::spawn_blocking(move || work(&model)).await;
+        done.unwrap_or_else(|error| {
+            tracing::error!("a request could not be prepared: {error}");
+            let kind = crate::error::ErrorKind::Internal;
+            Err(ApiError::new(kind, "the request could not be prepared"))
+        })
+    }
+}

@@ -1,0 +1,101 @@
+//! What the server allows and how long it waits.
+
+use std::time::Duration;
+use tokio_rustls::rustls;
+
+/// Options of a server. The defaults suit a machine that a few people share.
+#[derive(Clone, Debug)]
+pub struct ServerConfig {
+    /// Keys that open it; none: it is open to everybody.
+    pub api_keys: Vec<String>,
+    /// Origins whose web pages may use it; `*` is all. None: no web page may.
+    pub allowed_origins: Vec<String>,
+    /// Generating requests at a time over all clients; more get 429. `None` leaves it to the engine's queue.
+    pub max_concurrent_requests: Option<usize>,
+    /// The same for each key.
+    pub max_requests_per_key: Option<usize>,
+    /// Connections at a time; more wait to be accepted.
+    pub max_connections: usize,
+    /// Bytes of a request's body.
+    pub max_body_bytes: usize,
+    /// Bytes of a request's headers.
+    pub max_header_bytes: usize,
+    /// Time for a request's headers to arrive, and for a connection to stay open without one.
+    pub header_timeout: Duration,
+    /// Time for a request's body to arrive.
+    pub body_timeout: Duration,
+    /// Time for a generation from its arrival to its end; what is there by then is the reply.
+    pub request_timeout: Option<Duration>,
+    /// Time that running streams have to finish when the server goes down.
+    pub drain_timeout: Duration,
+    /// Time without a step, although there is work, after which the engine counts as stuck.
+    pub watchdog_timeout: Duration,
+    /// Certificate and key, if connections are to be encrypted.
+    pub tls: Option<TlsConfig>,
+}
+
+/// What an encrypted server shows to its clients.
+#[derive(Clone)]
+pub struct TlsConfig(pub(crate) std::sync::Arc<rustls::ServerConfig>);
+
+impl std::fmt::Debug for TlsConfig {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("TlsConfig")
+    }
+}
+
+impl TlsConfig {
+    /// From the contents of PEM files: a chain of certificates and the key of the first.
+    pub fn from_pem(certificates: &[u8], key: &[u8]) -> Result<Self, TlsError> {
+        use rustls::pki_types::pem::PemObject;
+        use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+        let chain: Vec<_> = CertificateDer::pem_slice_iter(certificates)
+            .collect::<Result<_, _>>()
+            .map_err(|error| TlsError::Certificates(error.to_string()))?;
+        if chain.is_empty() {
+            return Err(TlsError::Certificates("there is none".to_owned()));
+        }
+        let key = PrivateKeyDer::from_pem_slice(key).map_err(|error| TlsError::Key(error.to_string()))?;
+        let provider = std::sync::Arc::new(rustls::crypto::ring::default_provider());
+        let mut config = rustls::ServerConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .and_then(|builder| builder.with_no_client_auth().with_single_cert(chain, key))
+            .map_err(|error| TlsError::Pair(error.to_string()))?;
+        config.alpn_protocols = vec![b"http/1.1".to_vec()];
+        Ok(Self(std::sync::Arc::new(config)))
+    }
+}
+
+/// Certificates and keys that cannot be used.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum TlsError {
+    /// Of the file with certificates.
+    #[error("certificates: {0}")]
+    Certificates(String),
+    /// Of the file with the key.
+    #[error("key: {0}")]
+    Key(String),
+    /// Of both together.
+    #[error("certificate and key: {0}")]
+    Pair(String),
+}
+
+impl Default for ServerConfig {
+    fn default() -> Self {
+        Self {
+            api_keys: Vec::new(),
+            allowed_origins: Vec::new(),
+            max_concurrent_requests: None,
+            max_requests_per_key: None,
+            max_connections: 1024,
+            max_body_bytes: 16 << 20,
+            max_header_bytes: 64 << 10,
+            header_timeout: Duration::from_secs(30),
+            body_timeout: Duration::from_secs(60),
+            request_timeout: None,
+            drain_timeout: Duration::from_secs(30),
+            watchdog_timeout: Duration::from_secs(120),
+            tls: None,
+        }
+    }
+}

@@ -1,0 +1,124 @@
+//! What every request passes: its name, its key, a line in the log, and a net for our own mistakes.
+
+use crate::app::{App, Caller};
+use crate::error::{ApiError, ErrorKind};
+use crate::identifiers;
+use crate::lifecycle::Phase;
+use axum::Router;
+use axum::extract::{Request, State};
+use axum::http::{HeaderName, HeaderValue, Method, header};
+use axum::middleware::{self, Next};
+use axum::response::{IntoResponse, Response};
+use std::any::Any;
+use std::time::Instant;
+use tower_http::catch_panic::CatchPanicLayer;
+use tower_http::cors::{AllowOrigin, Any as Anything, CorsLayer};
+
+const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+
+/// Longest request id that is taken from a client.
+const MAX_REQUEST_ID: usize = 128;
+
+/// Paths that need no key: they tell nothing about anybody's requests.
+const OPEN_PATHS: [&str; 5] = ["/health", "/ping", "/ready", "/version", "/metrics"];
+
+/// Puts the router into its envelope.
+pub(crate) fn wrap(router: Router, app: &App) -> Router {
+    let router = router
+        .layer(CatchPanicLayer::custom(caught))
+        .layer(middleware::from_fn_with_state(app.clone(), check_key));
+    // Before the keys are checked: a browser asks for permission without one.
+    let router = match cors(&app.config.allowed_origins) {
+        Some(cors) => router.layer(cors),
+        None => router,
+    };
+    router.layer(middleware::from_fn_with_state(app.clone(), identify))
+}
+
+/// Names the request, and tells the log how it went.
+async fn identify(State(app): State<App>, mut request: Request, next: Next) -> Response {
+    let start = Instant::now();
+    let request_id = request_id(&request);
+    let (method, path) = (request.method().clone(), request.uri().path().to_owned());
+    request.extensions_mut().insert(Caller {
+        request_id: request_id.clone(),
+        key: None,
+    });
+    let mut response = next.run(request).await;
+    let status = response.status().as_u16();
+    let reason = response
+        .extensions()
+        .get::<ApiError>()
+        .map(|error| error.message.as_str());
+    let path = crate::body::shorten(&path);
+    // Text from outside is logged as a quoted value, so it cannot fake a line.
+    tracing::info!(id = ?request_id, %method, path = ?path, status, ms = start.elapsed().as_secs_f64() * 1e3, reason, "request");
+    let headers = response.headers_mut();
+    if let Ok(value) = HeaderValue::from_str(&request_id) {
+        headers.insert(REQUEST_ID, value);
+    }
+    if app.lifecycle.phase() != Phase::Serving {
+        headers.insert(header::CONNECTION, HeaderValue::from_static("close"));
+    }
+    response
+}
+
+/// The client's name for the request if it is a reasonable one, else one of ours.
+fn request_id(request: &Request) -> String {
+    let given = request
+        .headers()
+        .get(REQUEST_ID)
+        .and_then(|value| value.to_str().ok());
+    let given = given.filter(|id| (1..=MAX_REQUEST_ID).contains(&id.len()));
+    given.map_or_else(|| identifiers::identifier("req-"), str::to_owned)
+}
+
+async fn check_key(State(app): State<App>, mut request: Request, next: Next) -> Response {
+    if app.keys.closed() {
+        let key = app.keys.find(request.headers());
+        let open = OPEN_PATHS.contains(&request.uri().path()) || request.method() == Method::OPTIONS;
+        if key.is_none() && !open {
+            let error = ApiError {
+                code: Some("invalid_api_key"),
+                ..ApiError::new(
+                    ErrorKind::Unauthorized,
+                    "this server needs an API key: send `Authorization: Bearer KEY` with a valid one",
+                )
+            };
+            return error.into_response();
+        }
+        if let Some(caller) = request.extensions_mut().get_mut::<Caller>() {
+            caller.key = key;
+        }
+    }
+    next.run(request).await
+}
+
+/// A panic in a handler ends its request and nothing else.
+fn caught(panic: Box<dyn Any + Send>) -> Response {
+    let text = panic.downcast_ref::<&str>().copied();
+    let text = text.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
+    tracing::error!("a handler panicked: {}", text.unwrap_or("for an unknown reason"));
+    ApiError::new(ErrorKind::Internal, "an internal error; the log has more").into_response()
+}
+
+fn cors(origins: &[String]) -> Option<CorsLayer> {
+    if origins.is_empty() {
+        return None;
+    }
+    let allowed = if origins.iter().any(|origin| origin == "*") {
+        AllowOrigin::any()
+    } else {
+        AllowOrigin::list(
+            origins
+                .iter()
+                .filter_map(|origin| HeaderValue::from_str(origin).ok()),
+        )
+    };
+    let cors = CorsLayer::new().allow_origin(allowed);
+    Some(
+        cors.allow_methods([Method::GET, Method::POST])
+            .allow_headers(Anything)
+            .expose_headers([REQUEST_ID]),
+    )
+}

@@ -1,0 +1,133 @@
+//! Why a request is refused or fails, for every interface; each writes it in its own shape.
+
+use axum::http::{HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use paceline::RequestError;
+use paceline_text::TextError;
+use std::time::Duration;
+
+/// When to try again if nothing better is known.
+pub const RETRY_AFTER: Duration = Duration::from_secs(1);
+
+/// Kinds of failures, by what the client can do about them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ErrorKind {
+    /// Something in the request is wrong.
+    Invalid,
+    /// No key, or a wrong one.
+    Unauthorized,
+    /// No such model or path.
+    NotFound,
+    /// The path does not take this method.
+    Method,
+    /// The request took too long to arrive.
+    Timeout,
+    /// The request is too large.
+    TooLarge,
+    /// Too many requests for now.
+    Busy,
+    /// The server is going down or its engine has stopped.
+    Unavailable,
+    /// A fault of ours.
+    Internal,
+}
+
+impl ErrorKind {
+    /// The status of the reply.
+    pub fn status(self) -> StatusCode {
+        match self {
+            Self::Invalid => StatusCode::BAD_REQUEST,
+            Self::Unauthorized => StatusCode::UNAUTHORIZED,
+            Self::NotFound => StatusCode::NOT_FOUND,
+            Self::Method => StatusCode::METHOD_NOT_ALLOWED,
+            Self::Timeout => StatusCode::REQUEST_TIMEOUT,
+            Self::TooLarge => StatusCode::PAYLOAD_TOO_LARGE,
+            Self::Busy => StatusCode::TOO_MANY_REQUESTS,
+            Self::Unavailable => StatusCode::SERVICE_UNAVAILABLE,
+            Self::Internal => StatusCode::INTERNAL_SERVER_ERROR,
+        }
+    }
+}
+
+/// A failure as the client is told of it.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{message}")]
+pub struct ApiError {
+    /// What kind.
+    pub kind: ErrorKind,
+    /// For people.
+    pub message: String,
+    /// The field of the request that is to blame.
+    pub param: Option<String>,
+    /// For programs, where there is a usual name.
+    pub code: Option<&'static str>,
+    /// When it may be worth to try again.
+    pub retry_after: Option<Duration>,
+}
+
+impl ApiError {
+    /// A failure of some kind.
+    pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
+        let again = matches!(kind, ErrorKind::Busy | ErrorKind::Unavailable);
+        Self {
+            kind,
+            message: message.into(),
+            param: None,
+            code: None,
+            retry_after: again.then_some(RETRY_AFTER),
+        }
+    }
+
+    /// A field that cannot be served, in words.
+    pub fn field(param: impl Into<String>, message: impl Into<String>) -> Self {
+        Self {
+            param: Some(param.into()),
+            ..Self::new(ErrorKind::Invalid, message)
+        }
+    }
+
+    /// A field outside its bounds.
+    pub fn bound(param: &str, value: &dyn std::fmt::Display, bound: &str) -> Self {
+        Self::field(param, format!("`{param}` is {value}; it must be {bound}"))
+    }
+
+    /// A refusal of the engine; `rename` gives the engine's names for fields and the interface's.
+    pub fn refused(error: RequestError, rename: &[(&str, &str)]) -> Self {
+        match error {
+            RequestError::Parameter { field, value, bound } => {
+                let renamed = rename.iter().find(|(name, _)| *name == field);
+                let name = renamed.map_or(field, |(_, name)| name);
+                let too_long = field == "prompt" && value.ends_with("tokens long");
+                Self {
+                    code: too_long.then_some("context_length_exceeded"),
+                    ..Self::bound(name, &value, &bound)
+                }
+            }
+            RequestError::Lists(lists) => Self::new(ErrorKind::Invalid, lists.to_string()),
+            RequestError::QueueFull { .. } => Self::new(ErrorKind::Busy, error.to_string()),
+            RequestError::Stopped(_) => Self::new(ErrorKind::Unavailable, error.to_string()),
+        }
+    }
+
+    /// Text that cannot be turned into tokens or back, given in a field.
+    pub fn text(param: &str, error: &TextError) -> Self {
+        Self::field(param, format!("`{param}`: {error}"))
+    }
+}
+
+impl IntoResponse for ApiError {
+    /// In the shape of OpenAI. The error goes along as an extension, so that another interface can rewrite it.
+    fn into_response(self) -> Response {
+        let mut response = (self.kind.status(), crate::openai::error_body(&self)).into_response();
+        if let Some(wait) = self.retry_after {
+            let seconds = HeaderValue::from(wait.as_secs().max(1));
+            response.headers_mut().insert(header::RETRY_AFTER, seconds);
+        }
+        if self.kind == ErrorKind::Unauthorized {
+            let scheme = HeaderValue::from_static("Bearer");
+            response.headers_mut().insert(header::WWW_AUTHENTICATE, scheme);
+        }
+        response.extensions_mut().insert(self);
+        response
+    }
+}

@@ -1,0 +1,55 @@
+//! The whole of a generation at once.
+
+use super::{Failure, Finish, GeneratedToken, Output, Outputs};
+use futures_util::StreamExt;
+use paceline::Usage;
+use paceline_types::TokenLogprobs;
+
+/// Everything that a task gave.
+#[derive(Clone, Debug, Default)]
+pub struct Collected {
+    /// One per choice, in order.
+    pub completions: Vec<Completion>,
+    /// Per prompt, if asked for: log-probabilities of its tokens from the second on.
+    pub prompt_logprobs: Vec<Vec<TokenLogprobs>>,
+}
+
+/// One choice.
+#[derive(Clone, Debug, Default)]
+pub struct Completion {
+    /// Its text.
+    pub text: String,
+    /// Its tokens.
+    pub tokens: Vec<GeneratedToken>,
+    /// How it ended; always there when all went well.
+    pub finish: Option<Finish>,
+}
+
+impl Collected {
+    /// What each choice took.
+    pub fn usages(&self) -> impl Iterator<Item = &Usage> {
+        let finishes = self.completions.iter().filter_map(|one| one.finish.as_ref());
+        finishes.map(|finish| &finish.usage)
+    }
+}
+
+/// Waits for the end of a generation with `prompts` prompts and `choices` choices in all.
+pub async fn collect(mut outputs: Outputs, (prompts, choices): (usize, usize)) -> Result<Collected, Failure> {
+    let mut collected = Collected {
+        completions: vec![Completion::default(); choices],
+        prompt_logprobs: vec![Vec::new(); prompts],
+    };
+    while let Some(output) = outputs.next().await {
+        match output {
+            Output::Prompt { prompt, logprobs } => collected.prompt_logprobs[prompt] = logprobs,
+            Output::Piece { choice, piece } => {
+                let completion = &mut collected.completions[choice];
+                completion.text.push_str(&piece.text);
+                completion.tokens.extend(piece.tokens);
+            }
+            Output::Finished { choice, finish } => collected.completions[choice].finish = Some(finish),
+            Output::Failed(failure) => return Err(failure),
+        }
+    }
+    Ok(collected)
+}

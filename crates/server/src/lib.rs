@@ -1,0 +1,27 @@
+//! The engine over HTTP.
+//!
+//! [`Server::serve`] answers requests on a listener until it is told to drain or the engine fails. There are three
+//! layers: connections and limits ([`ServerConfig`]), the interfaces (`openai` and others, each with its wire
+//! types), and below them one way to generate ([`generation`]) that they share. No flags, no environment, no exit.
+
+mod admission;
+mod app;
+mod auth;
+mod body;
+mod config;
+mod connections;
+mod envelope;
+pub mod error;
+pub mod generation;
+mod health;
+mod identifiers;
+mod lifecycle;
+mod model;
+mod openai;
+mod routes;
+mod server;
+mod sse;
+
+pub use config::{ServerConfig, TlsConfig, TlsError};
+pub use model::{SamplingDefaults, ServedModel};
+pub use server::{Feature, ServeError, Server};

@@ -1,0 +1,159 @@
+//! The model as clients see it.
+
+use crate::error::{ApiError, ErrorKind};
+use paceline_text::{ChatInput, ChatTemplate, Detokenizer, Tokenizer};
+use paceline_types::{SamplingParams, TokenId};
+use std::fmt;
+
+/// What to sample with where a request says nothing.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct SamplingDefaults {
+    /// 0 for models that ask for no sampling.
+    pub temperature: f32,
+    /// 1 keeps all.
+    pub top_p: f32,
+    /// 0 keeps all.
+    pub top_k: u32,
+    /// 0 keeps all.
+    pub min_p: f32,
+    /// 1 changes nothing.
+    pub repetition_penalty: f32,
+    /// For all requests without a seed; `None` gives each its own.
+    pub seed: Option<u64>,
+}
+
+impl Default for SamplingDefaults {
+    fn default() -> Self {
+        let neutral = SamplingParams::default();
+        Self {
+            temperature: neutral.temperature,
+            top_p: neutral.top_p,
+            top_k: neutral.top_k,
+            min_p: neutral.min_p,
+            repetition_penalty: neutral.repetition_penalty,
+            seed: None,
+        }
+    }
+}
+
+/// A model on offer: its names, its text side and its limits.
+pub struct ServedModel {
+    /// Names that requests may use; the first is the one in replies.
+    pub names: Vec<String>,
+    /// What it was loaded from, for people.
+    pub source: String,
+    /// Absent for models that work on token ids alone.
+    pub tokenizer: Option<Tokenizer>,
+    /// Absent for models that do not chat.
+    pub template: Option<ChatTemplate>,
+    /// What to sample with.
+    pub defaults: SamplingDefaults,
+    /// Longest sequence, prompt included.
+    pub max_model_len: usize,
+    /// Name of the parser for tool calls, if one was chosen.
+    pub tool_parser: Option<String>,
+    /// Name of the parser for reasoning, if one was chosen.
+    pub reasoning_parser: Option<String>,
+    /// When it was loaded, in seconds since 1970.
+    pub created: u64,
+}
+
+impl ServedModel {
+    /// Its first name.
+    pub fn name(&self) -> &str {
+        self.names.first().map_or("", String::as_str)
+    }
+
+    /// Checks the name in a request; none means this model. The result is the name for the reply.
+    pub fn named(&self, name: Option<&str>) -> Result<String, ApiError> {
+        let Some(name) = name else {
+            return Ok(self.name().to_owned());
+        };
+        if self.names.iter().any(|known| known == name) {
+            return Ok(name.to_owned());
+        }
+        let names = self.names.join("`, `");
+        let shown: String = name.chars().take(200).collect();
+        Err(ApiError {
+            param: Some("model".to_owned()),
+            code: Some("model_not_found"),
+            ..ApiError::new(
+                ErrorKind::NotFound,
+                format!("the model `{shown}` does not exist; this server has `{names}`"),
+            )
+        })
+    }
+
+    /// The tokenizer; without one, `param` cannot be served.
+    pub fn require_tokenizer(&self, param: &str) -> Result<&Tokenizer, ApiError> {
+        self.tokenizer.as_ref().ok_or_else(|| {
+            let message = format!("`{param}`: the model has no tokenizer; give token ids");
+            ApiError::field(param, message)
+        })
+    }
+
+    /// Tokens of a text that is to be continued.
+    pub fn encode(&self, param: &str, text: &str) -> Result<Vec<TokenId>, ApiError> {
+        let tokenizer = self.require_tokenizer(param)?;
+        tokenizer
+            .encode(text, true)
+            .map_err(|error| ApiError::text(param, &error))
+    }
+
+    /// The text of a conversation, as the model was trained on it.
+    pub fn render(&self, input: &ChatInput) -> Result<String, ApiError> {
+        let Some(template) = &self.template else {
+            let message =
+                "`messages`: the model has no chat template; use /v1/completions or --chat-template";
+            return Err(ApiError::field("messages", message));
+        };
+        template
+            .render(input)
+            .map_err(|error| ApiError::text("messages", &error))
+    }
+
+    /// Tokens of a conversation. The template writes the special tokens itself.
+    pub fn encode_chat(&self, input: &ChatInput) -> Result<Vec<TokenId>, ApiError> {
+        let text = self.render(input)?;
+        let tokenizer = self.require_tokenizer("messages")?;
+        tokenizer
+            .encode(&text, false)
+            .map_err(|error| ApiError::text("messages", &error))
+    }
+
+    /// The text of tokens; those that the tokenizer does not know have none.
+    pub fn decode(&self, tokens: &[TokenId], skip_special: bool) -> String {
+        let Some(tokenizer) = &self.tokenizer else {
+            return String::new();
+        };
+        let mut detokenizer = Detokenizer::new(tokenizer, skip_special);
+        let mut text = String::new();
+        for token in tokens {
+            text.push_str(&detokenizer.push(*token).unwrap_or_default());
+        }
+        text.push_str(&detokenizer.finish());
+        text
+    }
+
+    /// The bytes of one token; none where the tokenizer does not know it.
+    pub fn token_bytes(&self, token: TokenId) -> &[u8] {
+        let tokenizer = self.tokenizer.as_ref();
+        tokenizer
+            .and_then(|tokenizer| tokenizer.token_bytes(token).ok())
+            .unwrap_or_default()
+    }
+
+    /// One token's own text; one that is part of a character shows a replacement.
+    pub fn token_text(&self, token: TokenId) -> String {
+        String::from_utf8_lossy(self.token_bytes(token)).into_owned()
+    }
+}
+
+impl fmt::Debug for ServedModel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ServedModel")
+            .field("names", &self.names)
+            .field("max_model_len", &self.max_model_len)
+            .finish_non_exhaustive()
+    }
+}

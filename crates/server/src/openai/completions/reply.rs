@@ -1,0 +1,190 @@
+//! Replies of `/v1/completions`, whole and in pieces.
+
+use crate::generation::{Collected, Finish, Piece};
+use crate::identifiers;
+use crate::model::ServedModel;
+use crate::openai::logprobs::{CompletionLogprobs, LogprobWriter};
+use crate::openai::usage::{UsageReply, finish_reason};
+use paceline_types::{TokenId, TokenLogprobs};
+use serde::Serialize;
+use std::sync::Arc;
+
+/// A reply, or a chunk of one.
+#[derive(Debug, Serialize)]
+pub(super) struct Reply {
+    id: String,
+    object: &'static str,
+    created: u64,
+    model: String,
+    system_fingerprint: &'static str,
+    pub(super) choices: Vec<ChoiceReply>,
+    /// Absent in streams without usage, null in their other chunks.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) usage: Option<Option<UsageReply>>,
+}
+
+/// A choice, or more of it.
+#[derive(Debug, Default, Serialize)]
+pub(super) struct ChoiceReply {
+    index: usize,
+    text: String,
+    logprobs: Option<CompletionLogprobs>,
+    finish_reason: Option<&'static str>,
+    /// The stop string that was found.
+    stop_reason: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    token_ids: Option<Vec<TokenId>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    prompt_token_ids: Option<Vec<TokenId>>,
+}
+
+/// What replies to one request have in common.
+pub(super) struct Writer {
+    model: Arc<ServedModel>,
+    pub(super) model_name: String,
+    pub(super) id: String,
+    created: u64,
+    pub(super) n: usize,
+    pub(super) echo: bool,
+    /// Nothing is shown of what is generated.
+    pub(super) only_prompt: bool,
+    pub(super) logprobs: bool,
+    pub(super) token_ids: bool,
+    pub(super) include_usage: bool,
+    prompts: Vec<PromptText>,
+    prompt_tokens: usize,
+}
+
+struct PromptText {
+    tokens: Vec<TokenId>,
+    text: String,
+}
+
+/// Where the reply to one choice stands.
+#[derive(Clone, Default)]
+pub(super) struct Progress {
+    offsets: LogprobWriter,
+    begun: bool,
+}
+
+impl Writer {
+    pub(super) fn new(model: Arc<ServedModel>) -> Self {
+        Self {
+            model,
+            model_name: String::new(),
+            id: String::new(),
+            created: identifiers::unix_time(),
+            n: 1,
+            echo: false,
+            only_prompt: false,
+            logprobs: false,
+            token_ids: false,
+            include_usage: false,
+            prompts: Vec::new(),
+            prompt_tokens: 0,
+        }
+    }
+
+    pub(super) fn add_prompt(&mut self, tokens: &[TokenId], text: String) {
+        self.prompt_tokens += tokens.len();
+        self.prompts.push(PromptText {
+            tokens: tokens.to_vec(),
+            text,
+        });
+    }
+
+    pub(super) fn choices(&self) -> usize {
+        self.prompts.len() * self.n
+    }
+
+    pub(super) fn prompt_count(&self) -> usize {
+        self.prompts.len()
+    }
+
+    /// What was taken before anything is generated.
+    pub(super) fn usage(&self) -> UsageReply {
+        UsageReply::of_prompts(self.prompt_tokens)
+    }
+
+    pub(super) fn reply(&self, choices: Vec<ChoiceReply>, usage: Option<Option<UsageReply>>) -> Reply {
+        Reply {
+            id: self.id.clone(),
+            object: "text_completion",
+            created: self.created,
+            model: self.model_name.clone(),
+            system_fingerprint: crate::openai::FINGERPRINT,
+            choices,
+            usage,
+        }
+    }
+
+    /// More of a choice. The first piece begins with the prompt if that is to be echoed.
+    pub(super) fn piece(
+        &self,
+        index: usize,
+        piece: Piece,
+        prompt_logprobs: &[TokenLogprobs],
+        progress: &mut Progress,
+    ) -> ChoiceReply {
+        let prompt = &self.prompts[index / self.n];
+        let begins = !std::mem::replace(&mut progress.begun, true);
+        let model = &self.model;
+        let mut text = String::new();
+        let mut lists = CompletionLogprobs::default();
+        if begins && self.echo {
+            text.push_str(&prompt.text);
+            if self.logprobs {
+                lists = progress.offsets.prompt(model, &prompt.tokens, prompt_logprobs);
+            }
+        }
+        let piece = if self.only_prompt { Piece::default() } else { piece };
+        text.push_str(&piece.text);
+        if self.logprobs {
+            progress.offsets.add(model, &piece.tokens, &mut lists);
+        }
+        ChoiceReply {
+            index,
+            text,
+            logprobs: self.logprobs.then_some(lists),
+            token_ids: self
+                .token_ids
+                .then(|| piece.tokens.iter().map(|token| token.id).collect()),
+            prompt_token_ids: (begins && self.token_ids).then(|| prompt.tokens.clone()),
+            ..ChoiceReply::default()
+        }
+    }
+
+    /// The whole reply.
+    pub(super) fn whole(&self, collected: Collected) -> Reply {
+        let mut usage = self.usage();
+        let mut choices = Vec::with_capacity(collected.completions.len());
+        for (index, completion) in collected.completions.into_iter().enumerate() {
+            let piece = Piece {
+                text: completion.text,
+                tokens: completion.tokens,
+            };
+            let logprobs = &collected.prompt_logprobs[index / self.n];
+            let mut choice = self.piece(index, piece, logprobs, &mut Progress::default());
+            if let Some(finish) = &completion.finish {
+                choice.finish(finish);
+                self.count(&mut usage, finish);
+            }
+            choices.push(choice);
+        }
+        self.reply(choices, Some(Some(usage)))
+    }
+
+    /// Counts what a choice took and showed.
+    pub(super) fn count(&self, usage: &mut UsageReply, finish: &Finish) {
+        if !self.only_prompt {
+            usage.add(finish);
+        }
+    }
+}
+
+impl ChoiceReply {
+    pub(super) fn finish(&mut self, finish: &Finish) {
+        self.finish_reason = Some(finish_reason(finish));
+        self.stop_reason.clone_from(&finish.stop);
+    }
+}

@@ -1,0 +1,69 @@
+//! A completion as it comes.
+
+use super::reply::{Progress, Writer};
+use crate::generation::{Output, Piece};
+use crate::openai::error_body;
+use crate::openai::usage::UsageReply;
+use crate::sse::{Encoder, Frames};
+use paceline_types::TokenLogprobs;
+
+/// Writes the chunks.
+pub(super) struct Chunks {
+    writer: Writer,
+    progress: Vec<Progress>,
+    prompt_logprobs: Vec<Vec<TokenLogprobs>>,
+    usage: UsageReply,
+    failed: bool,
+}
+
+impl Chunks {
+    pub(super) fn new(writer: Writer) -> Self {
+        Self {
+            progress: vec![Progress::default(); writer.choices()],
+            prompt_logprobs: vec![Vec::new(); writer.prompt_count()],
+            usage: writer.usage(),
+            failed: false,
+            writer,
+        }
+    }
+
+    /// Chunks of a stream with usage have the field, and only the last has something in it.
+    fn no_usage(&self) -> Option<Option<UsageReply>> {
+        self.writer.include_usage.then_some(None)
+    }
+}
+
+impl Encoder for Chunks {
+    fn start(&mut self, _: &mut Frames) {}
+
+    fn output(&mut self, output: Output, frames: &mut Frames) {
+        let (choice, piece, finish) = match output {
+            Output::Prompt { prompt, logprobs } => {
+                self.prompt_logprobs[prompt] = logprobs;
+                return;
+            }
+            Output::Failed(failure) => {
+                self.failed = true;
+                frames.json(&error_body(&failure.error()).0);
+                return;
+            }
+            Output::Piece { choice, piece } => (choice, piece, None),
+            Output::Finished { choice, finish } => (choice, Piece::default(), Some(finish)),
+        };
+        let logprobs = &self.prompt_logprobs[choice / self.writer.n];
+        let progress = &mut self.progress[choice];
+        let mut reply = self.writer.piece(choice, piece, logprobs, progress);
+        if let Some(finish) = &finish {
+            reply.finish(finish);
+            self.writer.count(&mut self.usage, finish);
+        }
+        frames.json(&self.writer.reply(vec![reply], self.no_usage()));
+    }
+
+    fn end(&mut self, frames: &mut Frames) {
+        if self.writer.include_usage && !self.failed {
+            frames.json(&self.writer.reply(Vec::new(), Some(Some(self.usage))));
+        }
+        frames.word("[DONE]");
+    }
+}

@@ -1,0 +1,86 @@
+//! Log-probabilities as completions report them.
+
+use crate::generation::GeneratedToken;
+use crate::model::ServedModel;
+use paceline_types::{TokenId, TokenLogprobs};
+use serde::Serialize;
+use serde_json::{Map, Value};
+
+/// JSON has no infinity; nothing is this unlikely.
+const LEAST: f32 = -9999.0;
+
+/// A log-probability that JSON can write.
+pub(crate) fn finite(logprob: f32) -> f32 {
+    logprob.max(LEAST)
+}
+
+/// Four lists of the same length, one entry per token.
+#[derive(Clone, Debug, Default, Serialize)]
+pub(crate) struct CompletionLogprobs {
+    tokens: Vec<String>,
+    token_logprobs: Vec<Option<f32>>,
+    top_logprobs: Vec<Option<Map<String, Value>>>,
+    text_offset: Vec<usize>,
+}
+
+/// Writes log-probabilities and knows where in the text it is.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct LogprobWriter {
+    /// Characters of the tokens so far.
+    offset: usize,
+}
+
+impl LogprobWriter {
+    /// Those of a prompt; nothing comes before the first token, so it has none.
+    pub(crate) fn prompt(
+        &mut self,
+        model: &ServedModel,
+        tokens: &[TokenId],
+        logprobs: &[TokenLogprobs],
+    ) -> CompletionLogprobs {
+        let mut lists = CompletionLogprobs::default();
+        let known = [None].into_iter().chain(logprobs.iter().map(Some));
+        for (token, logprobs) in tokens.iter().zip(known) {
+            self.push(model, (*token, logprobs), &mut lists);
+        }
+        lists
+    }
+
+    /// Those of generated tokens, after what is there.
+    pub(crate) fn add(
+        &mut self,
+        model: &ServedModel,
+        tokens: &[GeneratedToken],
+        lists: &mut CompletionLogprobs,
+    ) {
+        for token in tokens {
+            self.push(model, (token.id, token.logprobs.as_ref()), lists);
+        }
+    }
+
+    fn push(
+        &mut self,
+        model: &ServedModel,
+        (token, logprobs): (TokenId, Option<&TokenLogprobs>),
+        lists: &mut CompletionLogprobs,
+    ) {
+        let text = model.token_text(token);
+        lists.text_offset.push(self.offset);
+        self.offset += text.chars().count();
+        lists
+            .token_logprobs
+            .push(logprobs.map(|logprobs| finite(logprobs.chosen)));
+        lists.top_logprobs.push(logprobs.map(|logprobs| {
+            let mut top = Map::new();
+            for (id, logprob) in &logprobs.top {
+                // Tokens may share a text when it is a part of a character; the likelier one counts.
+                top.entry(model.token_text(*id))
+                    .or_insert_with(|| finite(*logprob).into());
+            }
+            top.entry(text.clone())
+                .or_insert_with(|| finite(logprobs.chosen).into());
+            top
+        }));
+        lists.tokens.push(text);
+    }
+}

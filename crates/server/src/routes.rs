@@ -1,0 +1,33 @@
+//! Which path leads where, and what every request passes on its way.
+
+use crate::app::App;
+use crate::error::{ApiError, ErrorKind};
+use crate::{envelope, health, openai};
+use axum::Router;
+use axum::extract::Request;
+use axum::routing::{get, post};
+
+/// All paths of the server.
+pub(crate) fn router(app: App) -> Router {
+    let paths = Router::new()
+        .route("/v1/completions", post(openai::completions::create))
+        .route("/v1/models", get(openai::models::list))
+        .route("/v1/models/{*name}", get(openai::models::retrieve))
+        .route("/health", get(health::health).post(health::health))
+        .route("/ping", get(health::health).post(health::health))
+        .route("/ready", get(health::ready))
+        .route("/version", get(health::version))
+        .fallback(not_found)
+        .method_not_allowed_fallback(wrong_method);
+    envelope::wrap(paths.with_state(app.clone()), &app)
+}
+
+async fn not_found(request: Request) -> ApiError {
+    let path = crate::body::shorten(request.uri().path());
+    ApiError::new(ErrorKind::NotFound, format!("there is nothing at {path}"))
+}
+
+async fn wrong_method(request: Request) -> ApiError {
+    let (method, path) = (request.method(), request.uri().path());
+    ApiError::new(ErrorKind::Method, format!("{path} does not take {method}"))
+}

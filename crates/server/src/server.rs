@@ -1,0 +1,64 @@
+//! The server: accepts connections, drains, ends.
+
+use crate::app::App;
+use crate::config::ServerConfig;
+use crate::model::ServedModel;
+use paceline::Handle;
+use serde::Serialize;
+use tokio::net::TcpListener;
+
+/// A row of the table of what is on and off.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Feature {
+    /// Which feature.
+    pub name: String,
+    /// What it is set to.
+    pub state: String,
+    /// Why.
+    pub reason: String,
+}
+
+/// Why a server ended other than by being drained.
+#[derive(Debug, thiserror::Error)]
+pub enum ServeError {
+    /// The listener cannot be used.
+    #[error("cannot accept connections: {0}")]
+    Listener(std::io::Error),
+    /// An option outside its bounds.
+    #[error("`{option}` is {value}; it must be {bound}")]
+    Option {
+        /// Which.
+        option: &'static str,
+        /// What was given.
+        value: String,
+        /// What is allowed.
+        bound: &'static str,
+    },
+    /// The engine failed.
+    #[error("the engine has failed: {0}")]
+    Engine(String),
+}
+
+/// An engine and a model, ready to be served.
+pub struct Server {
+    /// Limits, keys, times.
+    pub config: ServerConfig,
+    /// The model.
+    pub model: ServedModel,
+    /// The engine that runs it.
+    pub engine: Handle,
+    /// What is on and off, and why.
+    pub features: Vec<Feature>,
+}
+
+impl Server {
+    /// Answers until `drain` is ready and what ran by then has ended, or until the engine fails.
+    pub async fn serve(
+        self,
+        listener: TcpListener,
+        drain: impl Future<Output = ()>,
+    ) -> Result<(), ServeError> {
+        let app = App::new(self.config, self.model, self.engine, self.features);
+        crate::connections::serve(app, listener, drain).await
+    }
+}

@@ -1,0 +1,210 @@
+//! A server on a port of its own, and a client.
+
+use paceline::{Engine, EngineConfig, Handle, Stats};
+use paceline_server::{SamplingDefaults, ServeError, ServedModel, Server, ServerConfig};
+use paceline_testkit::storyteller;
+use paceline_text::{ChatTemplate, Tokenizer, TokenizerConfig};
+use serde_json::Value;
+use std::time::{Duration, Instant};
+use tokio::net::TcpListener;
+use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
+
+/// How long anything may take before a test counts as stuck.
+pub const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Name of the model.
+pub const MODEL: &str = "storyteller";
+
+/// A running server.
+pub struct TestServer {
+    pub base: String,
+    pub client: reqwest::Client,
+    pub engine: Handle,
+    drain: Option<oneshot::Sender<()>>,
+    task: JoinHandle<Result<(), ServeError>>,
+}
+
+/// The built-in model as a server offers it.
+pub fn served_model(max_model_len: usize) -> ServedModel {
+    let checkpoint = storyteller();
+    let config = checkpoint.tokenizer_config().unwrap().to_string();
+    let config = TokenizerConfig::from_json_bytes(config.as_bytes()).unwrap();
+    let tokenizer = Tokenizer::from_json_bytes(checkpoint.tokenizer_json().unwrap()).unwrap();
+    ServedModel {
+        names: vec![MODEL.to_owned(), "org/alias".to_owned()],
+        source: "assets/storyteller".to_owned(),
+        template: Some(ChatTemplate::from_config(&config).unwrap()),
+        tokenizer: Some(tokenizer.with_config(&config)),
+        defaults: SamplingDefaults::default(),
+        max_model_len,
+        tool_parser: None,
+        reasoning_parser: None,
+        created: 1,
+    }
+}
+
+/// An engine small enough to have many of.
+pub fn engine_config() -> EngineConfig {
+    EngineConfig {
+        threads: 1,
+        max_num_seqs: 8,
+        max_model_len: Some(512),
+        num_blocks: Some(512),
+        ..EngineConfig::default()
+    }
+}
+
+impl TestServer {
+    /// With default options.
+    pub async fn start() -> Self {
+        Self::with(ServerConfig::default(), engine_config()).await
+    }
+
+    /// With options of the server.
+    pub async fn configured(change: impl FnOnce(&mut ServerConfig)) -> Self {
+        let mut config = ServerConfig::default();
+        change(&mut config);
+        Self::with(config, engine_config()).await
+    }
+
+    /// With options of server and engine.
+    pub async fn with(config: ServerConfig, engine: EngineConfig) -> Self {
+        let engine = Engine::start(&storyteller(), engine, &|_| {}).unwrap();
+        let scheme = if config.tls.is_some() { "https" } else { "http" };
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let base = format!("{scheme}://{}", listener.local_addr().unwrap());
+        let (drain, drained) = oneshot::channel();
+        let server = Server {
+            config,
+            model: served_model(engine.max_model_len()),
+            engine: engine.clone(),
+            features: Vec::new(),
+        };
+        let task = tokio::spawn(server.serve(listener, async {
+            let _ = drained.await;
+        }));
+        Self {
+            base,
+            client: reqwest::Client::new(),
+            engine,
+            drain: Some(drain),
+            task,
+        }
+    }
+
+    /// The address without the scheme.
+    pub fn address(&self) -> &str {
+        self.base.split_once("://").unwrap().1
+    }
+
+    /// Sends JSON and returns the reply as it is.
+    pub async fn send(&self, path: &str, body: &Value) -> reqwest::Response {
+        let request = self.client.post(format!("{}{path}", self.base)).json(body);
+        tokio::time::timeout(PATIENCE, request.send())
+            .await
+            .unwrap()
+            .unwrap()
+    }
+
+    /// Sends JSON and returns status and JSON.
+    pub async fn post(&self, path: &str, body: &Value) -> (u16, Value) {
+        read(self.send(path, body).await).await
+    }
+
+    /// Sends JSON that must be accepted.
+    pub async fn ok(&self, path: &str, body: &Value) -> Value {
+        let (status, reply) = self.post(path, body).await;
+        assert_eq!(status, 200, "{body} gave {reply}");
+        reply
+    }
+
+    /// Sends any bytes.
+    pub async fn raw(&self, path: &str, body: impl Into<reqwest::Body>) -> (u16, Value) {
+        let request = self.client.post(format!("{}{path}", self.base)).body(body);
+        let request = request.header("content-type", "application/json");
+        read(
+            tokio::time::timeout(PATIENCE, request.send())
+                .await
+                .unwrap()
+                .unwrap(),
+        )
+        .await
+    }
+
+    /// Gets a path.
+    pub async fn get(&self, path: &str) -> (u16, Value) {
+        let request = self.client.get(format!("{}{path}", self.base));
+        read(
+            tokio::time::timeout(PATIENCE, request.send())
+                .await
+                .unwrap()
+                .unwrap(),
+        )
+        .await
+    }
+
+    /// Sends JSON and returns the data of the frames that come back.
+    pub async fn stream(&self, path: &str, body: &Value) -> Vec<String> {
+        let response = self.send(path, body).await;
+        assert_eq!(response.status(), 200);
+        let kind = response.headers()["content-type"].to_str().unwrap();
+        assert!(kind.starts_with("text/event-stream"));
+        let text = tokio::time::timeout(PATIENCE, response.text())
+            .await
+            .unwrap()
+            .unwrap();
+        frames(&text)
+    }
+
+    /// The same as JSON, without the final word.
+    pub async fn chunks(&self, path: &str, body: &Value) -> Vec<Value> {
+        let mut frames = self.stream(path, body).await;
+        assert_eq!(frames.pop().as_deref(), Some("[DONE]"));
+        let parse = |frame: &String| serde_json::from_str(frame).unwrap();
+        frames.iter().map(parse).collect()
+    }
+
+    /// The engine's numbers once nothing runs any more.
+    pub async fn idle(&self) -> Stats {
+        let start = Instant::now();
+        loop {
+            let stats = self.engine.stats();
+            if stats.running == 0 && stats.waiting == 0 {
+                return stats;
+            }
+            assert!(start.elapsed() < PATIENCE, "still at work: {stats:?}");
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    }
+
+    /// Tells the server to go down.
+    pub fn drain(&mut self) {
+        let _ = self.drain.take().unwrap().send(());
+    }
+
+    /// Waits for the server's end.
+    pub async fn ended(self) -> Result<(), ServeError> {
+        tokio::time::timeout(PATIENCE, self.task).await.unwrap().unwrap()
+    }
+}
+
+async fn read(response: reqwest::Response) -> (u16, Value) {
+    let status = response.status().as_u16();
+    let text = tokio::time::timeout(PATIENCE, response.text())
+        .await
+        .unwrap()
+        .unwrap();
+    let value = serde_json::from_str(&text).unwrap_or_else(|_| panic!("no JSON: {text}"));
+    (status, value)
+}
+
+/// The data of server-sent events.
+pub fn frames(text: &str) -> Vec<String> {
+    let data = |frame: &str| {
+        let lines = frame.lines().filter_map(|line| line.strip_prefix("data: "));
+        lines.collect::<Vec<_>>().join("\n")
+    };
+    let frames = text.split("\n\n").map(data);
+    frames.filter(|data| !data.is_empty()).collect()
+}
