@@ -7,12 +7,22 @@
 //! White space that only separates is dropped: newlines next to the tags of reasoning, and white space between
 //! calls, before a call that nothing precedes, and after the last call.
 
+mod emit;
 mod format;
+mod hermes;
+mod json;
+mod llama3;
+mod object;
+mod qwen3_coder;
 mod reasoning;
 mod scan;
+mod schema;
+
+use std::fmt;
 
 use serde_json::Value;
 
+use emit::{Emitter, Parts};
 pub use format::{CallFrame, ReasoningFormat, ToolFormat};
 use reasoning::ReasoningParser;
 
@@ -69,68 +79,67 @@ pub struct OutputParserOptions<'a> {
 #[derive(Debug)]
 pub struct OutputParser {
     reasoning: Option<ReasoningParser>,
+    tools: Option<Box<dyn ToolParser>>,
+    out: Emitter,
+}
+
+/// Finds the calls of one format in the text after the reasoning.
+trait ToolParser: fmt::Debug + Send {
+    fn push(&mut self, text: &str, out: &mut Emitter, parts: &mut Parts);
+
+    /// Ends the text: writes what was held back, and ends a call that is not finished.
+    fn finish(&mut self, out: &mut Emitter, parts: &mut Parts);
 }
 
 impl OutputParser {
     /// A parser for one output.
     pub fn new(options: &OutputParserOptions<'_>) -> Self {
+        let inside = options.inside_reasoning;
+        let tools = options.tool_format.map(|format| -> Box<dyn ToolParser> {
+            match format {
+                ToolFormat::Hermes => Box::new(hermes::Hermes::default()),
+                ToolFormat::Qwen3Coder => Box::new(qwen3_coder::Qwen3Coder::new(options.tools)),
+                ToolFormat::Llama3Json => Box::new(llama3::Llama3::default()),
+            }
+        });
         Self {
-            reasoning: options
-                .reasoning
-                .map(|_| ReasoningParser::new(options.inside_reasoning)),
+            reasoning: options.reasoning.map(|_| ReasoningParser::new(inside)),
+            tools,
+            out: Emitter::default(),
         }
     }
 
     /// Takes the next piece of text and returns what it decides.
     pub fn push(&mut self, text: &str) -> Vec<OutputPart> {
         let mut parts = Parts::default();
-        match &mut self.reasoning {
-            Some(reasoning) => {
-                let content = reasoning.push(text, &mut parts);
-                parts.content(&content);
-            }
-            None => parts.content(text),
+        if let Some(reasoning) = &mut self.reasoning {
+            let rest = reasoning.push(text, &mut parts);
+            self.after_reasoning(&rest, &mut parts);
+        } else {
+            self.after_reasoning(text, &mut parts);
         }
-        parts.list
+        parts.into_list()
     }
 
-    /// Ends the text and returns what was held back. A call that is not finished ends incomplete.
+    /// Ends the text and returns what was held back. A call that is not finished ends incomplete. Called once,
+    /// after the last piece.
     pub fn finish(&mut self) -> Vec<OutputPart> {
         let mut parts = Parts::default();
         if let Some(reasoning) = &mut self.reasoning {
-            let content = reasoning.finish(&mut parts);
-            parts.content(&content);
+            let rest = reasoning.finish(&mut parts);
+            self.after_reasoning(&rest, &mut parts);
         }
-        parts.list
-    }
-}
-
-/// Collects parts; neighbours of a kind become one, and empty ones none.
-#[derive(Debug, Default)]
-struct Parts {
-    list: Vec<OutputPart>,
-}
-
-impl Parts {
-    fn content(&mut self, text: &str) {
-        if text.is_empty() {
-            return;
+        if let Some(tools) = &mut self.tools {
+            tools.finish(&mut self.out, &mut parts);
         }
-        if let Some(OutputPart::Content(last)) = self.list.last_mut() {
-            last.push_str(text);
-        } else {
-            self.list.push(OutputPart::Content(text.to_owned()));
-        }
+        self.out.finish(&mut parts);
+        parts.into_list()
     }
 
-    fn reasoning(&mut self, text: &str) {
-        if text.is_empty() {
-            return;
-        }
-        if let Some(OutputPart::Reasoning(last)) = self.list.last_mut() {
-            last.push_str(text);
-        } else {
-            self.list.push(OutputPart::Reasoning(text.to_owned()));
+    fn after_reasoning(&mut self, text: &str, parts: &mut Parts) {
+        match &mut self.tools {
+            Some(tools) => tools.push(text, &mut self.out, parts),
+            None => parts.content(text),
         }
     }
 }

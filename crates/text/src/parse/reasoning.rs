@@ -1,7 +1,7 @@
 //! Reasoning between `<think>` and `</think>` at the beginning of a text.
 
-use super::Parts;
-use super::scan::{Expect, Search, expect, search};
+use super::emit::Parts;
+use super::scan::{Expect, Input, Search, expect, search};
 
 pub(super) const OPEN: &str = "<think>";
 pub(super) const CLOSE: &str = "</think>";
@@ -13,8 +13,9 @@ pub(super) const CLOSE: &str = "</think>";
 #[derive(Debug)]
 pub(super) struct ReasoningParser {
     state: State,
-    /// Text that is not decided yet.
-    held: String,
+    input: Input,
+    /// White space whose meaning depends on what follows it.
+    space: String,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,28 +36,30 @@ impl ReasoningParser {
     pub(super) fn new(inside: bool) -> Self {
         Self {
             state: if inside { State::Opened } else { State::Before },
-            held: String::new(),
+            input: Input::default(),
+            space: String::new(),
         }
     }
 
     /// Takes the next piece; reasoning goes to `parts`, what is not reasoning is returned.
     pub(super) fn push(&mut self, text: &str, parts: &mut Parts) -> String {
-        self.held.push_str(text);
+        self.input.push(text);
         while self.state != State::After {
             if !self.step(parts) {
                 return String::new();
             }
         }
-        std::mem::take(&mut self.held)
+        std::mem::take(&mut self.space) + self.input.take_all()
     }
 
     /// Ends the text. Reasoning that was not closed stays reasoning: the model had not begun to answer.
     pub(super) fn finish(&mut self, parts: &mut Parts) -> String {
-        let held = std::mem::take(&mut self.held);
+        let space = std::mem::take(&mut self.space);
+        let held = self.input.take_all();
         match self.state {
-            State::Before | State::After => return held,
-            State::Opened | State::Inside => parts.reasoning(held.trim_end_matches('\n')),
-            State::Leading | State::Closed => {}
+            State::Before | State::After => return space + held,
+            State::Opened | State::Inside if !held.is_empty() => parts.reasoning(&(space + held)),
+            State::Opened | State::Leading | State::Inside | State::Closed => {}
         }
         String::new()
     }
@@ -73,24 +76,27 @@ impl ReasoningParser {
     }
 
     fn open(&mut self) -> bool {
-        let start = self.held.trim_start();
-        let opened = self.state == State::Opened;
-        self.state = match expect(start, &[OPEN]) {
+        self.space.push_str(self.input.take_space());
+        self.state = match expect(self.input.rest(), &[OPEN]) {
             Expect::Open => return false,
             Expect::Is(_) => {
-                self.held = start[OPEN.len()..].to_owned();
+                self.input.take(OPEN.len());
+                self.space.clear();
                 State::Leading
             }
-            Expect::Not if opened => State::Leading,
+            Expect::Not if self.state == State::Opened => {
+                let newlines = self.space.len() - self.space.trim_start_matches('\n').len();
+                self.space.drain(..newlines);
+                State::Inside
+            }
             Expect::Not => State::After,
         };
         true
     }
 
     fn skip_newlines(&mut self, next: State) -> bool {
-        let rest = self.held.trim_start_matches('\n').len();
-        self.held.drain(..self.held.len() - rest);
-        if rest == 0 {
+        self.input.take_newlines();
+        if self.input.rest().is_empty() {
             return false;
         }
         self.state = next;
@@ -98,18 +104,24 @@ impl ReasoningParser {
     }
 
     fn inside(&mut self, parts: &mut Parts) -> bool {
-        let found = search(&self.held, &[CLOSE]);
+        let found = search(self.input.rest(), &[CLOSE]);
         let (Search::Found { at: end, .. } | Search::Clear(end)) = found;
-        // Newlines before the tag belong to it, so they wait until it is known whether it comes.
-        let text = self.held[..end].trim_end_matches('\n');
-        parts.reasoning(text);
-        let emitted = text.len();
-        if let Search::Found { at, .. } = found {
-            self.held.drain(..at + CLOSE.len());
-            self.state = State::Closed;
-            return true;
+        let text = self.input.take(end);
+        let kept = text.trim_end_matches('\n').len();
+        if kept > 0 {
+            parts.reasoning(&self.space);
+            parts.reasoning(&text[..kept]);
+            self.space.clear();
         }
-        self.held.drain(..emitted);
-        false
+        // Newlines before the tag belong to it, so they wait until it is known whether it comes.
+        self.space.push_str(&text[kept..]);
+        if let Search::Clear(_) = found {
+            // Text that may be the tag keeps them waiting; anything else would have been in `text`.
+            return false;
+        }
+        self.input.take(CLOSE.len());
+        self.space.clear();
+        self.state = State::Closed;
+        true
     }
 }
