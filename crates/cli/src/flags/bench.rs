@@ -159,7 +159,8 @@ Examples:
 /// Measure what speculation gains: the same requests with and without it, in turns.
 ///
 /// An engine that drafts and one that does not live in one process and take turns, so that what else the machine
-/// does falls on both. The gain is the median over the repetitions of time without drafts over time with them.
+/// does falls on both. The gain is the median over the repetitions of time without drafts over time with them;
+/// `quickest` compares the quickest repetition of each turn, for machines that are never quiet.
 /// Texts must be the same; a difference is an error.
 #[derive(Debug, Args)]
 #[command(after_help = SPECULATION)]

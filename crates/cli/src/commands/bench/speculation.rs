@@ -73,8 +73,8 @@ struct Outcome {
     /// By request.
     tokens: Vec<Vec<TokenId>>,
     usages: Vec<Usage>,
-    /// From the first's arrival to the last's end.
-    elapsed: Duration,
+    /// How long each turn took.
+    turns: Vec<Duration>,
 }
 
 impl Bench {
@@ -137,8 +137,9 @@ impl Bench {
             }
             runs.off_tok_s.push(off.rate());
             runs.on_tok_s.push(on.rate());
-            runs.gains
-                .push(off.elapsed.as_secs_f64() / on.elapsed.as_secs_f64());
+            runs.gains.push(off.seconds() / on.seconds());
+            runs.quickest_off.take(off.turns);
+            runs.quickest_on.take(on.turns);
             runs.usages.extend(on.usages);
         }
         let after = self.on.stats();
@@ -172,7 +173,7 @@ impl Side {
                 _ => {}
             }
         }
-        outcome.elapsed = start.elapsed();
+        outcome.turns.push(start.elapsed());
         self.requests += requests.len() as u64;
         Ok(outcome)
     }
@@ -183,13 +184,18 @@ impl Outcome {
     fn add(&mut self, other: Self) {
         self.tokens.extend(other.tokens);
         self.usages.extend(other.usages);
-        self.elapsed += other.elapsed;
+        self.turns.extend(other.turns);
     }
 
     /// Tokens per second.
     fn rate(&self) -> f64 {
         let tokens: usize = self.tokens.iter().map(Vec::len).sum();
-        tokens as f64 / self.elapsed.as_secs_f64()
+        tokens as f64 / self.seconds()
+    }
+
+    /// Of all turns.
+    fn seconds(&self) -> f64 {
+        self.turns.iter().sum::<Duration>().as_secs_f64()
     }
 }
 
@@ -216,7 +222,7 @@ mod tests {
         Outcome {
             tokens: tokens.iter().map(|tokens| tokens.to_vec()).collect(),
             usages: Vec::new(),
-            elapsed: Duration::from_secs(2),
+            turns: vec![Duration::from_millis(500), Duration::from_millis(1500)],
         }
     }
 

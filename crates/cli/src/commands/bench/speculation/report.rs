@@ -8,6 +8,7 @@ use crate::format::Table;
 use paceline::{Stats, Usage};
 use serde::Serialize;
 use std::io::{self, Write};
+use std::time::Duration;
 
 #[derive(Serialize)]
 pub(super) struct Measurements {
@@ -32,6 +33,9 @@ pub(super) struct Row {
     gain: f64,
     /// Of each repetition.
     gains: Vec<f64>,
+    /// The same if every turn had taken what its quickest repetition took: the gain on a machine that has nothing
+    /// else to do, as far as it can be known.
+    quickest_gain: f64,
     /// Of the drafts, how many were accepted.
     acceptance: f64,
     /// Of the steps of requests that had drafts, in how many the first, second, … was accepted.
@@ -57,6 +61,29 @@ pub(super) struct Runs {
     pub(super) gains: Vec<f64>,
     /// What requests took that were drafted for.
     pub(super) usages: Vec<Usage>,
+    pub(super) quickest_off: Quickest,
+    pub(super) quickest_on: Quickest,
+}
+
+/// The shortest time that each turn took.
+#[derive(Default)]
+pub(super) struct Quickest(Vec<Duration>);
+
+impl Quickest {
+    /// Takes the turns of a repetition in.
+    pub(super) fn take(&mut self, turns: Vec<Duration>) {
+        if self.0.is_empty() {
+            self.0 = turns;
+            return;
+        }
+        for (quickest, turn) in self.0.iter_mut().zip(turns) {
+            *quickest = turn.min(*quickest);
+        }
+    }
+
+    fn seconds(&self) -> f64 {
+        self.0.iter().sum::<Duration>().as_secs_f64()
+    }
 }
 
 impl Row {
@@ -80,6 +107,7 @@ impl Row {
             on_tok_s: percentile(&mut runs.on_tok_s, 0.5),
             gain: percentile(&mut runs.gains.clone(), 0.5),
             gains: runs.gains,
+            quickest_gain: runs.quickest_off.seconds() / runs.quickest_on.seconds(),
             acceptance: share(counts.accepted, counts.drafted),
             acceptance_by_position: counts.by_position(),
             draft_time_share: share(counts.draft_ns, device),
@@ -114,6 +142,7 @@ impl Results for Measurements {
             "off tok/s",
             "on tok/s",
             "gain",
+            "quickest",
             "drafted",
             "accepted",
             "by position",
@@ -128,6 +157,7 @@ impl Results for Measurements {
                 format!("{:.1}", row.off_tok_s),
                 format!("{:.1}", row.on_tok_s),
                 format!("{:.3}×", row.gain),
+                format!("{:.3}×", row.quickest_gain),
                 row.counts.drafted.to_string(),
                 format!("{:.1} %", 100.0 * row.acceptance),
                 short_list(&row.acceptance_by_position),
@@ -136,5 +166,20 @@ impl Results for Measurements {
             ]);
         }
         table.write(&mut out)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_quickest_of_each_turn_is_kept() {
+        let mut quickest = Quickest::default();
+        let turns = |times: [u64; 2]| times.map(Duration::from_secs).to_vec();
+        quickest.take(turns([3, 5]));
+        quickest.take(turns([4, 2]));
+        assert_eq!(quickest.0, turns([3, 2]));
+        assert!((quickest.seconds() - 5.0).abs() < 1e-9);
     }
 }
