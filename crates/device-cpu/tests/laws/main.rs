@@ -3,6 +3,8 @@
 
 // The attributes tell the lints that helper functions are test code too.
 #[cfg(test)]
+mod draft_passes;
+#[cfg(test)]
 mod drafts;
 #[cfg(test)]
 mod frame;
