@@ -49,6 +49,11 @@ impl Body {
     /// Reads the fields that `T` knows. Interfaces that share fields read the same body more than once, a part of
     /// the fields each time: so every error has its exact place, which flattened structures lose.
     pub(crate) fn read<T: DeserializeOwned>(&self) -> Result<T, ApiError> {
+        // A list would pass for the fields in their order.
+        if self.0.trim_ascii_start().first() != Some(&b'{') {
+            let message = "the body is not valid: it must be a JSON object";
+            return Err(ApiError::new(ErrorKind::Invalid, message));
+        }
         let mut json = serde_json::Deserializer::from_slice(&self.0);
         let value = serde_path_to_error::deserialize(&mut json).map_err(|error| {
             let path = error.path().to_string();

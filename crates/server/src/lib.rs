@@ -10,6 +10,7 @@ mod auth;
 mod body;
 mod config;
 mod connections;
+mod conversation;
 mod envelope;
 pub mod error;
 pub mod generation;
@@ -21,6 +22,8 @@ mod openai;
 mod routes;
 mod server;
 mod sse;
+mod tokens;
+mod watchdog;
 
 pub use config::{ServerConfig, TlsConfig, TlsError};
 pub use model::{SamplingDefaults, ServedModel};

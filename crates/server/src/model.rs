@@ -1,7 +1,7 @@
 //! The model as clients see it.
 
 use crate::error::{ApiError, ErrorKind};
-use paceline_text::{ChatInput, ChatTemplate, Detokenizer, Tokenizer};
+use paceline_text::{ChatInput, ChatTemplate, Detokenizer, ReasoningFormat, Tokenizer, ToolFormat};
 use paceline_types::{SamplingParams, TokenId};
 use std::fmt;
 
@@ -50,10 +50,10 @@ pub struct ServedModel {
     pub defaults: SamplingDefaults,
     /// Longest sequence, prompt included.
     pub max_model_len: usize,
-    /// Name of the parser for tool calls, if one was chosen.
-    pub tool_parser: Option<String>,
-    /// Name of the parser for reasoning, if one was chosen.
-    pub reasoning_parser: Option<String>,
+    /// How it writes tool calls, if it does; without it they are text.
+    pub tool_format: Option<ToolFormat>,
+    /// How it marks its reasoning, if it does; without it that is text.
+    pub reasoning_format: Option<ReasoningFormat>,
     /// When it was loaded, in seconds since 1970.
     pub created: u64,
 }
@@ -92,14 +92,6 @@ impl ServedModel {
         })
     }
 
-    /// Tokens of a text that is to be continued.
-    pub fn encode(&self, param: &str, text: &str) -> Result<Vec<TokenId>, ApiError> {
-        let tokenizer = self.require_tokenizer(param)?;
-        tokenizer
-            .encode(text, true)
-            .map_err(|error| ApiError::text(param, &error))
-    }
-
     /// The text of a conversation, as the model was trained on it.
     pub fn render(&self, input: &ChatInput) -> Result<String, ApiError> {
         let Some(template) = &self.template else {
@@ -109,15 +101,6 @@ impl ServedModel {
         };
         template
             .render(input)
-            .map_err(|error| ApiError::text("messages", &error))
-    }
-
-    /// Tokens of a conversation. The template writes the special tokens itself.
-    pub fn encode_chat(&self, input: &ChatInput) -> Result<Vec<TokenId>, ApiError> {
-        let text = self.render(input)?;
-        let tokenizer = self.require_tokenizer("messages")?;
-        tokenizer
-            .encode(&text, false)
             .map_err(|error| ApiError::text("messages", &error))
     }
 

@@ -2,7 +2,7 @@
 
 use crate::app::App;
 use crate::error::{ApiError, ErrorKind};
-use crate::{envelope, health, openai};
+use crate::{envelope, health, openai, tokens};
 use axum::Router;
 use axum::extract::Request;
 use axum::routing::{get, post};
@@ -10,9 +10,12 @@ use axum::routing::{get, post};
 /// All paths of the server.
 pub(crate) fn router(app: App) -> Router {
     let paths = Router::new()
+        .route("/v1/chat/completions", post(openai::chat::create))
         .route("/v1/completions", post(openai::completions::create))
         .route("/v1/models", get(openai::models::list))
         .route("/v1/models/{*name}", get(openai::models::retrieve))
+        .route("/tokenize", post(tokens::tokenize))
+        .route("/detokenize", post(tokens::detokenize))
         .route("/health", get(health::health).post(health::health))
         .route("/ping", get(health::health).post(health::health))
         .route("/ready", get(health::ready))

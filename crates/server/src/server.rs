@@ -3,6 +3,7 @@
 use crate::app::App;
 use crate::config::ServerConfig;
 use crate::model::ServedModel;
+use crate::watchdog::Watchdog;
 use paceline::Handle;
 use serde::Serialize;
 use tokio::net::TcpListener;
@@ -24,6 +25,9 @@ pub enum ServeError {
     /// The listener cannot be used.
     #[error("cannot accept connections: {0}")]
     Listener(std::io::Error),
+    /// The thread that watches the engine cannot be started.
+    #[error("cannot start a thread: {0}")]
+    Thread(std::io::Error),
     /// An option outside its bounds.
     #[error("`{option}` is {value}; it must be {bound}")]
     Option {
@@ -59,6 +63,9 @@ impl Server {
         drain: impl Future<Output = ()>,
     ) -> Result<(), ServeError> {
         let app = App::new(self.config, self.model, self.engine, self.features);
+        let patience = app.config.watchdog_timeout;
+        let _watchdog =
+            Watchdog::start(app.engine.clone(), &app.lifecycle, patience).map_err(ServeError::Thread)?;
         crate::connections::serve(app, listener, drain).await
     }
 }

@@ -1,5 +1,6 @@
 //! The OpenAI interface, with the extensions that vLLM made common and our own.
 
+pub(crate) mod chat;
 pub(crate) mod completions;
 mod fields;
 mod logprobs;

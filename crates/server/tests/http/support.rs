@@ -3,7 +3,7 @@
 use paceline::{Engine, EngineConfig, Handle, Stats};
 use paceline_server::{SamplingDefaults, ServeError, ServedModel, Server, ServerConfig};
 use paceline_testkit::storyteller;
-use paceline_text::{ChatTemplate, Tokenizer, TokenizerConfig};
+use paceline_text::{ChatTemplate, ReasoningFormat, Tokenizer, TokenizerConfig, ToolFormat};
 use serde_json::Value;
 use std::time::{Duration, Instant};
 use tokio::net::TcpListener;
@@ -11,22 +11,22 @@ use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
 /// How long anything may take before a test counts as stuck.
-pub const PATIENCE: Duration = Duration::from_secs(60);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Name of the model.
-pub const MODEL: &str = "storyteller";
+pub(crate) const MODEL: &str = "storyteller";
 
 /// A running server.
-pub struct TestServer {
-    pub base: String,
-    pub client: reqwest::Client,
-    pub engine: Handle,
+pub(crate) struct TestServer {
+    pub(crate) base: String,
+    pub(crate) client: reqwest::Client,
+    pub(crate) engine: Handle,
     drain: Option<oneshot::Sender<()>>,
     task: JoinHandle<Result<(), ServeError>>,
 }
 
 /// The built-in model as a server offers it.
-pub fn served_model(max_model_len: usize) -> ServedModel {
+pub(crate) fn served_model(max_model_len: usize) -> ServedModel {
     let checkpoint = storyteller();
     let config = checkpoint.tokenizer_config().unwrap().to_string();
     let config = TokenizerConfig::from_json_bytes(config.as_bytes()).unwrap();
@@ -38,14 +38,14 @@ pub fn served_model(max_model_len: usize) -> ServedModel {
         tokenizer: Some(tokenizer.with_config(&config)),
         defaults: SamplingDefaults::default(),
         max_model_len,
-        tool_parser: None,
-        reasoning_parser: None,
+        tool_format: Some(ToolFormat::Hermes),
+        reasoning_format: Some(ReasoningFormat::Qwen3),
         created: 1,
     }
 }
 
 /// An engine small enough to have many of.
-pub fn engine_config() -> EngineConfig {
+pub(crate) fn engine_config() -> EngineConfig {
     EngineConfig {
         threads: 1,
         max_num_seqs: 8,
@@ -57,19 +57,19 @@ pub fn engine_config() -> EngineConfig {
 
 impl TestServer {
     /// With default options.
-    pub async fn start() -> Self {
+    pub(crate) async fn start() -> Self {
         Self::with(ServerConfig::default(), engine_config()).await
     }
 
     /// With options of the server.
-    pub async fn configured(change: impl FnOnce(&mut ServerConfig)) -> Self {
+    pub(crate) async fn configured(change: impl FnOnce(&mut ServerConfig)) -> Self {
         let mut config = ServerConfig::default();
         change(&mut config);
         Self::with(config, engine_config()).await
     }
 
     /// With options of server and engine.
-    pub async fn with(config: ServerConfig, engine: EngineConfig) -> Self {
+    pub(crate) async fn with(config: ServerConfig, engine: EngineConfig) -> Self {
         let engine = Engine::start(&storyteller(), engine, &|_| {}).unwrap();
         let scheme = if config.tls.is_some() { "https" } else { "http" };
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -94,12 +94,12 @@ impl TestServer {
     }
 
     /// The address without the scheme.
-    pub fn address(&self) -> &str {
+    pub(crate) fn address(&self) -> &str {
         self.base.split_once("://").unwrap().1
     }
 
     /// Sends JSON and returns the reply as it is.
-    pub async fn send(&self, path: &str, body: &Value) -> reqwest::Response {
+    pub(crate) async fn send(&self, path: &str, body: &Value) -> reqwest::Response {
         let request = self.client.post(format!("{}{path}", self.base)).json(body);
         tokio::time::timeout(PATIENCE, request.send())
             .await
@@ -108,19 +108,19 @@ impl TestServer {
     }
 
     /// Sends JSON and returns status and JSON.
-    pub async fn post(&self, path: &str, body: &Value) -> (u16, Value) {
+    pub(crate) async fn post(&self, path: &str, body: &Value) -> (u16, Value) {
         read(self.send(path, body).await).await
     }
 
     /// Sends JSON that must be accepted.
-    pub async fn ok(&self, path: &str, body: &Value) -> Value {
+    pub(crate) async fn ok(&self, path: &str, body: &Value) -> Value {
         let (status, reply) = self.post(path, body).await;
         assert_eq!(status, 200, "{body} gave {reply}");
         reply
     }
 
     /// Sends any bytes.
-    pub async fn raw(&self, path: &str, body: impl Into<reqwest::Body>) -> (u16, Value) {
+    pub(crate) async fn raw(&self, path: &str, body: impl Into<reqwest::Body>) -> (u16, Value) {
         let request = self.client.post(format!("{}{path}", self.base)).body(body);
         let request = request.header("content-type", "application/json");
         read(
@@ -133,7 +133,7 @@ impl TestServer {
     }
 
     /// Gets a path.
-    pub async fn get(&self, path: &str) -> (u16, Value) {
+    pub(crate) async fn get(&self, path: &str) -> (u16, Value) {
         let request = self.client.get(format!("{}{path}", self.base));
         read(
             tokio::time::timeout(PATIENCE, request.send())
@@ -145,7 +145,7 @@ impl TestServer {
     }
 
     /// Sends JSON and returns the data of the frames that come back.
-    pub async fn stream(&self, path: &str, body: &Value) -> Vec<String> {
+    pub(crate) async fn stream(&self, path: &str, body: &Value) -> Vec<String> {
         let response = self.send(path, body).await;
         assert_eq!(response.status(), 200);
         let kind = response.headers()["content-type"].to_str().unwrap();
@@ -158,7 +158,7 @@ impl TestServer {
     }
 
     /// The same as JSON, without the final word.
-    pub async fn chunks(&self, path: &str, body: &Value) -> Vec<Value> {
+    pub(crate) async fn chunks(&self, path: &str, body: &Value) -> Vec<Value> {
         let mut frames = self.stream(path, body).await;
         assert_eq!(frames.pop().as_deref(), Some("[DONE]"));
         let parse = |frame: &String| serde_json::from_str(frame).unwrap();
@@ -166,7 +166,7 @@ impl TestServer {
     }
 
     /// The engine's numbers once nothing runs any more.
-    pub async fn idle(&self) -> Stats {
+    pub(crate) async fn idle(&self) -> Stats {
         let start = Instant::now();
         loop {
             let stats = self.engine.stats();
@@ -179,12 +179,12 @@ impl TestServer {
     }
 
     /// Tells the server to go down.
-    pub fn drain(&mut self) {
+    pub(crate) fn drain(&mut self) {
         let _ = self.drain.take().unwrap().send(());
     }
 
     /// Waits for the server's end.
-    pub async fn ended(self) -> Result<(), ServeError> {
+    pub(crate) async fn ended(self) -> Result<(), ServeError> {
         tokio::time::timeout(PATIENCE, self.task).await.unwrap().unwrap()
     }
 }
@@ -200,7 +200,7 @@ async fn read(response: reqwest::Response) -> (u16, Value) {
 }
 
 /// The data of server-sent events.
-pub fn frames(text: &str) -> Vec<String> {
+pub(crate) fn frames(text: &str) -> Vec<String> {
     let data = |frame: &str| {
         let lines = frame.lines().filter_map(|line| line.strip_prefix("data: "));
         lines.collect::<Vec<_>>().join("\n")

@@ -1,0 +1,177 @@
+//! `/v1/chat/completions`: a conversation is continued.
+
+mod messages;
+mod parts;
+mod reply;
+mod stream;
+
+pub(crate) use messages::normalise;
+
+use super::sampling::SamplingFields;
+use crate::app::{App, Caller};
+use crate::body::{Body, shorten};
+use crate::conversation::Conversation;
+use crate::error::ApiError;
+use crate::generation::{self, GenerationTask};
+use crate::model::ServedModel;
+use crate::{identifiers, sse};
+use axum::extract::State;
+use axum::response::{IntoResponse, Response};
+use axum::{Extension, Json};
+use reply::Writer;
+use serde::Deserialize;
+use serde_json::{Map, Value};
+
+/// The engine's names for fields, and those of this endpoint.
+const NAMES: [(&str, &str); 3] = [
+    ("stop_tokens", "stop_token_ids"),
+    ("prompt", "messages"),
+    ("logprobs", "top_logprobs"),
+];
+
+/// The fields that only this endpoint has.
+#[derive(Debug, Deserialize)]
+struct Fields {
+    model: Option<String>,
+    messages: Option<Vec<Map<String, Value>>>,
+    logprobs: Option<bool>,
+    top_logprobs: Option<usize>,
+    tools: Option<Vec<Value>>,
+    tool_choice: Option<Value>,
+    parallel_tool_calls: Option<bool>,
+    functions: Option<Value>,
+    documents: Option<Vec<Value>>,
+    reasoning_effort: Option<String>,
+    chat_template_kwargs: Option<Map<String, Value>>,
+    add_generation_prompt: Option<bool>,
+    continue_final_message: Option<bool>,
+}
+
+/// A request that has been understood.
+struct Checked {
+    task: GenerationTask,
+    writer: Writer,
+    stream: bool,
+}
+
+/// The endpoint.
+pub(crate) async fn create(
+    State(app): State<App>,
+    Extension(caller): Extension<Caller>,
+    body: Body,
+) -> Result<Response, ApiError> {
+    let shared = app.model.clone();
+    let Checked { task, writer, stream } = app
+        .with_model(move |model| check(model, &body, Writer::new(shared)))
+        .await?;
+    let choices = task.n;
+    let outputs = app.generate(&caller, task, &NAMES)?;
+    if stream {
+        return Ok(sse::reply(outputs, stream::Chunks::new(writer)));
+    }
+    let collected = generation::collect(outputs, (1, choices)).await;
+    let collected = collected.map_err(|failure| failure.error())?;
+    Ok(Json(writer.whole(collected)).into_response())
+}
+
+fn check(model: &ServedModel, body: &Body, mut writer: Writer) -> Result<Checked, ApiError> {
+    let fields: Fields = body.read()?;
+    let shared: SamplingFields = body.read()?;
+    let name = model.named(fields.model.as_deref())?;
+    let mut task = shared.task(model, model.max_model_len)?;
+    task.sampling.logprobs = logprobs(&fields)?;
+    let parallel = fields.parallel_tool_calls.unwrap_or(true);
+    let conversation = conversation(fields)?;
+    let (tokens, reading) = conversation.prepare(model)?;
+    writer.id = identifiers::identifier("chatcmpl-");
+    writer.model_name = name;
+    writer.n = task.n;
+    writer.reading = reading;
+    writer.parallel_calls = parallel;
+    writer.logprobs = task.sampling.logprobs.is_some();
+    writer.token_ids = shared.return_token_ids.unwrap_or(false);
+    writer.include_usage = shared.include_usage();
+    writer.prompt_tokens.clone_from(&tokens);
+    task.prompts = vec![tokens];
+    Ok(Checked {
+        task,
+        writer,
+        stream: shared.streams(),
+    })
+}
+
+fn logprobs(fields: &Fields) -> Result<Option<usize>, ApiError> {
+    let wanted = fields.logprobs.unwrap_or(false);
+    match fields.top_logprobs {
+        Some(count) if !wanted => {
+            let message = format!("`top_logprobs` is {count} although `logprobs` is not true");
+            Err(ApiError::field("top_logprobs", message))
+        }
+        count => Ok(wanted.then(|| count.unwrap_or(0))),
+    }
+}
+
+fn conversation(fields: Fields) -> Result<Conversation, ApiError> {
+    if fields.functions.is_some_and(|functions| !functions.is_null()) {
+        let message = "`functions` is not supported; describe them in `tools`";
+        return Err(ApiError::field("functions", message));
+    }
+    if fields.continue_final_message == Some(true) {
+        let message = "`continue_final_message` is not supported; use /v1/completions to continue a text";
+        return Err(ApiError::field("continue_final_message", message));
+    }
+    let Some(messages) = fields.messages else {
+        return Err(ApiError::field("messages", "`messages` is missing"));
+    };
+    let offered = offer_tools(fields.tool_choice.as_ref())?;
+    let tools = fields.tools.unwrap_or_default();
+    check_tools(&tools)?;
+    let mut variables = fields.chat_template_kwargs.unwrap_or_default();
+    if let Some(effort) = fields.reasoning_effort {
+        variables.entry("reasoning_effort").or_insert(effort.into());
+    }
+    Ok(Conversation {
+        messages: normalise(messages)?,
+        tools: if offered { tools } else { Vec::new() },
+        documents: fields.documents,
+        variables,
+        open_turn: fields.add_generation_prompt.unwrap_or(true),
+    })
+}
+
+/// Whether the model is shown the tools.
+fn offer_tools(choice: Option<&Value>) -> Result<bool, ApiError> {
+    match choice {
+        None | Some(Value::Null) => Ok(true),
+        Some(Value::String(choice)) if choice == "auto" => Ok(true),
+        Some(Value::String(choice)) if choice == "none" => Ok(false),
+        Some(Value::String(choice)) if choice == "required" => {
+            let message = "`tool_choice` required is not supported yet; use auto or none";
+            Err(ApiError::field("tool_choice", message))
+        }
+        Some(Value::Object(_)) => {
+            let message = "`tool_choice` with a named function is not supported yet; use auto or none";
+            Err(ApiError::field("tool_choice", message))
+        }
+        Some(other) => {
+            let shown = shorten(&other.to_string());
+            Err(ApiError::bound(
+                "tool_choice",
+                &shown,
+                "auto, none, required or a named function",
+            ))
+        }
+    }
+}
+
+fn check_tools(tools: &[Value]) -> Result<(), ApiError> {
+    for (index, tool) in tools.iter().enumerate() {
+        let name = &tool["function"]["name"];
+        if tool["type"] != "function" || !name.as_str().is_some_and(|name| !name.is_empty()) {
+            let param = format!("tools[{index}]");
+            let message = format!("`{param}` must be of type function and its function must have a name");
+            return Err(ApiError::field(param, message));
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,93 @@
+//! An answer as it comes.
+
+use super::parts::{AnswerReader, Delta};
+use super::reply::{ChoiceReply, Writer};
+use crate::generation::{Finish, Output, Piece};
+use crate::openai::error_body;
+use crate::openai::usage::UsageReply;
+use crate::sse::{Encoder, Frames};
+
+/// Writes the chunks.
+pub(super) struct Chunks {
+    writer: Writer,
+    readers: Vec<AnswerReader>,
+    usage: UsageReply,
+    failed: bool,
+}
+
+impl Chunks {
+    pub(super) fn new(writer: Writer) -> Self {
+        Self {
+            readers: (0..writer.n).map(|_| writer.reader()).collect(),
+            usage: writer.usage(),
+            failed: false,
+            writer,
+        }
+    }
+
+    fn chunk(&self, choices: Vec<ChoiceReply>, usage: Option<UsageReply>, frames: &mut Frames) {
+        let mut reply = self.writer.reply("chat.completion.chunk", choices);
+        reply.usage = self.writer.include_usage.then_some(usage);
+        frames.json(&reply);
+    }
+
+    fn piece(&mut self, index: usize, piece: &Piece, frames: &mut Frames) {
+        let delta = self.readers[index].push(&piece.text);
+        let reports = self.writer.logprobs || self.writer.token_ids;
+        if delta.is_empty() && !(reports && !piece.tokens.is_empty()) {
+            return;
+        }
+        let mut choice = self.writer.choice(index, &piece.tokens);
+        choice.delta = Some(delta);
+        self.chunk(vec![choice], None, frames);
+    }
+
+    fn finish(&mut self, index: usize, finish: &Finish, frames: &mut Frames) {
+        let rest = self.readers[index].finish();
+        let mut choice = self.writer.choice(index, &[]);
+        choice.delta = Some(rest);
+        choice.logprobs = None;
+        choice.finish(finish, &self.readers[index]);
+        self.usage.add(finish);
+        self.chunk(vec![choice], None, frames);
+    }
+}
+
+impl Encoder for Chunks {
+    fn start(&mut self, frames: &mut Frames) {
+        for index in 0..self.writer.n {
+            let mut choice = self.writer.choice(index, &[]);
+            choice.logprobs = None;
+            choice.token_ids = None;
+            choice.delta = Some(Delta {
+                role: Some("assistant"),
+                content: Some(String::new()),
+                ..Delta::default()
+            });
+            let mut reply = self.writer.reply("chat.completion.chunk", vec![choice]);
+            reply.usage = self.writer.include_usage.then_some(None);
+            reply.prompt_token_ids =
+                (index == 0 && self.writer.token_ids).then(|| self.writer.prompt_tokens.clone());
+            frames.json(&reply);
+        }
+    }
+
+    fn output(&mut self, output: Output, frames: &mut Frames) {
+        match output {
+            Output::Prompt { .. } => {}
+            Output::Piece { choice, piece } => self.piece(choice, &piece, frames),
+            Output::Finished { choice, finish } => self.finish(choice, &finish, frames),
+            Output::Failed(failure) => {
+                self.failed = true;
+                frames.json(&error_body(&failure.error()).0);
+            }
+        }
+    }
+
+    fn end(&mut self, frames: &mut Frames) {
+        if self.writer.include_usage && !self.failed {
+            self.chunk(Vec::new(), Some(self.usage), frames);
+        }
+        frames.word("[DONE]");
+    }
+}

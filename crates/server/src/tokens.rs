@@ -1,0 +1,106 @@
+//! `/tokenize` and `/detokenize`, in vLLM's shapes.
+
+use crate::app::App;
+use crate::body::Body;
+use crate::conversation::Conversation;
+use crate::error::ApiError;
+use crate::model::ServedModel;
+use crate::openai::chat::normalise;
+use axum::Json;
+use axum::extract::State;
+use paceline_types::TokenId;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+#[derive(Deserialize)]
+struct TokenizeFields {
+    model: Option<String>,
+    prompt: Option<String>,
+    messages: Option<Vec<Map<String, Value>>>,
+    tools: Option<Vec<Value>>,
+    add_special_tokens: Option<bool>,
+    add_generation_prompt: Option<bool>,
+    return_token_strs: Option<bool>,
+    chat_template_kwargs: Option<Map<String, Value>>,
+}
+
+#[derive(Serialize)]
+pub(crate) struct Tokenized {
+    count: usize,
+    max_model_len: usize,
+    tokens: Vec<TokenId>,
+    token_strs: Option<Vec<String>>,
+}
+
+#[derive(Deserialize)]
+struct DetokenizeFields {
+    model: Option<String>,
+    tokens: Option<Vec<TokenId>>,
+}
+
+#[derive(Serialize)]
+pub(crate) struct Detokenized {
+    prompt: String,
+}
+
+pub(crate) async fn tokenize(State(app): State<App>, body: Body) -> Result<Json<Tokenized>, ApiError> {
+    app.with_model(move |model| tokens_of(model, body.read()?))
+        .await
+        .map(Json)
+}
+
+fn tokens_of(model: &ServedModel, fields: TokenizeFields) -> Result<Tokenized, ApiError> {
+    model.named(fields.model.as_deref())?;
+    let tokens = match (fields.prompt, fields.messages) {
+        (Some(prompt), None) => {
+            let tokenizer = model.require_tokenizer("prompt")?;
+            let special = fields.add_special_tokens.unwrap_or(true);
+            let tokens = tokenizer.encode(&prompt, special);
+            tokens.map_err(|error| ApiError::text("prompt", &error))?
+        }
+        (None, Some(messages)) => {
+            let conversation = Conversation {
+                messages: normalise(messages)?,
+                tools: fields.tools.unwrap_or_default(),
+                documents: None,
+                variables: fields.chat_template_kwargs.unwrap_or_default(),
+                open_turn: fields.add_generation_prompt.unwrap_or(true),
+            };
+            conversation.prepare(model)?.0
+        }
+        _ => {
+            let message = "exactly one of `prompt` and `messages` must be given";
+            return Err(ApiError::field("prompt", message));
+        }
+    };
+    let spelled = |id: &TokenId| {
+        let tokenizer = model.tokenizer.as_ref();
+        let spelled = tokenizer.and_then(|tokenizer| tokenizer.id_to_token(*id));
+        spelled.unwrap_or_default()
+    };
+    let wanted = fields.return_token_strs.unwrap_or(false);
+    Ok(Tokenized {
+        count: tokens.len(),
+        max_model_len: model.max_model_len,
+        token_strs: wanted.then(|| tokens.iter().map(spelled).collect()),
+        tokens,
+    })
+}
+
+pub(crate) async fn detokenize(State(app): State<App>, body: Body) -> Result<Json<Detokenized>, ApiError> {
+    app.with_model(move |model| text_of(model, body.read()?))
+        .await
+        .map(Json)
+}
+
+fn text_of(model: &ServedModel, fields: DetokenizeFields) -> Result<Detokenized, ApiError> {
+    model.named(fields.model.as_deref())?;
+    let Some(tokens) = fields.tokens else {
+        return Err(ApiError::field("tokens", "`tokens` is missing"));
+    };
+    let tokenizer = model.require_tokenizer("tokens")?;
+    let prompt = tokenizer
+        .decode(&tokens, false)
+        .map_err(|error| ApiError::text("tokens", &error))?;
+    Ok(Detokenized { prompt })
+}
