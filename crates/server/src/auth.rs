@@ -1,6 +1,6 @@
 //! API keys.
 
-use axum::http::{HeaderMap, header};
+use axum::http::{HeaderMap, HeaderValue, header};
 use sha2::{Digest, Sha256};
 use subtle::{Choice, ConditionallySelectable, ConstantTimeEq};
 
@@ -24,12 +24,12 @@ impl Keys {
 
     /// Which key a request carries, as OpenAI's, Anthropic's or Azure's clients send it.
     pub(crate) fn find(&self, headers: &HeaderMap) -> Option<usize> {
-        let bearer = headers.get(header::AUTHORIZATION).map(|value| value.as_bytes());
+        let bearer = headers.get(header::AUTHORIZATION).map(HeaderValue::as_bytes);
         let bearer = bearer.and_then(|value| {
             let (scheme, key) = value.split_at_checked(7)?;
             scheme.eq_ignore_ascii_case(b"bearer ").then_some(key)
         });
-        let named = |name| headers.get(name).map(|value| value.as_bytes());
+        let named = |name| headers.get(name).map(HeaderValue::as_bytes);
         let given = bearer
             .or_else(|| named("x-api-key"))
             .or_else(|| named("api-key"))?;
@@ -57,7 +57,6 @@ fn digest(key: &[u8]) -> [u8; 32] {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use axum::http::HeaderValue;
 
     fn find(header: &'static str, value: &'static str) -> Option<usize> {
         let keys = Keys::new(&["alpha".to_owned(), "beta".to_owned()]);

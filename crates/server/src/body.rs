@@ -115,7 +115,7 @@ mod tests {
         ] {
             assert_eq!(error(json).kind, ErrorKind::Invalid);
         }
-        let deep = [b'['; 100_000];
+        let deep = vec![b'['; 100_000];
         let nested = [&br#"{"other": "#[..], &deep].concat();
         assert_eq!(error(&nested).kind, ErrorKind::Invalid);
     }

@@ -91,10 +91,10 @@ impl Default for ServerConfig {
             max_body_bytes: 16 << 20,
             max_header_bytes: 64 << 10,
             header_timeout: Duration::from_secs(30),
-            body_timeout: Duration::from_secs(60),
+            body_timeout: Duration::from_mins(1),
             request_timeout: None,
             drain_timeout: Duration::from_secs(30),
-            watchdog_timeout: Duration::from_secs(120),
+            watchdog_timeout: Duration::from_mins(2),
             tls: None,
         }
     }

@@ -93,7 +93,7 @@ impl Connections {
             .max_buf_size(config.max_header_bytes);
         Ok(Self {
             http,
-            router: routes::router(app.clone()),
+            router: routes::router(app),
             tls: config
                 .tls
                 .as_ref()

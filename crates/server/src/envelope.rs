@@ -94,6 +94,7 @@ async fn check_key(State(app): State<App>, mut request: Request, next: Next) -> 
     next.run(request).await
 }
 
+#[expect(clippy::needless_pass_by_value, reason = "the layer hands it over")]
 /// A panic in a handler ends its request and nothing else.
 fn caught(panic: Box<dyn Any + Send>) -> Response {
     let text = panic.downcast_ref::<&str>().copied();

@@ -8,7 +8,7 @@ use axum::extract::Request;
 use axum::routing::{get, post};
 
 /// All paths of the server.
-pub(crate) fn router(app: App) -> Router {
+pub(crate) fn router(app: &App) -> Router {
     let paths = Router::new()
         .route("/v1/chat/completions", post(openai::chat::create))
         .route("/v1/completions", post(openai::completions::create))
@@ -22,7 +22,7 @@ pub(crate) fn router(app: App) -> Router {
         .route("/version", get(health::version))
         .fallback(not_found)
         .method_not_allowed_fallback(wrong_method);
-    envelope::wrap(paths.with_state(app.clone()), &app)
+    envelope::wrap(paths.with_state(app.clone()), app)
 }
 
 async fn not_found(request: Request) -> ApiError {

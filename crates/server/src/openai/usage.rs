@@ -1,9 +1,10 @@
 //! What a reply took.
 
 use crate::generation::Finish;
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 
 /// Counts of tokens.
+#[expect(clippy::struct_field_names, reason = "the names of the interface")]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub(crate) struct UsageReply {
     pub(crate) prompt_tokens: usize,
@@ -25,6 +26,38 @@ impl UsageReply {
     pub(crate) fn add(&mut self, finish: &Finish) {
         self.completion_tokens += finish.usage.completion_tokens;
         self.total_tokens = self.prompt_tokens + self.completion_tokens;
+    }
+}
+
+/// The field `usage` of a reply.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) enum UsageField {
+    /// Not there: a stream that nobody asked to count.
+    #[default]
+    Absent,
+    /// Null: a chunk of a stream whose last chunk has the counts.
+    Later,
+    /// The counts.
+    Known(UsageReply),
+}
+
+impl UsageField {
+    /// The field of a chunk that is not the last.
+    pub(crate) fn later(counted: bool) -> Self {
+        if counted { Self::Later } else { Self::Absent }
+    }
+
+    pub(crate) fn is_absent(&self) -> bool {
+        matches!(self, Self::Absent)
+    }
+}
+
+impl Serialize for UsageField {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self {
+            Self::Absent | Self::Later => serializer.serialize_none(),
+            Self::Known(usage) => usage.serialize(serializer),
+        }
     }
 }
 

@@ -2,6 +2,12 @@
 
 #![allow(clippy::unwrap_used, reason = "a failure here fails the test")]
 
+mod chat;
 mod completions;
+mod drain;
+mod hostile;
+mod identity;
+mod limits;
 mod models;
 mod support;
+mod tokens;

@@ -167,7 +167,7 @@ fn offer_tools(choice: Option<&Value>) -> Result<bool, ApiError> {
 fn check_tools(tools: &[Value]) -> Result<(), ApiError> {
     for (index, tool) in tools.iter().enumerate() {
         let name = &tool["function"]["name"];
-        if tool["type"] != "function" || !name.as_str().is_some_and(|name| !name.is_empty()) {
+        if tool["type"] != "function" || name.as_str().is_none_or(str::is_empty) {
             let param = format!("tools[{index}]");
             let message = format!("`{param}` must be of type function and its function must have a name");
             return Err(ApiError::field(param, message));

@@ -6,7 +6,7 @@ use crate::generation::{Collected, Finish, GeneratedToken};
 use crate::identifiers;
 use crate::model::ServedModel;
 use crate::openai::logprobs::finite;
-use crate::openai::usage::{UsageReply, finish_reason};
+use crate::openai::usage::{UsageField, UsageReply, finish_reason};
 use paceline_types::{FinishReason, TokenId};
 use serde::Serialize;
 use std::sync::Arc;
@@ -20,9 +20,8 @@ pub(super) struct Reply {
     model: String,
     system_fingerprint: &'static str,
     pub(super) choices: Vec<ChoiceReply>,
-    /// Absent in streams without usage, null in their other chunks.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) usage: Option<Option<UsageReply>>,
+    #[serde(skip_serializing_if = "UsageField::is_absent")]
+    pub(super) usage: UsageField,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) prompt_token_ids: Option<Vec<TokenId>>,
 }
@@ -127,7 +126,7 @@ impl Writer {
             model: self.model_name.clone(),
             system_fingerprint: crate::openai::FINGERPRINT,
             choices,
-            usage: None,
+            usage: UsageField::Absent,
             prompt_token_ids: None,
         }
     }
@@ -178,7 +177,7 @@ impl Writer {
             choices.push(choice);
         }
         Reply {
-            usage: Some(Some(usage)),
+            usage: UsageField::Known(usage),
             prompt_token_ids: self.token_ids.then(|| self.prompt_tokens.clone()),
             ..self.reply("chat.completion", choices)
         }

@@ -4,7 +4,7 @@ use super::parts::{AnswerReader, Delta};
 use super::reply::{ChoiceReply, Writer};
 use crate::generation::{Finish, Output, Piece};
 use crate::openai::error_body;
-use crate::openai::usage::UsageReply;
+use crate::openai::usage::{UsageField, UsageReply};
 use crate::sse::{Encoder, Frames};
 
 /// Writes the chunks.
@@ -25,21 +25,25 @@ impl Chunks {
         }
     }
 
-    fn chunk(&self, choices: Vec<ChoiceReply>, usage: Option<UsageReply>, frames: &mut Frames) {
+    fn no_usage(&self) -> UsageField {
+        UsageField::later(self.writer.include_usage)
+    }
+
+    fn chunk(&self, choices: Vec<ChoiceReply>, usage: UsageField, frames: &mut Frames) {
         let mut reply = self.writer.reply("chat.completion.chunk", choices);
-        reply.usage = self.writer.include_usage.then_some(usage);
+        reply.usage = usage;
         frames.json(&reply);
     }
 
     fn piece(&mut self, index: usize, piece: &Piece, frames: &mut Frames) {
         let delta = self.readers[index].push(&piece.text);
         let reports = self.writer.logprobs || self.writer.token_ids;
-        if delta.is_empty() && !(reports && !piece.tokens.is_empty()) {
+        if delta.is_empty() && (!reports || piece.tokens.is_empty()) {
             return;
         }
         let mut choice = self.writer.choice(index, &piece.tokens);
         choice.delta = Some(delta);
-        self.chunk(vec![choice], None, frames);
+        self.chunk(vec![choice], self.no_usage(), frames);
     }
 
     fn finish(&mut self, index: usize, finish: &Finish, frames: &mut Frames) {
@@ -49,7 +53,7 @@ impl Chunks {
         choice.logprobs = None;
         choice.finish(finish, &self.readers[index]);
         self.usage.add(finish);
-        self.chunk(vec![choice], None, frames);
+        self.chunk(vec![choice], self.no_usage(), frames);
     }
 }
 
@@ -65,7 +69,7 @@ impl Encoder for Chunks {
                 ..Delta::default()
             });
             let mut reply = self.writer.reply("chat.completion.chunk", vec![choice]);
-            reply.usage = self.writer.include_usage.then_some(None);
+            reply.usage = self.no_usage();
             reply.prompt_token_ids =
                 (index == 0 && self.writer.token_ids).then(|| self.writer.prompt_tokens.clone());
             frames.json(&reply);
@@ -86,7 +90,7 @@ impl Encoder for Chunks {
 
     fn end(&mut self, frames: &mut Frames) {
         if self.writer.include_usage && !self.failed {
-            self.chunk(Vec::new(), Some(self.usage), frames);
+            self.chunk(Vec::new(), UsageField::Known(self.usage), frames);
         }
         frames.word("[DONE]");
     }

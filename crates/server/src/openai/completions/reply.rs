@@ -4,7 +4,7 @@ use crate::generation::{Collected, Finish, Piece};
 use crate::identifiers;
 use crate::model::ServedModel;
 use crate::openai::logprobs::{CompletionLogprobs, LogprobWriter};
-use crate::openai::usage::{UsageReply, finish_reason};
+use crate::openai::usage::{UsageField, UsageReply, finish_reason};
 use paceline_types::{TokenId, TokenLogprobs};
 use serde::Serialize;
 use std::sync::Arc;
@@ -18,9 +18,8 @@ pub(super) struct Reply {
     model: String,
     system_fingerprint: &'static str,
     pub(super) choices: Vec<ChoiceReply>,
-    /// Absent in streams without usage, null in their other chunks.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) usage: Option<Option<UsageReply>>,
+    #[serde(skip_serializing_if = "UsageField::is_absent")]
+    pub(super) usage: UsageField,
 }
 
 /// A choice, or more of it.
@@ -106,7 +105,7 @@ impl Writer {
         UsageReply::of_prompts(self.prompt_tokens)
     }
 
-    pub(super) fn reply(&self, choices: Vec<ChoiceReply>, usage: Option<Option<UsageReply>>) -> Reply {
+    pub(super) fn reply(&self, choices: Vec<ChoiceReply>, usage: UsageField) -> Reply {
         Reply {
             id: self.id.clone(),
             object: "text_completion",
@@ -171,7 +170,7 @@ impl Writer {
             }
             choices.push(choice);
         }
-        self.reply(choices, Some(Some(usage)))
+        self.reply(choices, UsageField::Known(usage))
     }
 
     /// Counts what a choice took and showed.

@@ -3,7 +3,7 @@
 use super::reply::{Progress, Writer};
 use crate::generation::{Output, Piece};
 use crate::openai::error_body;
-use crate::openai::usage::UsageReply;
+use crate::openai::usage::{UsageField, UsageReply};
 use crate::sse::{Encoder, Frames};
 use paceline_types::TokenLogprobs;
 
@@ -27,9 +27,8 @@ impl Chunks {
         }
     }
 
-    /// Chunks of a stream with usage have the field, and only the last has something in it.
-    fn no_usage(&self) -> Option<Option<UsageReply>> {
-        self.writer.include_usage.then_some(None)
+    fn no_usage(&self) -> UsageField {
+        UsageField::later(self.writer.include_usage)
     }
 }
 
@@ -62,7 +61,7 @@ impl Encoder for Chunks {
 
     fn end(&mut self, frames: &mut Frames) {
         if self.writer.include_usage && !self.failed {
-            frames.json(&self.writer.reply(Vec::new(), Some(Some(self.usage))));
+            frames.json(&self.writer.reply(Vec::new(), UsageField::Known(self.usage)));
         }
         frames.word("[DONE]");
     }
