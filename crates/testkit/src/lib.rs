@@ -6,6 +6,7 @@ mod compare;
 mod files;
 mod fixtures;
 mod random;
+mod schemas;
 mod stepper;
 
 pub use compare::{assert_same_bits, relative_error};
@@ -14,4 +15,5 @@ pub use fixtures::{
     DraftReference, FIXTURES, Fixture, HEADS, HeadFixture, storyteller, storyteller_reference,
 };
 pub use random::{random_draft_model, random_eagle3};
+pub use schemas::random_schema;
 pub use stepper::{Program, SampleRow, StepRow, Stepper, StepperConfig};

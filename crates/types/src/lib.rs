@@ -1,9 +1,12 @@
-//! Plain data shared by every crate: element types, sampling parameters, results. No IO, no dependencies.
+//! Plain data shared by every crate: element types, sampling parameters, plans, results, and what a constraint is. No
+//! IO, no dependencies.
 
+mod constraint;
 mod dtype;
 mod plan;
 mod sampling;
 
+pub use constraint::{Constraint, ConstraintError, Matcher, TokenMask};
 pub use dtype::{DType, UnknownDType};
 pub use plan::{
     Admission, BlockId, DraftSource, MAX_DRAFTS, PlanRow, Propose, RowEnd, RowOutput, SlotId, SnapshotId,

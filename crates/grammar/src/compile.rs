@@ -1,0 +1,183 @@
+//! From a specification to a parser, with errors that say where.
+
+use crate::error::GrammarError;
+use crate::lark::{Writer, bounded_whitespace};
+use crate::spec::{Call, GrammarSpec, Part};
+use crate::tokenizer::{TokenizerInfo, clipped, first_line};
+use llguidance::TokenParser;
+use llguidance::api::TopLevelGrammar;
+use llguidance::toktrie::SimpleVob;
+use serde_json::Value;
+use std::thread;
+
+/// Compilation recurses along references from schema to schema, as far as the number of values allows. The memory is
+/// only taken as far as it is used.
+const STACK: usize = 256 << 20;
+
+/// A grammar that is ready, and the special tokens that it never allows.
+pub(crate) struct Compiled {
+    pub(crate) parser: TokenParser,
+    pub(crate) forbidden: SimpleVob,
+}
+
+/// Compiles on a thread with a deep stack of its own.
+pub(crate) fn compile(
+    info: &TokenizerInfo,
+    spec: &GrammarSpec,
+    after: Option<&str>,
+) -> Result<Compiled, GrammarError> {
+    check(info, spec, after)?;
+    let invalid = |reason: String| GrammarError::Invalid {
+        place: spec.place().to_owned(),
+        reason,
+    };
+    thread::scope(|scope| {
+        let builder = thread::Builder::new()
+            .name("paceline-grammar".to_owned())
+            .stack_size(STACK);
+        let running = builder
+            .spawn_scoped(scope, || compile_here(info, spec, after))
+            .map_err(|error| invalid(format!("no thread to compile it: {error}")))?;
+        running
+            .join()
+            .unwrap_or_else(|_| Err(invalid("it breaks the compiler".to_owned())))
+    })
+}
+
+fn compile_here(
+    info: &TokenizerInfo,
+    spec: &GrammarSpec,
+    after: Option<&str>,
+) -> Result<Compiled, GrammarError> {
+    let mut forbidden = info.special().clone();
+    let grammar = match (spec, after) {
+        (GrammarSpec::JsonSchema(schema), None) => {
+            TopLevelGrammar::from_json_schema(bounded_whitespace(schema))
+        }
+        (GrammarSpec::Lark(grammar), None) => TopLevelGrammar::from_lark(grammar.clone()),
+        _ => {
+            let mut writer = Writer::new(info);
+            let grammar = writer.write(spec, after);
+            writer
+                .special
+                .iter()
+                .for_each(|token| forbidden.disallow_token(*token));
+            TopLevelGrammar::from_lark(grammar)
+        }
+    };
+    let built = info.factory().create_parser(grammar);
+    let mut parser = built.map_err(|error| {
+        let message = match spec {
+            GrammarSpec::Lark(_) => clipped(&error.to_string()),
+            _ => first_line(&error),
+        };
+        blame(info, spec, &message)
+    })?;
+    parser.start_without_prompt();
+    Ok(Compiled { parser, forbidden })
+}
+
+/// Sizes and shapes that no compiler should meet.
+fn check(info: &TokenizerInfo, spec: &GrammarSpec, after: Option<&str>) -> Result<(), GrammarError> {
+    let limits = info.limits();
+    let place = spec.place();
+    let empty = |what: &str| {
+        Err(GrammarError::Invalid {
+            place: place.to_owned(),
+            reason: format!("there is no {what}"),
+        })
+    };
+    if after.is_some_and(str::is_empty) {
+        return empty("text that it comes after");
+    }
+    match spec {
+        GrammarSpec::JsonObject => Ok(()),
+        GrammarSpec::JsonSchema(schema) => limits.check_schema(schema),
+        GrammarSpec::Regex(text) if text.is_empty() => empty("expression"),
+        GrammarSpec::Regex(text) | GrammarSpec::Lark(text) => limits.check_text(place, text),
+        GrammarSpec::Choice(texts) if texts.is_empty() => empty("text to choose"),
+        GrammarSpec::Choice(texts) if texts.iter().any(String::is_empty) => empty("empty choice"),
+        GrammarSpec::Choice(texts) => limits.check_text(place, &texts.concat()),
+        GrammarSpec::Calls { calls, .. } if calls.is_empty() => empty("tool to call"),
+        GrammarSpec::Calls { calls, .. } => {
+            let together: Value = calls.iter().flat_map(schemas).cloned().collect();
+            limits.check_schema(&together)
+        }
+    }
+}
+
+fn schemas(call: &Call) -> Vec<&Value> {
+    fn of(parts: &[Part]) -> Vec<&Value> {
+        let schemas = parts.iter().map(|part| match part {
+            Part::Json(schema) => vec![schema],
+            Part::Optional(parts) => of(parts),
+            _ => Vec::new(),
+        });
+        schemas.flatten().collect()
+    }
+    of(&call.0)
+}
+
+/// The error of a grammar that cannot be compiled, at the innermost place that cannot be compiled by itself.
+fn blame(info: &TokenizerInfo, spec: &GrammarSpec, message: &str) -> GrammarError {
+    let (mut place, mut reason) = (spec.place().to_owned(), message.to_owned());
+    if let GrammarSpec::JsonSchema(schema) = spec {
+        let mut budget = 24;
+        let mut path = String::new();
+        let mut within = schema;
+        while let Some((name, inner, found)) = failing_part(info, (schema, within), &mut budget) {
+            path.push_str(&name);
+            (within, reason) = (inner, found);
+        }
+        if !path.is_empty() {
+            place = format!("schema at {path}");
+        }
+    }
+    GrammarError::Invalid { place, reason }
+}
+
+/// A part of a schema that fails by itself: its path, itself and the error. Each attempt takes one from the budget.
+fn failing_part<'a>(
+    info: &TokenizerInfo,
+    (whole, within): (&'a Value, &'a Value),
+    budget: &mut usize,
+) -> Option<(String, &'a Value, String)> {
+    for (path, part) in subschemas(within) {
+        *budget = budget.checked_sub(1)?;
+        let mut alone = part.clone();
+        if let Some(members) = alone.as_object_mut() {
+            for name in ["$defs", "definitions"] {
+                if let Some(definitions) = whole.get(name) {
+                    members.insert(name.to_owned(), definitions.clone());
+                }
+            }
+        }
+        let grammar = TopLevelGrammar::from_json_schema(alone);
+        if let Err(error) = info.factory().create_parser(grammar) {
+            return Some((path, part, first_line(&error)));
+        }
+    }
+    None
+}
+
+/// The schemas directly inside a schema, with their paths in it.
+fn subschemas(schema: &Value) -> Vec<(String, &Value)> {
+    let mut found = Vec::new();
+    for keyword in ["properties", "patternProperties", "$defs", "definitions"] {
+        for (name, part) in schema[keyword].as_object().into_iter().flatten() {
+            let name = name.replace('~', "~0").replace('/', "~1");
+            found.push((format!("/{keyword}/{name}"), part));
+        }
+    }
+    for keyword in ["items", "additionalProperties", "not"] {
+        if schema[keyword].is_object() {
+            found.push((format!("/{keyword}"), &schema[keyword]));
+        }
+    }
+    for keyword in ["prefixItems", "anyOf", "oneOf", "allOf"] {
+        for (index, part) in schema[keyword].as_array().into_iter().flatten().enumerate() {
+            found.push((format!("/{keyword}/{index}"), part));
+        }
+    }
+    found
+}

@@ -1,0 +1,39 @@
+//! What can be wrong with a grammar.
+
+use paceline_types::TokenId;
+
+/// Why there is no grammar. Messages say what is wrong and where, in the terms of who wrote it.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum GrammarError {
+    /// A token that ends a text is none of the tokenizer's.
+    #[error("the end token {id} is not one of the tokenizer's {vocabulary} tokens")]
+    UnknownEnd {
+        /// The token.
+        id: TokenId,
+        /// One past the largest there is.
+        vocabulary: usize,
+    },
+    /// The vocabulary cannot be used for grammars.
+    #[error("the tokenizer cannot be used for grammars: {0}")]
+    Tokenizer(String),
+    /// Something is larger than allowed.
+    #[error("{place}: {what} is {value}, but at most {bound} is possible")]
+    TooLarge {
+        /// Where, as a JSON pointer or the kind of the grammar.
+        place: String,
+        /// What.
+        what: &'static str,
+        /// How large it is.
+        value: usize,
+        /// How large it may be.
+        bound: usize,
+    },
+    /// It is no grammar, or one that is not supported.
+    #[error("{place}: {reason}")]
+    Invalid {
+        /// Where, as a JSON pointer or the kind of the grammar.
+        place: String,
+        /// Why.
+        reason: String,
+    },
+}

@@ -1,0 +1,108 @@
+//! Bounds on grammars that anybody may send.
+
+use crate::error::GrammarError;
+use crate::tokenizer::clipped;
+use llguidance::api::ParserLimits;
+use serde_json::Value;
+
+/// How large grammars may be and how much work they may make. The defaults leave room for large real schemas: a
+/// compilation takes tens of milliseconds at most, a mask a few.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GrammarLimits {
+    /// Bytes of a grammar as text.
+    pub bytes: usize,
+    /// Values within values in a schema.
+    pub depth: usize,
+    /// Values in a schema, of all kinds.
+    pub values: usize,
+    /// Symbols of the grammar a schema stands for.
+    pub symbols: usize,
+    /// Work for its regular expressions; some fifty thousand take a millisecond.
+    pub regex_work: u64,
+    /// Work for the regular expressions of one mask; some fourteen thousand take a millisecond.
+    pub mask_work: u64,
+}
+
+impl Default for GrammarLimits {
+    fn default() -> Self {
+        Self {
+            bytes: 512 << 10,
+            depth: 64,
+            values: 20_000,
+            symbols: 200_000,
+            regex_work: 1_000_000,
+            mask_work: 200_000,
+        }
+    }
+}
+
+impl GrammarLimits {
+    pub(crate) fn parser(&self) -> ParserLimits {
+        ParserLimits {
+            initial_lexer_fuel: self.regex_work,
+            step_lexer_fuel: self.mask_work,
+            max_grammar_size: self.symbols,
+            max_lexer_states: 100_000,
+            verbose_errors: false,
+            ..ParserLimits::default()
+        }
+    }
+
+    /// Checks a grammar that is text.
+    pub(crate) fn check_text(&self, place: &str, text: &str) -> Result<(), GrammarError> {
+        check(place.to_owned(), "the number of bytes", text.len(), self.bytes)
+    }
+
+    /// Checks a schema before anything walks it.
+    pub(crate) fn check_schema(&self, schema: &Value) -> Result<(), GrammarError> {
+        let mut size = Size::default();
+        // A stack of its own: the depth is what is in question.
+        let mut open = vec![(schema, String::new(), 0)];
+        while let Some((value, place, depth)) = open.pop() {
+            size.values += 1;
+            check(place.clone(), "the nesting", depth, self.depth)?;
+            check(place.clone(), "the number of values", size.values, self.values)?;
+            match value {
+                Value::String(text) => size.bytes += text.len(),
+                Value::Array(items) => {
+                    for (index, item) in items.iter().enumerate() {
+                        open.push((item, format!("{place}/{index}"), depth + 1));
+                    }
+                }
+                Value::Object(members) => {
+                    for (name, member) in members {
+                        size.bytes += name.len();
+                        let name = name.replace('~', "~0").replace('/', "~1");
+                        open.push((member, format!("{place}/{name}"), depth + 1));
+                    }
+                }
+                _ => size.bytes += 8,
+            }
+            check(place, "the number of bytes", size.bytes, self.bytes)?;
+        }
+        Ok(())
+    }
+}
+
+#[derive(Default)]
+struct Size {
+    values: usize,
+    bytes: usize,
+}
+
+fn check(place: String, what: &'static str, value: usize, bound: usize) -> Result<(), GrammarError> {
+    if value <= bound {
+        return Ok(());
+    }
+    let place = match place.strip_prefix('/') {
+        Some(path) => format!("schema at /{}", clipped(path)),
+        None if place.is_empty() => "schema".to_owned(),
+        None => place,
+    };
+    Err(GrammarError::TooLarge {
+        place,
+        what,
+        value,
+        bound,
+    })
+}

@@ -1,0 +1,166 @@
+//! Follows one text through a grammar.
+
+use crate::grammar::Shared;
+use crate::tokenizer::first_line;
+use llguidance::TokenParser;
+use llguidance::api::StopReason;
+use llguidance::panic_utils::catch_unwind;
+use paceline_types::{ConstraintError, Matcher, TokenId, TokenMask};
+use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
+
+/// Where a text stands in a grammar.
+pub(crate) struct GrammarMatcher {
+    grammar: Arc<Shared>,
+    parser: TokenParser,
+    committed: Vec<TokenId>,
+    /// A token that ends the text has come where nothing else could.
+    ended: bool,
+}
+
+impl GrammarMatcher {
+    pub(crate) fn new(grammar: Arc<Shared>) -> Self {
+        Self {
+            parser: grammar.parser(),
+            grammar,
+            committed: Vec::new(),
+            ended: false,
+        }
+    }
+
+    /// Runs something of the library that may panic.
+    fn guarded<T>(
+        &mut self,
+        call: impl FnOnce(&mut TokenParser) -> Result<T, String>,
+    ) -> Result<T, ConstraintError> {
+        let parser = &mut self.parser;
+        // A parser that panicked is not used again: its request ends.
+        let outcome = catch_unwind(AssertUnwindSafe(|| Ok(call(parser))));
+        match outcome {
+            Ok(Ok(value)) => Ok(value),
+            Ok(Err(reason)) => Err(ConstraintError(reason)),
+            Err(error) => Err(ConstraintError(first_line(&error))),
+        }
+    }
+
+    fn consume(&mut self, token: TokenId) -> Result<(), ConstraintError> {
+        self.guarded(|parser| {
+            let refused = |error: &dyn std::fmt::Display| {
+                format!(
+                    "token {token} is not what the grammar allows: {}",
+                    first_line(error)
+                )
+            };
+            let back = parser.consume_token(token).map_err(|error| refused(&error))?;
+            if back != 0 {
+                return Err(refused(&"it would have to go back"));
+            }
+            parser.check_stop().map_err(|error| refused(&error))?;
+            Ok(())
+        })
+    }
+
+    /// The mask behind what was consumed, or `None` if nothing may come.
+    fn mask(&mut self) -> Result<Option<TokenMask>, ConstraintError> {
+        let info = self.grammar.info();
+        match self.parser.stop_reason() {
+            StopReason::NoExtension if self.ended => return Ok(None),
+            StopReason::NoExtension => {
+                let ends = TokenMask::of(info.ends(), info.vocabulary());
+                return Ok(Some(ends).filter(|ends| !ends.is_empty()));
+            }
+            StopReason::EndOfSentence => return Ok(None),
+            _ => {}
+        }
+        let words = info.vocabulary().div_ceil(32);
+        let computed = self.guarded(|parser| match parser.compute_mask() {
+            Ok(set) => Ok(Some(set)),
+            Err(_) if parser.stop_reason() == StopReason::NoExtensionBias => Ok(None),
+            Err(error) => Err(first_line(&error)),
+        })?;
+        let Some(mut set) = computed else {
+            return Ok(None);
+        };
+        set.sub(self.grammar.forbidden());
+        let mut bits = set.as_slice().to_vec();
+        bits.resize(words, 0);
+        let mask = TokenMask::new(bits);
+        Ok(Some(mask).filter(|mask| !mask.is_empty()))
+    }
+
+    /// Masks behind drafts, after the first, and how many drafts were consumed.
+    fn look_ahead(
+        &mut self,
+        drafts: &[TokenId],
+        masks: &mut Vec<TokenMask>,
+    ) -> Result<usize, ConstraintError> {
+        for (index, draft) in drafts.iter().enumerate() {
+            if !masks[index].allows(*draft) || self.grammar.info().ends().contains(draft) {
+                return Ok(index);
+            }
+            self.consume(*draft)?;
+            match self.mask()? {
+                Some(mask) => masks.push(mask),
+                None => return Ok(index + 1),
+            }
+        }
+        Ok(drafts.len())
+    }
+
+    /// Goes back to the committed text after something else went wrong behind it.
+    fn restart(&mut self) -> Result<(), ConstraintError> {
+        self.parser = self.grammar.parser();
+        self.ended = false;
+        let committed = std::mem::take(&mut self.committed);
+        self.commit(&committed)
+    }
+}
+
+impl Matcher for GrammarMatcher {
+    fn commit(&mut self, tokens: &[TokenId]) -> Result<(), ConstraintError> {
+        for token in tokens {
+            let complete = self.parser.stop_reason() == StopReason::NoExtension;
+            if complete && !self.ended && self.grammar.info().ends().contains(token) {
+                self.ended = true;
+            } else {
+                self.consume(*token)?;
+            }
+            self.committed.push(*token);
+        }
+        Ok(())
+    }
+
+    fn forced(&mut self, most: usize) -> Result<Vec<TokenId>, ConstraintError> {
+        if most == 0 || self.parser.stop_reason() != StopReason::NotStopped {
+            return Ok(Vec::new());
+        }
+        let mut tokens = self.guarded(|parser| Ok(parser.compute_ff_tokens()))?;
+        tokens.truncate(most);
+        Ok(tokens)
+    }
+
+    fn masks(&mut self, drafts: &[TokenId]) -> Result<Vec<TokenMask>, ConstraintError> {
+        let dead_end = || ConstraintError("no token of the model can go on with the grammar here".to_owned());
+        let mut masks = vec![self.mask()?.ok_or_else(dead_end)?];
+        // What drafts run into is no fault of the text: without them it would not have happened.
+        let went_back = match self.look_ahead(drafts, &mut masks) {
+            Ok(0) => Ok(()),
+            Ok(consumed) => {
+                self.guarded(|parser| parser.rollback(consumed).map_err(|error| first_line(&error)))
+            }
+            Err(error) => Err(error),
+        };
+        if went_back.is_err() {
+            self.restart()?;
+        }
+        Ok(masks)
+    }
+
+    fn is_finished(&self) -> bool {
+        match self.parser.stop_reason() {
+            StopReason::EndOfSentence => true,
+            StopReason::NoExtension => self.ended || self.grammar.info().ends().is_empty(),
+            _ => false,
+        }
+    }
+}
