@@ -5,7 +5,7 @@ use crate::handle::{Handle, Shared};
 use crate::memory_plan::sample_rows;
 use crate::request::Bounds;
 use crate::service::Service;
-use crate::{DrafterShape, EngineConfig, MemoryPlan, Speculation, StartError, Stats};
+use crate::{DrafterShape, EngineConfig, EngineLimits, MemoryPlan, Speculation, StartError, Stats};
 use paceline_device_cpu::{Cpu, CpuOptions, Instructions};
 use paceline_models::{Decoder, ModelError};
 use paceline_runner::{DeviceRunner, RunnerConfig};
@@ -138,6 +138,14 @@ impl EngineParts {
             open: AtomicUsize::new(0),
             stopped: Mutex::default(),
         });
+        let limits = EngineLimits {
+            pipeline_depth: config.pipeline_depth,
+            max_num_batched_tokens: config.max_num_batched_tokens,
+            max_waiting: config.max_waiting,
+            max_choices: bounds.max_choices,
+            prefix_caching: config.prefix_caching,
+            threads: config.threads,
+        };
         let max_open = config.max_waiting + config.max_num_seqs;
         let (intake, jobs) = sync_channel(max_open);
         let parts = (Arc::clone(&shared), Arc::clone(&bounds));
@@ -150,6 +158,7 @@ impl EngineParts {
             shared,
             bounds,
             memory,
+            limits,
             max_open,
         })
     }

@@ -3,7 +3,7 @@
 use crate::event::Event;
 use crate::request::{Bounds, Request};
 use crate::service::Job;
-use crate::{MemoryPlan, RequestError, Speculation, Stats, trace};
+use crate::{EngineLimits, MemoryPlan, RequestError, Speculation, Stats, trace};
 use async_channel::Receiver;
 use futures_core::Stream;
 use paceline_schedule::StepRecord;
@@ -44,6 +44,7 @@ pub struct Handle {
     pub(crate) shared: Arc<Shared>,
     pub(crate) bounds: Arc<Bounds>,
     pub(crate) memory: MemoryPlan,
+    pub(crate) limits: EngineLimits,
     pub(crate) max_open: usize,
 }
 
@@ -101,6 +102,11 @@ impl Handle {
     /// The memory the engine took.
     pub fn memory(&self) -> &MemoryPlan {
         &self.memory
+    }
+
+    /// What bounds the engine's work.
+    pub fn limits(&self) -> &EngineLimits {
+        &self.limits
     }
 
     /// Who drafts, and how much.

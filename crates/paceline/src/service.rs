@@ -38,6 +38,8 @@ struct Client {
     cancelled: Arc<AtomicBool>,
     stop_tokens: Vec<TokenId>,
     arrived: Instant,
+    /// From its arrival to its first slot.
+    queued: Option<Duration>,
     first_token: Option<Duration>,
     prompt_tokens: usize,
     tokens: usize,
@@ -93,7 +95,9 @@ impl<R: StepRunner, C: Clock> Service<R, C> {
                 return Ok(());
             }
             self.cancel_flagged();
+            let planned = Instant::now();
             let stepped = self.pipeline.step()?;
+            self.note_admissions(planned);
             self.hand_out(stepped);
         }
     }
@@ -161,6 +165,7 @@ impl<R: StepRunner, C: Clock> Service<R, C> {
                 cancelled: Arc::clone(&job.cancelled),
                 stop_tokens: stop_tokens.clone(),
                 arrived: job.arrived,
+                queued: None,
                 first_token: None,
                 prompt_tokens: prompt.len(),
                 tokens: 0,
@@ -203,6 +208,18 @@ impl<R: StepRunner, C: Clock> Service<R, C> {
         }
     }
 
+    /// Those who got a slot in a plan made at `planned` have waited until then.
+    fn note_admissions(&mut self, planned: Instant) {
+        for id in self.pipeline.scheduler().admissions() {
+            if let Some(client) = self.clients.get_mut(id).filter(|client| client.queued.is_none()) {
+                let queued = planned.saturating_duration_since(client.arrived);
+                client.queued = Some(queued);
+                let mut stats = self.shared.stats.lock().unwrap_or_else(PoisonError::into_inner);
+                stats.sizes.queued_ns.record(queued.as_nanos() as u64);
+            }
+        }
+    }
+
     fn hand_out(&mut self, stepped: Stepped) {
         let mut tokens = 0;
         let mut finished = 0;
@@ -223,7 +240,13 @@ impl<R: StepRunner, C: Clock> Service<R, C> {
         };
         let finish = delivery.finish;
         let report = delivery.speculation.take();
+        let waits = client.first_token.is_none();
         client.take(delivery);
+        if let Some(first) = client.first_token.filter(|_| waits) {
+            let prefill = first.saturating_sub(client.queued.unwrap_or_default());
+            let mut stats = self.shared.stats.lock().unwrap_or_else(PoisonError::into_inner);
+            stats.sizes.prefill_ns.record(prefill.as_nanos() as u64);
+        }
         if let Some(finish) = finish
             && let Some(mut client) = self.clients.remove(&id)
         {
@@ -251,6 +274,7 @@ impl<R: StepRunner, C: Clock> Service<R, C> {
     fn publish(&mut self, tokens: u64, finished: u64, collected: Option<StepRecord>) {
         let scheduler = self.pipeline.scheduler();
         let usage = scheduler.cache_use();
+        let oldest = scheduler.oldest_waiting().and_then(|id| self.clients.get(&id));
         let mut stats = self.shared.stats.lock().unwrap_or_else(PoisonError::into_inner);
         stats.running = scheduler.running();
         stats.waiting = scheduler.waiting();
@@ -260,6 +284,10 @@ impl<R: StepRunner, C: Clock> Service<R, C> {
         stats.finished += finished;
         stats.counters = scheduler.counters();
         stats.pipeline = self.pipeline.totals();
+        stats.oldest_waiting = oldest.map(|client| client.arrived);
+        if let Some(record) = &collected {
+            stats.sizes.step_tokens.record(record.tokens_run as u64);
+        }
         drop(stats);
         if let Some(record) = collected.filter(|_| self.tracing) {
             let mut trace = self.shared.trace.lock().unwrap_or_else(PoisonError::into_inner);

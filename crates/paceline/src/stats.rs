@@ -1,7 +1,9 @@
 //! How an engine is doing.
 
+use crate::Histogram;
 use paceline_schedule::{Counters, PipelineTotals};
 use std::fmt;
+use std::time::{Duration, Instant};
 
 /// A snapshot of an engine's numbers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -26,6 +28,85 @@ pub struct Stats {
     pub counters: Counters,
     /// Times summed over all steps.
     pub pipeline: PipelineTotals,
+    /// When the oldest request that waits for a slot arrived.
+    pub oldest_waiting: Option<Instant>,
+    /// What is counted by size.
+    pub sizes: Sizes,
+}
+
+/// Sizes and times of single steps and requests. A request with several continuations counts as several.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Sizes {
+    /// Tokens run by a step.
+    pub step_tokens: Histogram,
+    /// Nanoseconds from a request's arrival to its first slot.
+    pub queued_ns: Histogram,
+    /// Nanoseconds from there to its first token.
+    pub prefill_ns: Histogram,
+}
+
+impl Default for Sizes {
+    fn default() -> Self {
+        Self {
+            step_tokens: Histogram::new(&STEP_TOKENS),
+            queued_ns: Histogram::new(&REQUEST_NS),
+            prefill_ns: Histogram::new(&REQUEST_NS),
+        }
+    }
+}
+
+/// Bounds of a step's tokens; those of vLLM.
+const STEP_TOKENS: [u64; 13] = [1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384];
+
+const MS: u64 = 1_000_000;
+
+/// Bounds of times of requests; those of vLLM, and below them some for small models.
+const REQUEST_NS: [u64; 28] = [
+    MS,
+    5 * MS,
+    10 * MS,
+    20 * MS,
+    50 * MS,
+    100 * MS,
+    200 * MS,
+    300 * MS,
+    500 * MS,
+    800 * MS,
+    1000 * MS,
+    1500 * MS,
+    2000 * MS,
+    2500 * MS,
+    5000 * MS,
+    10_000 * MS,
+    15_000 * MS,
+    20_000 * MS,
+    30_000 * MS,
+    40_000 * MS,
+    50_000 * MS,
+    60_000 * MS,
+    120_000 * MS,
+    240_000 * MS,
+    480_000 * MS,
+    960_000 * MS,
+    1_920_000 * MS,
+    7_680_000 * MS,
+];
+
+/// How an engine was set up, as far as it bounds what it does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EngineLimits {
+    /// Steps in flight.
+    pub pipeline_depth: usize,
+    /// Tokens of a step.
+    pub max_num_batched_tokens: usize,
+    /// Requests that may wait.
+    pub max_waiting: usize,
+    /// Continuations of a request.
+    pub max_choices: usize,
+    /// Whether shared beginnings are kept and reused.
+    pub prefix_caching: bool,
+    /// Threads that operations are spread over.
+    pub threads: usize,
 }
 
 impl Stats {
@@ -37,6 +118,23 @@ impl Stats {
         } else {
             self.pipeline.bubble_ns as f64 / total as f64
         }
+    }
+
+    /// How long the oldest request that waits for a slot has waited; zero if none does.
+    pub fn queue_age(&self) -> Duration {
+        self.oldest_waiting
+            .map_or(Duration::ZERO, |arrived| arrived.elapsed())
+    }
+
+    /// Device time that did not go into making drafts.
+    pub fn verify_ns(&self) -> u64 {
+        self.pipeline.device_ns.saturating_sub(self.counters.draft_ns)
+    }
+
+    /// Tokens per row that verified drafts; 1 without any accepted. `None` before the first.
+    pub fn mean_length(&self) -> Option<f64> {
+        let rows = self.counters.draft_rows;
+        (rows > 0).then(|| 1.0 + self.counters.drafts_accepted as f64 / rows as f64)
     }
 }
 

@@ -62,6 +62,8 @@ pub struct Scheduler {
     /// The first in the queue could not be admitted: it, and the free pages that it needs at least. Spares a
     /// look-up of its whole prompt in every plan until there are so many.
     blocked: Option<(Order, usize)>,
+    /// Who got a slot in the newest plan.
+    admissions: Vec<RequestId>,
 }
 
 impl Scheduler {
@@ -99,6 +101,7 @@ impl Scheduler {
             collected_steps: 0,
             rolling: 0,
             blocked: None,
+            admissions: Vec::new(),
             config,
         }
     }
@@ -204,6 +207,26 @@ impl Scheduler {
     /// Requests without one.
     pub fn waiting(&self) -> usize {
         self.requests.len() - self.running.len()
+    }
+
+    /// Of the requests in the queue, the one that arrived first, whatever its priority.
+    pub fn oldest_waiting(&self) -> Option<RequestId> {
+        let mut oldest: Option<(Order, RequestId)> = None;
+        let mut next = self.waiting.first_key_value();
+        // The first of each priority.
+        while let Some((&order, &id)) = next {
+            if oldest.is_none_or(|(known, _)| order.1 < known.1) {
+                oldest = Some((order, id));
+            }
+            let later = order.0.checked_add(1);
+            next = later.and_then(|priority| self.waiting.range((priority, 0)..).next());
+        }
+        oldest.map(|(_, id)| id)
+    }
+
+    /// The requests that got a slot in the newest plan, for the first time or again.
+    pub fn admissions(&self) -> &[RequestId] {
+        &self.admissions
     }
 
     /// Requests that could be added now; ask before adding all members of a group.

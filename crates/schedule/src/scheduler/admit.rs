@@ -139,6 +139,7 @@ impl Scheduler {
         }));
         self.waiting.remove(&order);
         self.running.insert(order, id);
+        self.admissions.push(id);
         true
     }
 

@@ -35,6 +35,7 @@ impl Scheduler {
     /// what deadlines are compared with. Cost: linear in the rows, their tokens and the requests that change.
     pub fn plan(&mut self, now: u64) -> Option<StepPlan> {
         self.expire(now);
+        self.admissions.clear();
         let mut draft = Draft {
             plan: StepPlan::default(),
             tokens: self.config.max_batched_tokens,
