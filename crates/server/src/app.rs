@@ -6,6 +6,7 @@ use crate::config::ServerConfig;
 use crate::error::ApiError;
 use crate::generation::{GenerationTask, Outputs};
 use crate::lifecycle::Lifecycle;
+use crate::metrics::Metrics;
 use crate::model::ServedModel;
 use crate::server::Feature;
 use paceline::{Handle, RequestError};
@@ -22,12 +23,11 @@ pub(crate) struct Shared {
     pub(crate) config: ServerConfig,
     pub(crate) model: Arc<ServedModel>,
     pub(crate) engine: Handle,
-    #[expect(dead_code, reason = "for /v1/engine")]
     pub(crate) features: Vec<Feature>,
     pub(crate) lifecycle: Arc<Lifecycle>,
     pub(crate) keys: Keys,
-    #[expect(dead_code, reason = "for metrics")]
     pub(crate) started: Instant,
+    pub(crate) metrics: Metrics,
     admission: Arc<Admission>,
 }
 
@@ -61,6 +61,7 @@ impl App {
         let admission = Admission::new(Arc::clone(&lifecycle), limits, config.api_keys.len());
         Self(Arc::new(Shared {
             keys: Keys::new(&config.api_keys),
+            metrics: Metrics::new(&model, engine.clone()),
             config,
             model: Arc::new(model),
             engine,
@@ -87,6 +88,7 @@ impl App {
             engine: &self.engine,
             tokenizer: self.model.tokenizer.as_ref(),
             lifecycle: &self.lifecycle,
+            metrics: &self.metrics.requests,
         };
         Outputs::start(&means, &task, permit).map_err(|error| {
             if let RequestError::Stopped(reason) = &error {

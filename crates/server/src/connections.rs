@@ -1,6 +1,7 @@
 //! The accept loop and its end.
 
 use crate::app::App;
+use crate::metrics::{HttpMetrics, OpenConnection};
 use crate::routes;
 use crate::server::ServeError;
 use hyper::server::conn::http1;
@@ -30,6 +31,13 @@ struct Connections {
     tls: Option<TlsAcceptor>,
     places: Arc<Semaphore>,
     open: GracefulShutdown,
+    metrics: HttpMetrics,
+}
+
+/// Held by a connection while it is open.
+struct Place {
+    _permit: OwnedSemaphorePermit,
+    _open: OpenConnection,
 }
 
 /// Serves until drained or failed.
@@ -102,19 +110,24 @@ impl Connections {
                 config.max_connections.clamp(1, Semaphore::MAX_PERMITS),
             )),
             open: GracefulShutdown::new(),
+            metrics: app.metrics.http.clone(),
         })
     }
 
     /// Accepts connections for ever; one more than there are places waits in the system's queue.
     async fn accept(&self, listener: &TcpListener) -> ServeError {
         loop {
-            let Ok(place) = Arc::clone(&self.places).acquire_owned().await else {
+            let Ok(permit) = Arc::clone(&self.places).acquire_owned().await else {
                 return ServeError::Listener(std::io::ErrorKind::BrokenPipe.into());
             };
             match listener.accept().await {
                 Ok((socket, _)) => {
                     // Small frames of a stream must not wait for each other.
                     let _ = socket.set_nodelay(true);
+                    let place = Place {
+                        _permit: permit,
+                        _open: self.metrics.connection(),
+                    };
                     self.start(socket, place);
                 }
                 Err(error) => {
@@ -125,7 +138,7 @@ impl Connections {
         }
     }
 
-    fn start(&self, socket: tokio::net::TcpStream, place: OwnedSemaphorePermit) {
+    fn start(&self, socket: tokio::net::TcpStream, place: Place) {
         let Some(tls) = self.tls.clone() else {
             self.spawn(socket, place);
             return;
@@ -146,11 +159,7 @@ impl Connections {
         });
     }
 
-    fn spawn(
-        &self,
-        socket: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
-        place: OwnedSemaphorePermit,
-    ) {
+    fn spawn(&self, socket: impl AsyncRead + AsyncWrite + Unpin + Send + 'static, place: Place) {
         let service = TowerToHyperService::new(self.router.clone());
         let connection = self.http.serve_connection(TokioIo::new(socket), service);
         let connection = self.open.watch(connection);

@@ -46,6 +46,7 @@ async fn identify(State(app): State<App>, mut request: Request, next: Next) -> R
     });
     let mut response = next.run(request).await;
     let status = response.status().as_u16();
+    app.metrics.http.replied(status);
     let reason = response
         .extensions()
         .get::<ApiError>()

@@ -2,7 +2,7 @@
 
 use crate::app::App;
 use crate::error::{ApiError, ErrorKind};
-use crate::{envelope, health, openai, tokens};
+use crate::{engine_state, envelope, health, metrics, openai, tokens};
 use axum::Router;
 use axum::extract::Request;
 use axum::routing::{get, post};
@@ -20,6 +20,8 @@ pub(crate) fn router(app: &App) -> Router {
         .route("/ping", get(health::health).post(health::health))
         .route("/ready", get(health::ready))
         .route("/version", get(health::version))
+        .route("/metrics", get(metrics::scrape))
+        .route("/v1/engine", get(engine_state::engine))
         .fallback(not_found)
         .method_not_allowed_fallback(wrong_method);
     envelope::wrap(paths.with_state(app.clone()), app)

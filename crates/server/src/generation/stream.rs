@@ -4,6 +4,7 @@ use super::text::{ChoiceText, GeneratedToken};
 use super::{Failure, Finish, GenerationTask, Output};
 use crate::admission::Permit;
 use crate::lifecycle::Lifecycle;
+use crate::metrics::{ChoiceMetrics, RequestMetrics};
 use futures_core::Stream;
 use futures_util::StreamExt;
 use paceline::{Event, Generation, Handle, Request, RequestError, Usage};
@@ -50,6 +51,7 @@ struct Choice {
     text: ChoiceText,
     open: bool,
     first_token: Option<Duration>,
+    metrics: ChoiceMetrics,
 }
 
 /// What a task runs on.
@@ -57,6 +59,7 @@ pub(crate) struct Means<'a> {
     pub(crate) engine: &'a Handle,
     pub(crate) tokenizer: Option<&'a Tokenizer>,
     pub(crate) lifecycle: &'a Arc<Lifecycle>,
+    pub(crate) metrics: &'a RequestMetrics,
 }
 
 impl Outputs {
@@ -118,6 +121,7 @@ impl Outputs {
     fn fail(&mut self, failure: Failure) {
         for source in &mut self.sources {
             source.generation = None;
+            source.choices.iter_mut().for_each(|choice| choice.metrics.fail());
         }
         self.ready.push_back(Output::Failed(failure));
         self.over = true;
@@ -187,6 +191,7 @@ impl Source {
             text: ChoiceText::new(means.tokenizer, task),
             open: true,
             first_token: None,
+            metrics: means.metrics.choice(prompt.len(), number == 0),
         };
         Ok(Self {
             prompt: index,
@@ -250,6 +255,7 @@ impl Source {
         };
         choice.first_token.get_or_insert(elapsed);
         let piece = choice.text.push(tokens);
+        choice.metrics.tokens(choice.text.tokens());
         let (index, stop) = (choice.index, choice.text.stopped().map(str::to_owned));
         if !piece.is_empty() {
             self.emit(Output::Piece { choice: index, piece }, ready);
@@ -272,6 +278,7 @@ impl Source {
         } else {
             reason
         };
+        choice.metrics.end(reason);
         if !piece.is_empty() {
             self.emit(Output::Piece { choice: index, piece }, ready);
         }
@@ -299,6 +306,7 @@ impl Source {
             return;
         };
         choice.open = false;
+        choice.metrics.end(reason);
         let index = choice.index;
         let piece = choice.text.finish();
         let usage = Usage {
