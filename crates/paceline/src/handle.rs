@@ -114,6 +114,11 @@ impl Handle {
         &self.bounds.speculation
     }
 
+    /// Tokens that the model knows; ids are below this.
+    pub fn vocabulary(&self) -> usize {
+        self.bounds.vocabulary
+    }
+
     /// Longest sequence, prompt included.
     pub fn max_model_len(&self) -> usize {
         self.bounds.max_model_len
