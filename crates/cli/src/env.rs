@@ -3,6 +3,7 @@
 //! | variable | meaning |
 //! |---|---|
 //! | `PACELINE_LOG` | level of the log on stderr where `--log` is not given |
+//! | `PACELINE_API_KEY` | a key that requests to `serve` may carry, besides those of its flags |
 //! | `LD_LIBRARY_PATH` | looked through by `doctor` for the CUDA driver, as the loader would |
 //! | `HF_*` | the hub's, see [`HubConfig::from_env`](paceline_weights::hub::HubConfig::from_env) |
 
@@ -20,6 +21,16 @@ pub(crate) fn log_level() -> Result<Option<LogLevel>> {
     LogLevel::from_str(&value, true)
         .map(Some)
         .map_err(|_| anyhow!("PACELINE_LOG is `{value}`; it must be off, error, warn, info, debug or trace"))
+}
+
+/// The key in `PACELINE_API_KEY`, if it is set.
+pub(crate) fn api_key() -> Result<Option<String>> {
+    let Some(value) = std::env::var_os("PACELINE_API_KEY").filter(|value| !value.is_empty()) else {
+        return Ok(None);
+    };
+    let key = value.into_string();
+    key.map(Some)
+        .map_err(|_| anyhow!("PACELINE_API_KEY is not UTF-8"))
 }
 
 /// The folders of `LD_LIBRARY_PATH`.

@@ -28,7 +28,7 @@ enum Ending {
 fn main() -> ExitCode {
     let Cli { command, quiet, log } = Cli::parse_or_exit();
     let ui = Ui::new(quiet);
-    let result = start_log(log).and_then(|()| run(command, ui));
+    let result = run(command, log, ui);
     match result {
         Ok(Ending::Done) => ExitCode::SUCCESS,
         Ok(Ending::Cancelled) => ExitCode::from(interrupt::EXIT_CODE),
@@ -41,9 +41,14 @@ fn main() -> ExitCode {
     }
 }
 
-fn run(command: Command, ui: Ui) -> anyhow::Result<Ending> {
+fn run(command: Command, log: Option<flags::LogLevel>, ui: Ui) -> anyhow::Result<Ending> {
+    // A server has a log of its own, which its clients never wait for.
+    if !matches!(command, Command::Serve(_)) {
+        start_log(log)?;
+    }
     match command {
         Command::Generate(flags) => return commands::generate::run(&flags.into_config(), ui),
+        Command::Serve(flags) => return commands::serve::run(flags.into_config(log), ui),
         Command::Inspect(flags) => commands::inspect::run(&flags, ui)?,
         Command::Doctor(flags) => commands::doctor::run(&flags)?,
         Command::Bench(command) => commands::bench::run(&command, ui)?,

@@ -5,3 +5,4 @@ pub(crate) mod completions;
 pub(crate) mod doctor;
 pub(crate) mod generate;
 pub(crate) mod inspect;
+pub(crate) mod serve;

@@ -28,7 +28,9 @@ pub(crate) struct ModelFlags {
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum DTypeFlag {
     Auto,
+    #[value(alias = "float32", alias = "float")]
     F32,
+    #[value(alias = "bfloat16")]
     Bf16,
 }
 
@@ -51,16 +53,21 @@ pub(crate) struct EngineFlags {
     #[arg(long, value_name = "N", value_parser = parsed(numbers::at_least_one), help_heading = "Engine")]
     num_blocks: Option<usize>,
     /// Share of the available memory that may be used [default: 0.8].
-    #[arg(long, value_name = "SHARE", value_parser = parsed(numbers::share), help_heading = "Engine")]
+    #[arg(long, alias = "gpu-memory-utilization", value_name = "SHARE", value_parser = parsed(numbers::share), help_heading = "Engine")]
     memory_utilization: Option<f64>,
     /// Compute shared beginnings of prompts again instead of keeping them.
-    #[arg(long, help_heading = "Engine")]
+    #[arg(long, alias = "no-enable-prefix-caching", help_heading = "Engine")]
     no_prefix_caching: bool,
     #[command(flatten)]
     pub(super) speculation: SpeculationFlags,
 }
 
 impl ModelFlags {
+    /// The model as it was typed.
+    pub(crate) fn name(&self) -> Option<&str> {
+        self.model.as_deref()
+    }
+
     /// Where the model comes from.
     pub(crate) fn source(&self) -> ModelSource {
         ModelSource::new(self.model.clone())

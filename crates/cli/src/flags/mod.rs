@@ -4,6 +4,7 @@ mod bench;
 mod engine;
 mod generate;
 pub(crate) mod numbers;
+mod serve;
 mod speculation;
 mod tools;
 mod vllm;
@@ -14,6 +15,7 @@ pub(crate) use bench::{
 };
 pub(crate) use engine::{EngineFlags, ModelFlags};
 pub(crate) use generate::GenerateFlags;
+pub(crate) use serve::ServeFlags;
 pub(crate) use speculation::{DraftModel, DraftTokens, SpeculationFlags};
 pub(crate) use tools::{CompletionsFlags, DoctorFlags, InspectFlags};
 
@@ -25,6 +27,7 @@ const EXAMPLES: &str = "\
 Examples:
   paceline generate --prompt \"Once upon a time\"
   paceline generate --model path/to/model --chat --prompt \"Why is the sky blue?\"
+  paceline serve path/to/model --port 8000
   paceline inspect path/to/model.gguf
   paceline doctor
 
@@ -66,6 +69,7 @@ impl Cli {
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     Generate(Box<GenerateFlags>),
+    Serve(Box<ServeFlags>),
     Inspect(InspectFlags),
     Doctor(DoctorFlags),
     #[command(subcommand)]
@@ -78,6 +82,7 @@ impl Command {
     fn speculation(&self) -> Option<&SpeculationFlags> {
         match self {
             Self::Generate(flags) => Some(flags.speculation()),
+            Self::Serve(flags) => Some(flags.speculation()),
             Self::Bench(command) => command.speculation(),
             Self::Inspect(_) | Self::Doctor(_) | Self::Completions(_) => None,
         }

@@ -1,0 +1,224 @@
+//! `paceline serve`.
+
+mod log;
+mod model;
+mod table;
+
+use crate::engine::{self, Demand, EngineOptions};
+use crate::flags::LogLevel;
+use crate::model::{LoadedModel, ModelSource};
+use crate::ui::Ui;
+use crate::{Ending, env, interrupt};
+use anyhow::{Context, Result, bail};
+use clap::ValueEnum;
+use paceline_server::{Server, ServerConfig, TlsConfig};
+use paceline_text::{ReasoningFormat, ToolFormat};
+use std::fs;
+use std::io::{ErrorKind, Write};
+use std::net::{SocketAddr, TcpListener};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+use tokio::runtime::Runtime;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+
+/// Threads that talk to clients. They wait most of the time; the engine needs the cores.
+const WORKERS: usize = 2;
+
+/// Time for work on its way that nobody waits for any more.
+const LAST_WORK: Duration = Duration::from_millis(500);
+
+/// What to serve, where, to whom, and within which limits.
+#[derive(Debug)]
+pub(crate) struct ServeConfig {
+    /// The model.
+    pub(crate) model: ModelSource,
+    /// Its names.
+    pub(crate) names: Vec<String>,
+    /// A template in place of the model's, or the name of a file with one.
+    pub(crate) chat_template: Option<String>,
+    /// How it writes tool calls.
+    pub(crate) tool_format: ParserChoice<ToolFormat>,
+    /// How it marks its reasoning.
+    pub(crate) reasoning_format: ParserChoice<ReasoningFormat>,
+    /// Of requests that have none.
+    pub(crate) seed: Option<u64>,
+    /// Where to listen.
+    pub(crate) address: SocketAddr,
+    /// More keys.
+    pub(crate) api_key_file: Option<PathBuf>,
+    /// Files with certificates and key.
+    pub(crate) tls: Option<(PathBuf, PathBuf)>,
+    /// What is logged.
+    pub(crate) log: Option<LogLevel>,
+    /// How.
+    pub(crate) log_format: LogFormat,
+    /// Keys and limits.
+    pub(crate) server: ServerConfig,
+    /// How the engine is set up.
+    pub(crate) engine: EngineOptions,
+    /// Flags that were given and change nothing.
+    pub(crate) unused: Vec<Unused>,
+}
+
+/// A format by name, by the template, or none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ParserChoice<T> {
+    Auto,
+    None,
+    Given(T),
+}
+
+/// How log lines look.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum LogFormat {
+    /// For people.
+    Text,
+    /// One object per line.
+    Json,
+}
+
+/// A flag that changes nothing, and why.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Unused {
+    pub(crate) flag: &'static str,
+    pub(crate) reason: &'static str,
+}
+
+/// Runs the command.
+pub(crate) fn run(mut config: ServeConfig, ui: Ui) -> Result<Ending> {
+    let start = Instant::now();
+    let level = config.log.map_or_else(env::log_level, |level| Ok(Some(level)))?;
+    let _log = log::start(level.unwrap_or(LogLevel::Info), config.log_format);
+    take_keys(&mut config)?;
+    config.server.tls = config.tls.as_ref().map(read_tls).transpose()?;
+    // Before the model is loaded: a port that cannot be had should not cost that time.
+    let listener = listen(config.address)?;
+    let address = listener.local_addr().context("the address that is listened on")?;
+    let model = LoadedModel::open(&config.model, ui)?;
+    let outline = engine::outline(&model)?;
+    let demand = Demand {
+        sequences: usize::MAX,
+        choices: 1,
+        longest: usize::MAX,
+    };
+    let engine = config.engine.start((&model, &outline), demand, ui)?;
+    let (served, texts) = model::served(&model, &config, engine.max_model_len())?;
+    let features = table::features(&config, &engine, &texts);
+    ui.note(format_args!("{}", table::render(&model.source, &features)));
+    ui.note(format_args!("memory\n{}", engine.memory()));
+    let scheme = if config.server.tls.is_some() {
+        "https"
+    } else {
+        "http"
+    };
+    let server = Server {
+        config: config.server,
+        model: served,
+        engine,
+        features,
+    };
+    tracing::info!(source = model.source, load_time = ?start.elapsed(), "model loaded");
+    drop((model, outline));
+    serve(server, listener, &format!("{scheme}://{address}"))
+}
+
+fn serve(server: Server, listener: TcpListener, url: &str) -> Result<Ending> {
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(WORKERS)
+        .enable_all()
+        .build()
+        .context("cannot start the threads of the server")?;
+    let ended = runtime.block_on(async {
+        let listener = tokio::net::TcpListener::from_std(listener)?;
+        let drain = until_signal(&runtime)?;
+        announce(url);
+        server.serve(listener, drain).await?;
+        anyhow::Ok(())
+    });
+    runtime.shutdown_timeout(LAST_WORK);
+    ended.map(|()| Ending::Done)
+}
+
+/// The one line that goes to stdout: who started the server waits for it. Nobody listening is no reason to fail.
+fn announce(url: &str) {
+    let mut out = std::io::stdout().lock();
+    let _ = writeln!(out, "Paceline is listening on {url}").and_then(|()| out.flush());
+}
+
+/// Waits for the first signal to end. The second one ends the process.
+fn until_signal(runtime: &Runtime) -> Result<impl Future<Output = ()> + use<>> {
+    let listen = |kind| signal(kind).context("cannot listen for signals");
+    let mut signals = (listen(SignalKind::terminate())?, listen(SignalKind::interrupt())?);
+    let (first, heard) = tokio::sync::oneshot::channel();
+    runtime.spawn(async move {
+        either(&mut signals).await;
+        let _ = first.send(());
+        either(&mut signals).await;
+        std::process::exit(interrupt::EXIT_CODE.into());
+    });
+    Ok(async move {
+        let _ = heard.await;
+    })
+}
+
+async fn either((terminate, interrupt): &mut (Signal, Signal)) {
+    tokio::select! {
+        _ = terminate.recv() => {}
+        _ = interrupt.recv() => {}
+    }
+}
+
+fn listen(address: SocketAddr) -> Result<TcpListener> {
+    let listener = TcpListener::bind(address).map_err(|error| {
+        let (host, port) = (address.ip(), address.port());
+        match error.kind() {
+            ErrorKind::AddrInUse => {
+                anyhow::anyhow!(
+                    "port {port} of {host} is in use; choose another with --port, or 0 for a free one"
+                )
+            }
+            ErrorKind::PermissionDenied => {
+                anyhow::anyhow!("port {port} of {host}: not permitted; ports below 1024 need privileges")
+            }
+            _ => anyhow::anyhow!("cannot listen on port {port} of {host}: {error}"),
+        }
+    })?;
+    // The runtime waits for it together with everything else.
+    listener.set_nonblocking(true)?;
+    Ok(listener)
+}
+
+/// Keys from the file and the environment join those of the command line.
+fn take_keys(config: &mut ServeConfig) -> Result<()> {
+    let keys = &mut config.server.api_keys;
+    if let Some(path) = &config.api_key_file {
+        let text = read(path, "--api-key-file")?;
+        let text = String::from_utf8(text).with_context(|| format!("--api-key-file {}", path.display()))?;
+        let lines = text.lines().map(str::trim);
+        let before = keys.len();
+        keys.extend(lines.filter(|line| !line.is_empty()).map(str::to_owned));
+        if keys.len() == before {
+            bail!("--api-key-file {}: there is no key in it", path.display());
+        }
+    }
+    keys.extend(env::api_key()?);
+    if keys.iter().any(String::is_empty) {
+        bail!("--api-key is empty; it must have at least one character");
+    }
+    Ok(())
+}
+
+fn read_tls((certificates, key): &(PathBuf, PathBuf)) -> Result<TlsConfig> {
+    let (chain, secret) = (read(certificates, "--ssl-certfile")?, read(key, "--ssl-keyfile")?);
+    TlsConfig::from_pem(&chain, &secret).with_context(|| {
+        format!(
+            "--ssl-certfile {}, --ssl-keyfile {}",
+            certificates.display(),
+            key.display()
+        )
+    })
+}
+
+fn read(path: &Path, flag: &str) -> Result<Vec<u8>> {
+    fs::read(path).with_context(|| format!("{flag} {}", path.display()))
+}

@@ -1,0 +1,160 @@
+//! What is on, what is off, and why.
+
+use super::model::Texts;
+use super::{ServeConfig, Unused};
+use paceline::Handle;
+use paceline_server::{Feature, ServerConfig};
+use std::fmt::Write;
+
+/// The rows of the table.
+pub(super) fn features(config: &ServeConfig, engine: &Handle, texts: &Texts) -> Vec<Feature> {
+    let options = &config.engine.config;
+    let memory = engine.memory();
+    let mut rows = vec![
+        row(
+            "names",
+            config.names.join(", "),
+            "--served-model-name, or the model as given",
+        ),
+        row(
+            "context",
+            format!("{} tokens", memory.max_model_len),
+            given(
+                options.max_model_len.is_some(),
+                "--max-model-len",
+                "the model's limit",
+            ),
+        ),
+        row(
+            "batch",
+            format!(
+                "{} requests, {} tokens per step",
+                memory.slots, options.max_num_batched_tokens
+            ),
+            "--max-num-seqs, --max-num-batched-tokens",
+        ),
+        row(
+            "pipeline",
+            format!("{} steps in flight", options.pipeline_depth),
+            "--pipeline-depth",
+        ),
+        row(
+            "speculation",
+            engine.speculation().to_string(),
+            "--speculation and what the model has",
+        ),
+        row(
+            "prefix caching",
+            on(options.prefix_caching),
+            given(
+                !options.prefix_caching,
+                "--no-prefix-caching",
+                "on unless switched off",
+            ),
+        ),
+        row("chat", on(texts.chat.0), &texts.chat.1),
+        row(
+            "tool calls",
+            texts.tools.0.map_or("off", |format| format.name()),
+            &texts.tools.1,
+        ),
+        row(
+            "reasoning",
+            texts.reasoning.0.map_or("off", |format| format.name()),
+            &texts.reasoning.1,
+        ),
+        row(
+            "response_format",
+            "text",
+            "json_object and json_schema are not supported yet and are refused",
+        ),
+    ];
+    rows.extend(access(&config.server));
+    rows.extend(
+        config.unused.iter().map(|Unused { flag, reason }| {
+            row(flag, "no effect", &format!("has no effect, because {reason}"))
+        }),
+    );
+    rows
+}
+
+/// Who may use the server, and how much.
+fn access(server: &ServerConfig) -> Vec<Feature> {
+    let keys = server.api_keys.len();
+    let limit = |limit: Option<usize>| limit.map_or("no limit".to_owned(), |limit| limit.to_string());
+    vec![
+        row(
+            "API keys",
+            if keys == 0 {
+                "off".to_owned()
+            } else {
+                format!("{keys}")
+            },
+            given(
+                keys == 0,
+                "no --api-key was given: anybody who can connect may use it",
+                "--api-key",
+            ),
+        ),
+        row("TLS", on(server.tls.is_some()), "--ssl-certfile, --ssl-keyfile"),
+        row(
+            "web pages",
+            if server.allowed_origins.is_empty() {
+                "off".to_owned()
+            } else {
+                server.allowed_origins.join(", ")
+            },
+            "--allowed-origins",
+        ),
+        row(
+            "requests at a time",
+            limit(server.max_concurrent_requests),
+            "--max-concurrent-requests; the engine's queue has its own limit",
+        ),
+        row(
+            "requests per key",
+            limit(server.max_requests_per_key),
+            "--max-requests-per-key",
+        ),
+        row("drain", format!("{:?}", server.drain_timeout), "--drain-timeout"),
+        row(
+            "watchdog",
+            format!("{:?}", server.watchdog_timeout),
+            "--watchdog-timeout",
+        ),
+    ]
+}
+
+fn row(name: &str, state: impl Into<String>, reason: &str) -> Feature {
+    Feature {
+        name: name.to_owned(),
+        state: state.into(),
+        reason: reason.to_owned(),
+    }
+}
+
+fn on(on: bool) -> &'static str {
+    if on { "on" } else { "off" }
+}
+
+fn given<'a>(given: bool, flag: &'a str, otherwise: &'a str) -> &'a str {
+    if given { flag } else { otherwise }
+}
+
+/// The table for people.
+pub(super) fn render(source: &str, features: &[Feature]) -> String {
+    let width = |column: fn(&Feature) -> &str| features.iter().map(|row| column(row).chars().count()).max();
+    let name = width(|row| &row.name).unwrap_or(0);
+    // A long list of names must not push the reasons off the screen.
+    let state = width(|row| &row.state).unwrap_or(0).min(40);
+    let mut text = format!("serving {source}");
+    for Feature {
+        name: first,
+        state: second,
+        reason,
+    } in features
+    {
+        let _ = write!(text, "\n  {first:<name$}  {second:<state$}  {reason}");
+    }
+    text
+}

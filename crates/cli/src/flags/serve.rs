@@ -1,0 +1,442 @@
+//! The flags of `serve`. Those that mean what a flag of vLLM means have its name.
+
+use super::LogLevel;
+use super::engine::{EngineFlags, ModelFlags};
+use super::numbers::{self, ByteSize, parsed};
+use super::speculation::SpeculationFlags;
+use crate::commands::serve::{LogFormat, ParserChoice, ServeConfig, Unused};
+use crate::model::{EMBEDDED, ModelSource};
+use clap::Args;
+use paceline_server::ServerConfig;
+use paceline_text::{ReasoningFormat, ToolFormat};
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+const EXAMPLES: &str = "\
+Examples:
+  paceline serve
+  paceline serve org/name --port 8080 --served-model-name chat
+  paceline serve model.gguf --host 0.0.0.0 --api-key-file keys.txt --max-concurrent-requests 64
+  paceline serve --speculative-config '{\"method\": \"ngram\", \"num_speculative_tokens\": 4}'
+
+  curl http://127.0.0.1:8000/v1/completions -H 'content-type: application/json' \\
+       -d '{\"prompt\": \"Once upon a time\", \"max_tokens\": 32}'
+
+SIGTERM and Ctrl-C let running requests finish (see --drain-timeout); a second one ends the server at once.
+API keys are also read from $PACELINE_API_KEY.";
+
+const VLLM: &str = "Taken from vLLM's command lines, without effect here";
+
+/// Serve a model over HTTP, to clients of OpenAI's interface.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct ServeFlags {
+    /// The model, in place of --model.
+    #[arg(value_name = "MODEL", conflicts_with = "model")]
+    model_argument: Option<String>,
+    #[command(flatten)]
+    model: ModelFlags,
+    /// Names by which requests may call the model, the first one in replies [default: the model as given].
+    #[arg(long, value_name = "NAME", num_args = 1.., help_heading = "Model")]
+    served_model_name: Vec<String>,
+    /// File with a chat template, or the template itself, in place of the model's.
+    #[arg(long, value_name = "FILE|TEMPLATE", help_heading = "Model")]
+    chat_template: Option<String>,
+    /// How the model writes tool calls: hermes, qwen3_coder, llama3_json...; none leaves them in the text
+    /// [default: auto, what the chat template says].
+    #[arg(long, value_name = "FORMAT", value_parser = tool_format, help_heading = "Model")]
+    tool_call_parser: Option<ParserChoice<ToolFormat>>,
+    /// How the model marks its reasoning: qwen3, deepseek_r1; none leaves it in the text
+    /// [default: auto, what the chat template says].
+    #[arg(long, value_name = "FORMAT", value_parser = reasoning_format, help_heading = "Model")]
+    reasoning_parser: Option<ParserChoice<ReasoningFormat>>,
+    /// Seed of requests that have none [default: each has its own].
+    #[arg(long, value_name = "S", help_heading = "Model")]
+    seed: Option<u64>,
+
+    #[command(flatten)]
+    network: NetworkFlags,
+    #[command(flatten)]
+    limits: LimitFlags,
+
+    /// Steps in flight, 1 to 4: with more than 1 the host prepares a step while another runs.
+    #[arg(long, value_name = "N", default_value = "2", value_parser = parsed(numbers::pipeline_depth), help_heading = "Engine")]
+    pipeline_depth: usize,
+    /// Requests that may wait for a slot; more get 429 [default: 1024].
+    #[arg(long, value_name = "N", value_parser = parsed(numbers::at_least_one), help_heading = "Engine")]
+    max_waiting: Option<usize>,
+    #[command(flatten)]
+    engine: EngineFlags,
+    #[command(flatten)]
+    unused: UnusedFlags,
+}
+
+// Plain comments: a doc comment would replace the description of the command.
+
+// Where and to whom.
+#[derive(Debug, Args)]
+struct NetworkFlags {
+    /// Address to listen on; 0.0.0.0 is all of them.
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1", value_parser = address, help_heading = "Network")]
+    host: IpAddr,
+    /// Port to listen on; 0 takes a free one.
+    #[arg(long, value_name = "PORT", default_value_t = 8000, help_heading = "Network")]
+    port: u16,
+    /// Key that requests must carry; may be given several times [default: none is needed].
+    #[arg(long, value_name = "KEY", help_heading = "Network")]
+    api_key: Vec<String>,
+    /// File with keys, one per line.
+    #[arg(long, value_name = "FILE", help_heading = "Network")]
+    api_key_file: Option<PathBuf>,
+    /// Origins whose web pages may use the server, or * for all; also as a JSON list [default: none].
+    #[arg(long, value_name = "ORIGIN", help_heading = "Network")]
+    allowed_origins: Vec<String>,
+    /// File with certificates: connections are encrypted.
+    #[arg(long, value_name = "FILE", requires = "ssl_keyfile", help_heading = "Network")]
+    ssl_certfile: Option<PathBuf>,
+    /// File with the key of the certificate.
+    #[arg(
+        long,
+        value_name = "FILE",
+        requires = "ssl_certfile",
+        help_heading = "Network"
+    )]
+    ssl_keyfile: Option<PathBuf>,
+    /// How log lines look.
+    #[arg(
+        long,
+        value_name = "FORMAT",
+        default_value = "text",
+        help_heading = "Messages"
+    )]
+    log_format: LogFormat,
+}
+
+// How much, and for how long.
+#[derive(Debug, Args)]
+struct LimitFlags {
+    /// Requests that may generate or wait at a time; more get 429 [default: what the engine takes].
+    #[arg(long, value_name = "N", value_parser = parsed(numbers::at_least_one), help_heading = "Limits")]
+    max_concurrent_requests: Option<usize>,
+    /// The same for each API key.
+    #[arg(long, value_name = "N", value_parser = parsed(numbers::at_least_one), help_heading = "Limits")]
+    max_requests_per_key: Option<usize>,
+    /// Connections at a time; more wait to be accepted [default: 1024].
+    #[arg(long, value_name = "N", value_parser = parsed(numbers::at_least_one), help_heading = "Limits")]
+    max_connections: Option<usize>,
+    /// Largest body of a request [default: 16M].
+    #[arg(long, value_name = "SIZE", help_heading = "Limits")]
+    max_body_size: Option<ByteSize>,
+    /// Seconds for the headers of a request to arrive, and for a connection to stay open without one [default: 30].
+    #[arg(long, value_name = "S", value_parser = seconds, help_heading = "Limits")]
+    header_timeout: Option<Duration>,
+    /// Seconds for the body of a request to arrive [default: 60].
+    #[arg(long, value_name = "S", value_parser = seconds, help_heading = "Limits")]
+    body_timeout: Option<Duration>,
+    /// Seconds for a request to be answered; what is there by then is the answer [default: no limit].
+    #[arg(long, value_name = "S", value_parser = seconds, help_heading = "Limits")]
+    request_timeout: Option<Duration>,
+    /// Seconds that running requests have to finish after SIGTERM or Ctrl-C [default: 30].
+    #[arg(long, value_name = "S", value_parser = seconds, help_heading = "Limits")]
+    drain_timeout: Option<Duration>,
+    /// Seconds without a step, although there is work, after which the engine counts as stuck [default: 120].
+    #[arg(long, value_name = "S", value_parser = seconds, help_heading = "Limits")]
+    watchdog_timeout: Option<Duration>,
+}
+
+// What others need and this does not.
+#[derive(Debug, Args)]
+struct UnusedFlags {
+    /// Code of models is never run.
+    #[arg(long, help_heading = VLLM)]
+    trust_remote_code: bool,
+    /// Steps are always captured and replayed.
+    #[arg(long, help_heading = VLLM)]
+    enforce_eager: bool,
+    /// Use --log warn.
+    #[arg(long, help_heading = VLLM)]
+    disable_log_requests: bool,
+    /// Numbers are not logged.
+    #[arg(long, help_heading = VLLM)]
+    disable_log_stats: bool,
+    /// Prompts are always cut into chunks.
+    #[arg(long, help_heading = VLLM)]
+    enable_chunked_prefill: bool,
+    /// Tools are always on offer where the model can call them.
+    #[arg(long, help_heading = VLLM)]
+    enable_auto_tool_choice: bool,
+    /// Steps are always scheduled ahead.
+    #[arg(long, help_heading = VLLM)]
+    async_scheduling: bool,
+    /// Prefix caching is on unless --no-prefix-caching is given.
+    #[arg(long, conflicts_with = "no_prefix_caching", help_heading = VLLM)]
+    enable_prefix_caching: bool,
+    /// Requests that lose their place are computed again.
+    #[arg(long, value_name = "GIB", help_heading = VLLM)]
+    swap_space: Option<f64>,
+    /// Only 1.
+    #[arg(long, value_name = "N", value_parser = one_device, help_heading = VLLM)]
+    tensor_parallel_size: Option<usize>,
+}
+
+impl ServeFlags {
+    /// The flags about drafts.
+    pub(super) fn speculation(&self) -> &SpeculationFlags {
+        &self.engine.speculation
+    }
+
+    /// What the flags mean.
+    pub(crate) fn into_config(self, log: Option<LogLevel>) -> ServeConfig {
+        let given = self
+            .model_argument
+            .or_else(|| self.model.name().map(str::to_owned));
+        let mut engine = self.engine.options(&self.model);
+        engine.config.pipeline_depth = self.pipeline_depth;
+        if let Some(waiting) = self.max_waiting {
+            engine.config.max_waiting = waiting;
+        }
+        let mut names = self.served_model_name;
+        if names.is_empty() {
+            names.push(given.clone().unwrap_or_else(|| EMBEDDED.to_owned()));
+        }
+        let network = self.network;
+        let mut server = self.limits.config();
+        server.api_keys = network.api_key;
+        server.allowed_origins = network
+            .allowed_origins
+            .iter()
+            .flat_map(|text| origins(text))
+            .collect();
+        ServeConfig {
+            model: ModelSource::new(given),
+            names,
+            chat_template: self.chat_template,
+            tool_format: self.tool_call_parser.unwrap_or(ParserChoice::Auto),
+            reasoning_format: self.reasoning_parser.unwrap_or(ParserChoice::Auto),
+            seed: self.seed,
+            address: (network.host, network.port).into(),
+            api_key_file: network.api_key_file,
+            tls: network.ssl_certfile.zip(network.ssl_keyfile),
+            log,
+            log_format: network.log_format,
+            server,
+            engine,
+            unused: self.unused.list(),
+        }
+    }
+}
+
+impl LimitFlags {
+    fn config(&self) -> ServerConfig {
+        let default = ServerConfig::default();
+        let body = self.max_body_size.map(|ByteSize(bytes)| bytes as usize);
+        ServerConfig {
+            max_concurrent_requests: self.max_concurrent_requests,
+            max_requests_per_key: self.max_requests_per_key,
+            max_connections: self.max_connections.unwrap_or(default.max_connections),
+            max_body_bytes: body.unwrap_or(default.max_body_bytes),
+            header_timeout: self.header_timeout.unwrap_or(default.header_timeout),
+            body_timeout: self.body_timeout.unwrap_or(default.body_timeout),
+            request_timeout: self.request_timeout,
+            drain_timeout: self.drain_timeout.unwrap_or(default.drain_timeout),
+            watchdog_timeout: self.watchdog_timeout.unwrap_or(default.watchdog_timeout),
+            ..default
+        }
+    }
+}
+
+impl UnusedFlags {
+    /// Those that were given, with the reason why nothing is different.
+    fn list(&self) -> Vec<Unused> {
+        let rows = [
+            (
+                self.trust_remote_code,
+                "--trust-remote-code",
+                "code of models is never run",
+            ),
+            (
+                self.enforce_eager,
+                "--enforce-eager",
+                "capturing a step's program costs no correctness here",
+            ),
+            (
+                self.disable_log_requests,
+                "--disable-log-requests",
+                "--log warn leaves out the lines of requests",
+            ),
+            (
+                self.disable_log_stats,
+                "--disable-log-stats",
+                "numbers are not logged",
+            ),
+            (
+                self.enable_chunked_prefill,
+                "--enable-chunked-prefill",
+                "prompts are always cut into chunks",
+            ),
+            (
+                self.enable_auto_tool_choice,
+                "--enable-auto-tool-choice",
+                "tools are on offer wherever the model can call them",
+            ),
+            (
+                self.async_scheduling,
+                "--async-scheduling",
+                "steps are always scheduled ahead; see --pipeline-depth",
+            ),
+            (
+                self.enable_prefix_caching,
+                "--enable-prefix-caching",
+                "it is on unless --no-prefix-caching is given",
+            ),
+            (
+                self.swap_space.is_some(),
+                "--swap-space",
+                "what loses its place is computed again",
+            ),
+            (
+                self.tensor_parallel_size.is_some(),
+                "--tensor-parallel-size",
+                "1 is what there is",
+            ),
+        ];
+        let given = rows.into_iter().filter(|(given, ..)| *given);
+        given.map(|(_, flag, reason)| Unused { flag, reason }).collect()
+    }
+}
+
+fn address(text: &str) -> Result<IpAddr, String> {
+    if text == "localhost" {
+        return Ok(IpAddr::from([127, 0, 0, 1]));
+    }
+    text.parse()
+        .map_err(|_| format!("`{text}` is not an address such as 127.0.0.1, 0.0.0.0 or ::1"))
+}
+
+fn seconds(text: &str) -> Result<Duration, String> {
+    let number: f64 = text.parse().map_err(|_| format!("`{text}` is not a number"))?;
+    let duration = Duration::try_from_secs_f64(number).ok();
+    duration
+        .filter(|_| number <= 1e9)
+        .ok_or_else(|| format!("`{text}` is not a number of seconds from 0 to 1000000000"))
+}
+
+fn one_device(text: &str) -> Result<usize, String> {
+    match text.parse() {
+        Ok(1) => Ok(1),
+        Ok(_) => Err(format!(
+            "it is {text}; it must be 1: a model runs on one device here"
+        )),
+        Err(_) => Err(format!("`{text}` is not a count")),
+    }
+}
+
+fn tool_format(text: &str) -> Result<ParserChoice<ToolFormat>, String> {
+    choice(text, |name| {
+        ToolFormat::from_name(name).map_err(|error| error.to_string())
+    })
+}
+
+fn reasoning_format(text: &str) -> Result<ParserChoice<ReasoningFormat>, String> {
+    choice(text, |name| {
+        ReasoningFormat::from_name(name).map_err(|error| error.to_string())
+    })
+}
+
+fn choice<T>(text: &str, named: impl Fn(&str) -> Result<T, String>) -> Result<ParserChoice<T>, String> {
+    match text {
+        "auto" => Ok(ParserChoice::Auto),
+        "none" => Ok(ParserChoice::None),
+        name => named(name).map(ParserChoice::Given),
+    }
+}
+
+/// One origin as it is, or the entries of a JSON list.
+fn origins(text: &str) -> Vec<String> {
+    serde_json::from_str(text).unwrap_or_else(|_| vec![text.to_owned()])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        flags: ServeFlags,
+    }
+
+    fn parse(arguments: &[&str]) -> Result<ServeConfig, String> {
+        let line = Line::try_parse_from(["paceline"].iter().chain(arguments));
+        line.map(|line| line.flags.into_config(None))
+            .map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn a_command_line_of_vllm_is_understood() {
+        let config = parse(&[
+            "org/name",
+            "--served-model-name",
+            "a",
+            "b",
+            "--api-key",
+            "k",
+            "--max-model-len",
+            "100",
+            "--max-num-seqs",
+            "4",
+            "--max-num-batched-tokens",
+            "64",
+            "--no-enable-prefix-caching",
+            "--dtype",
+            "float32",
+            "--seed",
+            "1",
+            "--tool-call-parser",
+            "hermes",
+            "--reasoning-parser",
+            "qwen3",
+            "--gpu-memory-utilization",
+            "0.5",
+            "--trust-remote-code",
+            "--enforce-eager",
+            "--tensor-parallel-size",
+            "1",
+            "--swap-space",
+            "4",
+            "--allowed-origins",
+            r#"["https://a", "https://b"]"#,
+            "--speculative-config",
+            r#"{"method": "ngram", "num_speculative_tokens": 3}"#,
+        ]);
+        let config = config.unwrap();
+        assert_eq!(config.model, ModelSource::Named("org/name".to_owned()));
+        assert_eq!(config.names, ["a", "b"]);
+        assert_eq!(config.server.allowed_origins, ["https://a", "https://b"]);
+        assert!(!config.engine.config.prefix_caching);
+        assert!((config.engine.config.memory_utilization - 0.5).abs() < 1e-9);
+        assert_eq!(config.unused.len(), 4);
+        let same = parse(&["--model", "org/name"]).unwrap();
+        assert_eq!(
+            (same.model, same.names),
+            (config.model, vec!["org/name".to_owned()])
+        );
+    }
+
+    #[test]
+    fn what_cannot_be_done_is_refused() {
+        for (arguments, part) in [
+            (&["--tensor-parallel-size", "2"][..], "must be 1"),
+            (&["--tool-call-parser", "magic"], "magic"),
+            (&["--drain-timeout", "-1"], "seconds"),
+            (&["--host", "nowhere"], "nowhere"),
+            (&["--ssl-certfile", "x"], "ssl-keyfile"),
+            (&["a", "--model", "b"], "model"),
+        ] {
+            let error = parse(arguments).err().unwrap_or_default();
+            assert!(error.contains(part), "{arguments:?}: {error}");
+        }
+    }
+}

@@ -1,0 +1,315 @@
+//! `paceline serve` as a process: start, signals, exit codes, logs that cannot be written.
+
+#![allow(clippy::unwrap_used, reason = "a failure here fails the test")]
+
+mod common;
+
+use common::{paceline, run, stderr};
+use serde_json::{Value, json};
+use std::fs::{self, File};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::process::{Child, ChildStdout, Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// How long anything may take before a test counts as stuck.
+const PATIENCE: Duration = Duration::from_mins(1);
+
+/// A server in a process of its own.
+struct Served {
+    child: Child,
+    address: String,
+    _out: BufReader<ChildStdout>,
+}
+
+impl Served {
+    fn start(arguments: &[&str]) -> Self {
+        Self::spawn(&mut command(arguments))
+    }
+
+    /// Waits for the line with the address.
+    fn spawn(command: &mut Command) -> Self {
+        let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
+        let mut out = BufReader::new(child.stdout.take().unwrap());
+        let mut line = String::new();
+        out.read_line(&mut line).unwrap();
+        let address = line.trim().strip_prefix("Paceline is listening on http://");
+        let address = address
+            .unwrap_or_else(|| panic!("no address in {line:?}"))
+            .to_owned();
+        Self {
+            child,
+            address,
+            _out: out,
+        }
+    }
+
+    /// Sends a request and returns the open connection.
+    fn open(&self, request: &str, headers: &str, body: &str) -> TcpStream {
+        let mut socket = TcpStream::connect(&self.address).unwrap();
+        socket.set_read_timeout(Some(PATIENCE)).unwrap();
+        let length = body.len();
+        let head = format!(
+            "{request} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n{headers}content-length: {length}\r\n\r\n{body}"
+        );
+        socket.write_all(head.as_bytes()).unwrap();
+        socket
+    }
+
+    /// Sends a request and returns status and reply.
+    fn ask(&self, request: &str, headers: &str, body: &str) -> (u16, String) {
+        let mut reply = String::new();
+        self.open(request, headers, body)
+            .read_to_string(&mut reply)
+            .unwrap();
+        let status = reply.split(' ').nth(1).unwrap().parse().unwrap();
+        (status, reply)
+    }
+
+    fn signal(&self, name: &str) {
+        let pid = self.child.id().to_string();
+        assert!(
+            Command::new("kill")
+                .args(["-s", name, &pid])
+                .status()
+                .unwrap()
+                .success()
+        );
+    }
+
+    /// The exit code.
+    fn wait(&mut self) -> Option<i32> {
+        let start = Instant::now();
+        loop {
+            if let Some(status) = self.child.try_wait().unwrap() {
+                return status.code();
+            }
+            assert!(start.elapsed() < PATIENCE, "it does not end");
+            thread::sleep(Duration::from_millis(5));
+        }
+    }
+}
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn command(arguments: &[&str]) -> Command {
+    let mut command = paceline();
+    command
+        .args([
+            "serve",
+            "--port",
+            "0",
+            "--threads",
+            "1",
+            "--max-model-len",
+            "1024",
+        ])
+        .args(arguments)
+        .env_remove("PACELINE_API_KEY")
+        .stderr(Stdio::null());
+    command
+}
+
+/// A request that takes a while.
+fn long() -> String {
+    json!({ "prompt": "Once", "max_tokens": 1000, "ignore_eos": true, "stream": true }).to_string()
+}
+
+#[test]
+fn a_server_answers_and_ends_cleanly_on_a_signal() {
+    for signal in ["TERM", "INT"] {
+        let mut served = Served::start(&[]);
+        assert_eq!(served.ask("GET /ready", "", "").0, 200);
+        let body = r#"{"model": "storyteller", "prompt": "Once upon a time", "max_tokens": 8}"#;
+        let (status, reply) = served.ask("POST /v1/completions", "", body);
+        assert_eq!(status, 200, "{reply}");
+        served.signal(signal);
+        assert_eq!(served.wait(), Some(0));
+    }
+}
+
+#[test]
+fn a_signal_under_load_ends_every_stream_properly() {
+    let mut served = Served::start(&["--drain-timeout", "0.05"]);
+    let streams: Vec<_> = (0..8)
+        .map(|_| served.open("POST /v1/completions", "", &long()))
+        .collect();
+    // All of them have begun.
+    let mut begun = Vec::new();
+    for mut stream in streams {
+        let mut first = [0; 1];
+        stream.read_exact(&mut first).unwrap();
+        begun.push(stream);
+    }
+    served.signal("TERM");
+    for mut stream in begun {
+        let mut reply = String::new();
+        stream.read_to_string(&mut reply).unwrap();
+        assert!(reply.contains("data: [DONE]"), "{reply}");
+        assert!(
+            reply.contains(r#""finish_reason":"abort""#) || reply.contains(r#""finish_reason":"length""#)
+        );
+    }
+    assert_eq!(served.wait(), Some(0));
+}
+
+#[test]
+fn a_second_signal_ends_it_at_once() {
+    let mut served = Served::start(&["--drain-timeout", "600", "--max-num-batched-tokens", "1"]);
+    let _running: Vec<_> = (0..16)
+        .map(|_| served.open("POST /v1/completions", "", &long()))
+        .collect();
+    thread::sleep(Duration::from_millis(100));
+    served.signal("TERM");
+    let start = Instant::now();
+    while served.ask("GET /ready", "", "").0 != 503 {
+        assert!(start.elapsed() < PATIENCE);
+    }
+    served.signal("TERM");
+    assert_eq!(served.wait(), Some(130));
+}
+
+#[test]
+fn a_port_in_use_is_named() {
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = taken.local_addr().unwrap().port().to_string();
+    let output = run(&["serve", "--port", &port]);
+    assert_eq!(output.status.code(), Some(1));
+    let error = stderr(&output);
+    assert!(error.contains(&port) && error.contains("127.0.0.1"), "{error}");
+}
+
+#[test]
+fn a_log_that_cannot_be_written_takes_nothing_down() {
+    let Ok(full) = File::options().write(true).open("/dev/full") else {
+        println!("skipped: there is no /dev/full here");
+        return;
+    };
+    let mut served = Served::spawn(command(&["--log-format", "json"]).stderr(full));
+    for _ in 0..20 {
+        assert_eq!(served.ask("GET /health", "", "").0, 200);
+    }
+    served.signal("TERM");
+    assert_eq!(served.wait(), Some(0));
+    // A pipe that nobody reads any more.
+    let mut child = command(&[]);
+    let mut served = Served::spawn(child.stderr(Stdio::piped()));
+    drop(served.child.stderr.take());
+    for _ in 0..20 {
+        assert_eq!(served.ask("GET /health", "", "").0, 200);
+    }
+    served.signal("TERM");
+    assert_eq!(served.wait(), Some(0));
+}
+
+#[test]
+fn a_log_in_json_has_an_object_per_request() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("log");
+    let log = File::create(&path).unwrap();
+    let mut served = Served::spawn(command(&["--quiet", "--log-format", "json"]).stderr(log));
+    served.ask("GET /health", "x-request-id: seven\r\n", "");
+    served.signal("TERM");
+    served.wait();
+    let text = fs::read_to_string(&path).unwrap();
+    let lines = text
+        .lines()
+        .map(|line| serde_json::from_str::<Value>(line).unwrap());
+    let mut requests = lines.filter(|line| line["fields"]["message"] == "request");
+    let request = requests.next().unwrap();
+    assert_eq!(
+        (&request["fields"]["path"], &request["fields"]["status"]),
+        (&json!("\"/health\""), &json!(200))
+    );
+    assert!(request["fields"]["id"].as_str().unwrap().contains("seven"));
+}
+
+#[test]
+fn keys_come_from_flag_file_and_variable() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("keys");
+    fs::write(&file, "from-file\n\nanother\n").unwrap();
+    let mut command = command(&["--api-key", "from-flag", "--api-key-file", file.to_str().unwrap()]);
+    let served = Served::spawn(command.env("PACELINE_API_KEY", "from-variable"));
+    let status = |key: &str| {
+        served
+            .ask("GET /v1/models", &format!("authorization: Bearer {key}\r\n"), "")
+            .0
+    };
+    for key in ["from-flag", "from-file", "another", "from-variable"] {
+        assert_eq!(status(key), 200, "{key}");
+    }
+    assert_eq!(status("guess"), 401);
+    assert_eq!(served.ask("GET /health", "", "").0, 200);
+}
+
+#[test]
+fn the_table_says_what_is_on_and_what_has_no_effect() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("err");
+    let err = File::create(&path).unwrap();
+    let mut served = Served::spawn(
+        command(&["--enforce-eager", "--no-enable-prefix-caching", "--log", "off"]).stderr(err),
+    );
+    served.signal("TERM");
+    served.wait();
+    let table = fs::read_to_string(&path).unwrap();
+    for part in [
+        "storyteller",
+        "--enforce-eager",
+        "has no effect, because",
+        "prefix caching",
+        "--no-prefix-caching",
+        "speculation",
+        "API keys",
+        "KV pages",
+    ] {
+        assert!(table.contains(part), "`{part}` is not in:\n{table}");
+    }
+}
+
+#[test]
+fn bad_files_are_named() {
+    for (arguments, part) in [
+        (
+            &["serve", "--api-key-file", "/nonexistent/keys"][..],
+            "--api-key-file",
+        ),
+        (
+            &["serve", "--chat-template", "/nonexistent/template"],
+            "--chat-template",
+        ),
+        (
+            &["serve", "--port", "0", "--chat-template", "{% broken"],
+            "--chat-template",
+        ),
+        (
+            &[
+                "serve",
+                "--ssl-certfile",
+                "/nonexistent/c",
+                "--ssl-keyfile",
+                "/nonexistent/k",
+            ],
+            "--ssl-certfile",
+        ),
+        (
+            &["serve", "/nonexistent/model", "--port", "0"],
+            "/nonexistent/model",
+        ),
+    ] {
+        let output = run(arguments);
+        assert_eq!(output.status.code(), Some(1), "{arguments:?}");
+        assert!(
+            stderr(&output).contains(part),
+            "{arguments:?}: {}",
+            stderr(&output)
+        );
+    }
+}
