@@ -9,8 +9,8 @@ use crate::stream::{CpuRead, Op, Stream};
 use crate::weight::CpuWeight;
 use paceline_device::{
     Accept, Activation, AddNorm, Attention, Backend, CausalConv, ClearKv, DeltaRule, DeviceError, Element,
-    Epilogue, Experts, GatedNorm, GatherStates, KeepPageEnds, KeyValueStore, KvShape, Prepare, PrepareDrafts, ProposeNgram, Router, Rows,
-    Sample, StateShape, StateSpace, TakeDrafts, WeightPart,
+    Epilogue, Experts, GatedNorm, GatherStates, KeepPageEnds, KeyValueStore, KvShape, Prepare, PrepareDrafts,
+    ProposeNgram, Router, Rows, Sample, StateShape, StateSpace, TakeDrafts, WeightPart,
 };
 use paceline_types::DType;
 use std::ops::Range;
