@@ -430,7 +430,7 @@ mod tests {
         for (arguments, part) in [
             (&["--tensor-parallel-size", "2"][..], "must be 1"),
             (&["--tool-call-parser", "magic"], "magic"),
-            (&["--drain-timeout", "-1"], "seconds"),
+            (&["--drain-timeout=-1"], "seconds"),
             (&["--host", "nowhere"], "nowhere"),
             (&["--ssl-certfile", "x"], "ssl-keyfile"),
             (&["a", "--model", "b"], "model"),
