@@ -5,11 +5,13 @@
 //! types), and below them one way to generate ([`generation`]) that they share. No flags, no environment, no exit.
 
 mod admission;
+mod anthropic;
 mod app;
 mod auth;
 mod body;
 mod config;
 mod connections;
+mod constraint;
 mod conversation;
 mod engine_state;
 mod envelope;
@@ -21,6 +23,7 @@ mod lifecycle;
 mod metrics;
 mod model;
 mod openai;
+mod responses;
 mod routes;
 mod server;
 mod sse;

@@ -2,9 +2,10 @@
 
 use crate::app::App;
 use crate::error::{ApiError, ErrorKind};
-use crate::{engine_state, envelope, health, metrics, openai, tokens};
+use crate::{anthropic, engine_state, envelope, health, metrics, openai, responses, tokens};
 use axum::Router;
 use axum::extract::Request;
+use axum::middleware::from_fn;
 use axum::routing::{get, post};
 
 /// All paths of the server.
@@ -12,6 +13,9 @@ pub(crate) fn router(app: &App) -> Router {
     let paths = Router::new()
         .route("/v1/chat/completions", post(openai::chat::create))
         .route("/v1/completions", post(openai::completions::create))
+        .route("/v1/responses", post(responses::create))
+        .route("/v1/messages", post(anthropic::create))
+        .route("/v1/messages/count_tokens", post(anthropic::count_tokens))
         .route("/v1/models", get(openai::models::list))
         .route("/v1/models/{*name}", get(openai::models::retrieve))
         .route("/tokenize", post(tokens::tokenize))
@@ -24,7 +28,7 @@ pub(crate) fn router(app: &App) -> Router {
         .route("/v1/engine", get(engine_state::engine))
         .fallback(not_found)
         .method_not_allowed_fallback(wrong_method);
-    envelope::wrap(paths.with_state(app.clone()), app)
+    envelope::wrap(paths.with_state(app.clone()), app).layer(from_fn(anthropic::speak))
 }
 
 async fn not_found(request: Request) -> ApiError {

@@ -29,7 +29,6 @@ impl Frames {
     }
 
     /// The same with a name.
-    #[expect(dead_code, reason = "for interfaces whose events have names")]
     pub(crate) fn event(&mut self, name: &str, data: &impl Serialize) {
         self.0.extend_from_slice(b"event: ");
         self.0.extend_from_slice(name.as_bytes());
@@ -42,6 +41,12 @@ impl Frames {
         self.0.extend_from_slice(b"data: ");
         self.0.extend_from_slice(word.as_bytes());
         self.0.extend_from_slice(b"\n\n");
+    }
+
+    /// What has been written.
+    #[cfg(test)]
+    pub(crate) fn text(&self) -> String {
+        String::from_utf8_lossy(&self.0).into_owned()
     }
 
     fn write(&mut self, data: &impl Serialize) {

@@ -1,10 +1,14 @@
 //! Generating, for every interface: a checked task in, a stream of text per choice out.
 
 mod collect;
+mod parts;
+mod speculation;
 mod stream;
 mod text;
 
 pub use collect::{Collected, Completion, collect};
+pub(crate) use parts::PartReader;
+pub(crate) use speculation::SpeculationUsage;
 pub(crate) use stream::Means;
 pub use stream::Outputs;
 pub use text::{GeneratedToken, Piece};

@@ -2,10 +2,10 @@
 
 pub(crate) mod chat;
 pub(crate) mod completions;
-mod fields;
+pub(crate) mod fields;
 mod logprobs;
 pub(crate) mod models;
-mod sampling;
+pub(crate) mod sampling;
 mod usage;
 
 use crate::error::{ApiError, ErrorKind};

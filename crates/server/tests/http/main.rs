@@ -8,6 +8,8 @@ mod drain;
 mod hostile;
 mod identity;
 mod limits;
+mod messages;
 mod models;
+mod responses;
 mod support;
 mod tokens;

@@ -1,0 +1,203 @@
+//! The Anthropic interface: `/v1/messages` and `/v1/messages/count_tokens`, with our own extensions.
+
+mod blocks;
+mod content;
+mod errors;
+mod messages;
+mod reply;
+mod tools;
+
+pub(crate) use errors::speak;
+
+use crate::app::{App, Caller};
+use crate::body::{Body, shorten};
+use crate::constraint::{Form, constraint_of};
+use crate::conversation::Conversation;
+use crate::error::ApiError;
+use crate::generation::{self, GenerationTask};
+use crate::model::ServedModel;
+use crate::openai::fields::{Seed, SpeculationField, Stops};
+use crate::openai::sampling::SamplingFields;
+use crate::{identifiers, sse};
+use axum::extract::State;
+use axum::response::{IntoResponse, Response};
+use axum::{Extension, Json};
+use reply::Writer;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+/// The engine's names for fields, and those of this interface.
+const NAMES: [(&str, &str); 1] = [("prompt", "messages")];
+
+/// What is said, and with which tools: the fields of both endpoints.
+#[derive(Debug, Deserialize)]
+struct ConversationFields {
+    model: Option<String>,
+    messages: Option<Vec<Map<String, Value>>>,
+    system: Option<Value>,
+    tools: Option<Vec<Value>>,
+    tool_choice: Option<Value>,
+    thinking: Option<Value>,
+    output_config: Option<Value>,
+}
+
+/// How to answer.
+#[derive(Debug, Deserialize)]
+struct AnswerFields {
+    max_tokens: Option<u64>,
+    stop_sequences: Option<Stops>,
+    temperature: Option<f32>,
+    top_p: Option<f32>,
+    top_k: Option<i64>,
+    stream: Option<bool>,
+    seed: Option<Seed>,
+    ignore_eos: Option<bool>,
+    priority: Option<i32>,
+    deadline_ms: Option<u64>,
+    speculation: Option<SpeculationField>,
+}
+
+/// A request that has been understood.
+struct Checked {
+    task: GenerationTask,
+    writer: Writer,
+    stream: bool,
+}
+
+/// The reply of `/v1/messages/count_tokens`.
+#[derive(Debug, Serialize)]
+pub(crate) struct TokenCount {
+    input_tokens: usize,
+}
+
+/// `/v1/messages`: a conversation is continued.
+pub(crate) async fn create(
+    State(app): State<App>,
+    Extension(caller): Extension<Caller>,
+    body: Body,
+) -> Result<Response, ApiError> {
+    let Checked { task, writer, stream } = app.with_model(move |model| check(model, &body)).await?;
+    let outputs = app.generate(&caller, task, &NAMES)?;
+    if stream {
+        return Ok(sse::reply(outputs, reply::Events::new(writer)));
+    }
+    let collected = generation::collect(outputs, (1, 1)).await;
+    let collected = collected.map_err(|failure| failure.error())?;
+    let completion = collected.completions.into_iter().next().unwrap_or_default();
+    Ok(Json(writer.whole(&completion)).into_response())
+}
+
+/// `/v1/messages/count_tokens`: how long a conversation is.
+pub(crate) async fn count_tokens(State(app): State<App>, body: Body) -> Result<Json<TokenCount>, ApiError> {
+    let count = move |model: &ServedModel| {
+        let fields: ConversationFields = body.read()?;
+        model.named(fields.model.as_deref())?;
+        let (conversation, _) = fields.conversation()?;
+        let (tokens, _) = conversation.prepare(model)?;
+        Ok(TokenCount {
+            input_tokens: tokens.len(),
+        })
+    };
+    app.with_model(count).await.map(Json)
+}
+
+fn check(model: &ServedModel, body: &Body) -> Result<Checked, ApiError> {
+    let fields: ConversationFields = body.read()?;
+    let answer: AnswerFields = body.read()?;
+    let name = model.named(fields.model.as_deref())?;
+    let stream = answer.stream.unwrap_or(false);
+    let mut task = answer.task(model)?;
+    let (conversation, parallel_calls) = fields.conversation()?;
+    let (tokens, reading) = conversation.prepare(model)?;
+    let writer = Writer {
+        id: identifiers::identifier("msg_"),
+        model: name,
+        input_tokens: tokens.len(),
+        reading,
+        parallel_calls,
+    };
+    task.prompts = vec![tokens];
+    Ok(Checked { task, writer, stream })
+}
+
+impl AnswerFields {
+    fn task(self, model: &ServedModel) -> Result<GenerationTask, ApiError> {
+        if self.max_tokens.is_none() {
+            return Err(ApiError::field("max_tokens", "`max_tokens` is missing"));
+        }
+        if self
+            .stop_sequences
+            .as_ref()
+            .is_some_and(|stops| !stops.0.is_empty())
+        {
+            model.require_tokenizer("stop_sequences")?;
+        }
+        let shared = SamplingFields {
+            max_tokens: self.max_tokens,
+            stop: self.stop_sequences,
+            temperature: self.temperature,
+            top_p: self.top_p,
+            top_k: self.top_k,
+            seed: self.seed,
+            ignore_eos: self.ignore_eos,
+            priority: self.priority,
+            deadline_ms: self.deadline_ms,
+            speculation: self.speculation,
+            ..SamplingFields::default()
+        };
+        shared.task(model, model.max_model_len)
+    }
+}
+
+impl ConversationFields {
+    /// The conversation, and whether there may be several calls at a time.
+    fn conversation(self) -> Result<(Conversation, bool), ApiError> {
+        let Some(messages) = self.messages else {
+            return Err(ApiError::field("messages", "`messages` is missing"));
+        };
+        let choice = self.tool_choice.as_ref();
+        let (tools, parallel_calls) = tools::offered(self.tools.unwrap_or_default(), choice)?;
+        let mut variables = Map::new();
+        if let Some(thinking) = self.thinking.as_ref().filter(|thinking| !thinking.is_null()) {
+            variables.insert("enable_thinking".to_owned(), thinks(thinking)?.into());
+        }
+        let config = self.output_config.unwrap_or_default();
+        check_format(&config["format"], &tools)?;
+        if let Some(effort) = config["effort"].as_str() {
+            variables.insert("reasoning_effort".to_owned(), effort.into());
+        }
+        let conversation = Conversation {
+            messages: messages::conversation(self.system, messages)?,
+            tools,
+            documents: None,
+            variables,
+            open_turn: true,
+        };
+        Ok((conversation, parallel_calls))
+    }
+}
+
+/// Whether the model is to think, for templates that know how to ask for it.
+fn thinks(thinking: &Value) -> Result<bool, ApiError> {
+    match thinking["type"].as_str() {
+        Some("enabled" | "adaptive" | "between_tools") => Ok(true),
+        Some("disabled") => Ok(false),
+        _ => {
+            let kind = shorten(&thinking["type"].to_string());
+            let bound = "enabled, adaptive, between_tools or disabled";
+            Err(ApiError::bound("thinking.type", &kind, bound))
+        }
+    }
+}
+
+fn check_format(format: &Value, tools: &[Value]) -> Result<(), ApiError> {
+    const FIELD: &str = "output_config.format";
+    if format.is_null() {
+        return Ok(());
+    }
+    if format["type"] != "json_schema" {
+        let kind = shorten(&format["type"].to_string());
+        return Err(ApiError::bound(&format!("{FIELD}.type"), &kind, "json_schema"));
+    }
+    constraint_of(Form::JsonSchema(&format["schema"]), FIELD, tools)
+}

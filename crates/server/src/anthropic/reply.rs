@@ -1,0 +1,172 @@
+//! Replies of `/v1/messages`, whole and as events.
+
+use super::blocks::{Block, Blocks};
+use super::errors::error_body;
+use crate::conversation::Reading;
+use crate::generation::{Completion, Finish, Output, PartReader, SpeculationUsage};
+use crate::sse::{Encoder, Frames};
+use paceline_types::FinishReason;
+use serde::Serialize;
+
+/// An answer.
+#[derive(Debug, Serialize)]
+pub(super) struct Message {
+    id: String,
+    r#type: &'static str,
+    role: &'static str,
+    model: String,
+    content: Vec<Block>,
+    #[serde(flatten)]
+    ending: Ending,
+    usage: UsageReply,
+}
+
+/// How an answer ended; nothing until it has.
+#[derive(Clone, Debug, Default, Serialize)]
+struct Ending {
+    stop_reason: Option<&'static str>,
+    stop_sequence: Option<String>,
+}
+
+/// Counts of tokens.
+#[derive(Clone, Copy, Debug, Default, Serialize)]
+struct UsageReply {
+    input_tokens: usize,
+    cache_creation_input_tokens: usize,
+    cache_read_input_tokens: usize,
+    output_tokens: usize,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    speculation: Option<SpeculationUsage>,
+}
+
+#[derive(Serialize)]
+#[serde(tag = "type", rename_all = "snake_case")]
+enum Event {
+    MessageStart { message: Message },
+    Ping,
+    MessageDelta { delta: Ending, usage: UsageReply },
+    MessageStop,
+}
+
+/// What replies to one request have in common.
+#[derive(Debug)]
+pub(super) struct Writer {
+    pub(super) id: String,
+    pub(super) model: String,
+    pub(super) input_tokens: usize,
+    pub(super) reading: Reading,
+    pub(super) parallel_calls: bool,
+}
+
+impl Writer {
+    fn reader(&self) -> PartReader {
+        PartReader::new(self.reading.parser(), self.parallel_calls)
+    }
+
+    fn message(&self, content: Vec<Block>, finish: Option<&Finish>, reader: &PartReader) -> Message {
+        Message {
+            id: self.id.clone(),
+            r#type: "message",
+            role: "assistant",
+            model: self.model.clone(),
+            content,
+            ending: finish.map_or_else(Ending::default, |finish| ending(finish, reader)),
+            usage: self.usage(finish),
+        }
+    }
+
+    fn usage(&self, finish: Option<&Finish>) -> UsageReply {
+        UsageReply {
+            input_tokens: self.input_tokens,
+            output_tokens: finish.map_or(0, |finish| finish.usage.completion_tokens),
+            speculation: finish.and_then(|finish| SpeculationUsage::of(&finish.usage.speculation)),
+            ..UsageReply::default()
+        }
+    }
+
+    /// The whole answer.
+    pub(super) fn whole(&self, completion: &Completion) -> Message {
+        let (mut reader, mut blocks, mut frames) = (self.reader(), Blocks::default(), Frames::default());
+        let mut parts = reader.push(&completion.text);
+        parts.extend(reader.finish());
+        for part in parts {
+            blocks.add(part, &mut frames);
+        }
+        self.message(blocks.into_content(), completion.finish.as_ref(), &reader)
+    }
+}
+
+/// The end in Anthropic's words; it has none for a deadline.
+fn ending(finish: &Finish, reader: &PartReader) -> Ending {
+    let stop_reason = match finish.reason {
+        FinishReason::Stop if finish.stop.is_some() => "stop_sequence",
+        FinishReason::Stop if reader.called() => "tool_use",
+        FinishReason::Stop => "end_turn",
+        FinishReason::Length => "max_tokens",
+        other => other.name(),
+    };
+    Ending {
+        stop_reason: Some(stop_reason),
+        stop_sequence: finish.stop.clone(),
+    }
+}
+
+/// Writes an answer as it comes.
+pub(super) struct Events {
+    writer: Writer,
+    reader: PartReader,
+    blocks: Blocks,
+}
+
+impl Events {
+    pub(super) fn new(writer: Writer) -> Self {
+        Self {
+            reader: writer.reader(),
+            blocks: Blocks::default(),
+            writer,
+        }
+    }
+
+    fn finish(&mut self, finish: &Finish, frames: &mut Frames) {
+        for part in self.reader.finish() {
+            self.blocks.add(part, frames);
+        }
+        self.blocks.stop(frames);
+        // The failure that cancelled it comes next and is what the client is told.
+        if finish.reason == FinishReason::Cancelled {
+            return;
+        }
+        let event = Event::MessageDelta {
+            delta: ending(finish, &self.reader),
+            usage: self.writer.usage(Some(finish)),
+        };
+        frames.event("message_delta", &event);
+        frames.event("message_stop", &Event::MessageStop);
+    }
+}
+
+impl Encoder for Events {
+    fn start(&mut self, frames: &mut Frames) {
+        let message = self.writer.message(Vec::new(), None, &self.reader);
+        frames.event("message_start", &Event::MessageStart { message });
+        frames.event("ping", &Event::Ping);
+    }
+
+    fn output(&mut self, output: Output, frames: &mut Frames) {
+        match output {
+            Output::Prompt { .. } => {}
+            Output::Piece { piece, .. } => {
+                for part in self.reader.push(&piece.text) {
+                    self.blocks.add(part, frames);
+                }
+            }
+            Output::Finished { finish, .. } => self.finish(&finish, frames),
+            Output::Failed(failure) => frames.event("error", &error_body(&failure.error())),
+        }
+    }
+
+    fn end(&mut self, _frames: &mut Frames) {}
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,106 @@
+//! Tools as Anthropic's clients describe them, and as templates do.
+
+use crate::body::shorten;
+use crate::constraint::{Form, constraint_of};
+use crate::error::ApiError;
+use serde_json::{Value, json};
+
+/// The tools on offer, in OpenAI's form, and whether there may be several calls at a time.
+pub(super) fn offered(tools: Vec<Value>, choice: Option<&Value>) -> Result<(Vec<Value>, bool), ApiError> {
+    let tools = tools.into_iter().enumerate();
+    let tools = tools.map(|(index, tool)| function(index, &tool));
+    let tools = tools.collect::<Result<Vec<_>, _>>()?;
+    let Some(choice) = choice.filter(|choice| !choice.is_null()) else {
+        return Ok((tools, true));
+    };
+    let parallel = choice["disable_parallel_tool_use"] != true;
+    match choice["type"].as_str() {
+        Some("auto") => Ok((tools, parallel)),
+        Some("none") => Ok((Vec::new(), parallel)),
+        Some("any") => {
+            constraint_of(Form::AnyCall, "tool_choice", &tools)?;
+            Ok((tools, parallel))
+        }
+        Some("tool") => {
+            let Some(name) = choice["name"].as_str() else {
+                let message = "`tool_choice.name` is missing or not a string";
+                return Err(ApiError::field("tool_choice.name", message));
+            };
+            constraint_of(Form::Call(name), "tool_choice", &tools)?;
+            Ok((tools, parallel))
+        }
+        _ => {
+            let kind = shorten(&choice["type"].to_string());
+            Err(ApiError::bound(
+                "tool_choice.type",
+                &kind,
+                "auto, any, tool or none",
+            ))
+        }
+    }
+}
+
+fn function(index: usize, tool: &Value) -> Result<Value, ApiError> {
+    let param = format!("tools[{index}]");
+    if !matches!(tool["type"].as_str(), None | Some("custom")) {
+        let kind = shorten(&tool["type"].to_string());
+        let bound = "custom or absent: tools that a server runs are not there";
+        return Err(ApiError::bound(&format!("{param}.type"), &kind, bound));
+    }
+    let Some(name) = tool["name"].as_str().filter(|name| !name.is_empty()) else {
+        let message = format!("`{param}.name` is missing, empty or not a string");
+        return Err(ApiError::field(format!("{param}.name"), message));
+    };
+    if !tool["input_schema"].is_object() {
+        let message = format!("`{param}.input_schema` is missing or not an object");
+        return Err(ApiError::field(format!("{param}.input_schema"), message));
+    }
+    let mut function = json!({ "name": name, "parameters": tool["input_schema"] });
+    if let Some(description) = tool["description"].as_str() {
+        function["description"] = description.into();
+    }
+    Ok(json!({ "type": "function", "function": function }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tools_take_the_form_that_templates_know() {
+        let tools = || vec![json!({ "name": "f", "description": "d", "input_schema": { "type": "object" } })];
+        let function = json!({ "type": "function", "function":
+            { "name": "f", "description": "d", "parameters": { "type": "object" } } });
+        let auto = json!({ "type": "auto", "disable_parallel_tool_use": true });
+        assert_eq!(offered(tools(), None).unwrap(), (vec![function.clone()], true));
+        assert_eq!(offered(tools(), Some(&auto)).unwrap(), (vec![function], false));
+        let none = json!({ "type": "none" });
+        assert!(offered(tools(), Some(&none)).unwrap().0.is_empty());
+        for (choice, param) in [
+            (json!({ "type": "any" }), "tool_choice"),
+            (json!({ "type": "tool", "name": "f" }), "tool_choice"),
+            (json!({ "type": "tool" }), "tool_choice.name"),
+            (json!({ "type": "all" }), "tool_choice.type"),
+            (json!("auto"), "tool_choice.type"),
+        ] {
+            let error = offered(tools(), Some(&choice)).unwrap_err();
+            assert_eq!(error.param.as_deref(), Some(param), "{error}");
+        }
+    }
+
+    #[test]
+    fn tools_that_cannot_be_offered_are_named() {
+        for (tool, param) in [
+            (
+                json!({ "type": "bash_20250124", "name": "bash" }),
+                "tools[0].type",
+            ),
+            (json!({ "input_schema": {} }), "tools[0].name"),
+            (json!({ "name": "f" }), "tools[0].input_schema"),
+            (json!(1), "tools[0].name"),
+        ] {
+            let error = offered(vec![tool], None).unwrap_err();
+            assert_eq!(error.param.as_deref(), Some(param), "{error}");
+        }
+    }
+}

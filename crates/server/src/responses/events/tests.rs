@@ -1,0 +1,191 @@
+//! Events of outputs that the built-in model would not write by itself.
+
+use super::*;
+use crate::conversation::Reading;
+use crate::generation::{Completion, Failure, Piece};
+use paceline::Usage;
+use paceline_text::{OutputParser, OutputParserOptions, ReasoningFormat, ToolFormat};
+use serde_json::{Value, json};
+
+const CALL: &str = "<tool_call>\n{\"name\": \"add\", \"arguments\": {\"a\": 1}}\n</tool_call>";
+
+fn events() -> Events {
+    let options = OutputParserOptions {
+        reasoning: Some(ReasoningFormat::Qwen3),
+        tool_format: Some(ToolFormat::Hermes),
+        ..OutputParserOptions::default()
+    };
+    let writer = Writer {
+        reply: Reply {
+            id: "resp_1".to_owned(),
+            status: "in_progress",
+            parallel_tool_calls: true,
+            ..Reply::default()
+        },
+        reading: Reading::default(),
+        input_tokens: 7,
+    };
+    Events {
+        reader: PartReader::new(OutputParser::new(&options), true),
+        writer,
+        items: Items::default(),
+        sent: EventWriter::default(),
+    }
+}
+
+fn finish(reason: FinishReason) -> Finish {
+    let usage = Usage {
+        completion_tokens: 5,
+        ..Usage::default()
+    };
+    Finish {
+        reason,
+        stop: None,
+        usage,
+    }
+}
+
+/// The events of a text that comes in pieces of some characters, then an end.
+fn stream(text: &str, reason: FinishReason) -> Vec<Value> {
+    let (mut events, mut frames) = (events(), Frames::default());
+    events.start(&mut frames);
+    let characters: Vec<char> = text.chars().collect();
+    for piece in characters.chunks(3) {
+        let piece = Piece {
+            text: piece.iter().collect(),
+            tokens: Vec::new(),
+        };
+        events.output(Output::Piece { choice: 0, piece }, &mut frames);
+    }
+    let finish = finish(reason);
+    events.output(Output::Finished { choice: 0, finish }, &mut frames);
+    if reason == FinishReason::Cancelled {
+        events.output(Output::Failed(Failure::Engine("smoke".to_owned())), &mut frames);
+    }
+    events.end(&mut frames);
+    numbered(&frames)
+}
+
+/// The data of frames, whose names must be the types in them, and whose numbers must count.
+fn numbered(frames: &Frames) -> Vec<Value> {
+    let text = frames.text();
+    let frames = text.split_terminator("\n\n").enumerate().map(|(number, frame)| {
+        let (name, data) = frame.split_once('\n').unwrap();
+        let data: Value = serde_json::from_str(data.strip_prefix("data: ").unwrap()).unwrap();
+        assert_eq!(data["type"], name.strip_prefix("event: ").unwrap());
+        assert_eq!(data["sequence_number"], number);
+        data
+    });
+    frames.collect()
+}
+
+fn of<'a>(events: &'a [Value], kind: &str) -> Vec<&'a Value> {
+    events.iter().filter(|event| event["type"] == kind).collect()
+}
+
+/// The deltas of a kind, joined, which must be what the done event says.
+fn joined(events: &[Value], kind: &str, field: &str) -> String {
+    let deltas = of(events, &format!("{kind}.delta"));
+    let text: String = deltas
+        .iter()
+        .map(|event| event["delta"].as_str().unwrap())
+        .collect();
+    assert_eq!(of(events, &format!("{kind}.done"))[0][field], text);
+    text
+}
+
+#[test]
+fn reasoning_text_and_calls_are_items_one_after_another() {
+    let events = stream(
+        &format!("<think>\nhm\n</think>\n\nSure.\n{CALL}"),
+        FinishReason::Stop,
+    );
+    let kinds: Vec<_> = events
+        .iter()
+        .map(|event| event["type"].as_str().unwrap())
+        .collect();
+    assert_eq!(
+        kinds[..4],
+        [
+            "response.created",
+            "response.in_progress",
+            "response.output_item.added",
+            "response.content_part.added"
+        ]
+    );
+    assert_eq!(joined(&events, "response.reasoning_text", "text"), "hm");
+    assert_eq!(
+        joined(&events, "response.output_text", "text").trim_end(),
+        "Sure."
+    );
+    let arguments = joined(&events, "response.function_call_arguments", "arguments");
+    assert_eq!(
+        serde_json::from_str::<Value>(&arguments).unwrap(),
+        json!({ "a": 1 })
+    );
+    let last = events.last().unwrap();
+    assert_eq!(last["type"], "response.completed");
+    let done: Vec<_> = of(&events, "response.output_item.done")
+        .iter()
+        .map(|event| event["item"].clone())
+        .collect();
+    assert_eq!(last["response"]["output"], json!(done));
+    let kinds: Vec<_> = done.iter().map(|item| item["type"].as_str().unwrap()).collect();
+    assert_eq!(kinds, ["reasoning", "message", "function_call"]);
+    assert!(done.iter().all(|item| item["status"] == "completed"));
+    assert_eq!(last["response"]["usage"]["total_tokens"], 12);
+}
+
+#[test]
+fn an_item_is_added_empty_and_at_its_place() {
+    let events = stream(&format!("{CALL}\n{CALL}"), FinishReason::Stop);
+    for (index, event) in of(&events, "response.output_item.added").iter().enumerate() {
+        assert_eq!(event["output_index"], index);
+        assert_eq!(
+            (&event["item"]["arguments"], &event["item"]["status"]),
+            (&json!(""), &json!("in_progress"))
+        );
+    }
+    assert_eq!(of(&events, "response.output_item.added").len(), 2);
+}
+
+#[test]
+fn a_text_that_is_cut_off_is_incomplete() {
+    let events = stream("Once upon", FinishReason::Length);
+    let last = events.last().unwrap();
+    assert_eq!(last["type"], "response.incomplete");
+    let response = &last["response"];
+    assert_eq!(
+        (&response["status"], &response["incomplete_details"]["reason"]),
+        (&json!("incomplete"), &json!("max_output_tokens"))
+    );
+    assert_eq!(response["output"][0]["status"], "incomplete");
+}
+
+#[test]
+fn a_failure_is_the_last_event() {
+    let events = stream("Once", FinishReason::Cancelled);
+    let last = events.last().unwrap();
+    assert_eq!(last["type"], "response.failed");
+    let response = &last["response"];
+    assert_eq!(
+        (&response["status"], &response["error"]["code"]),
+        (&json!("failed"), &json!("server_error"))
+    );
+    assert!(response["error"]["message"].as_str().unwrap().contains("smoke"));
+}
+
+#[test]
+fn a_whole_response_is_what_its_stream_ends_with() {
+    let streamed = stream("Once upon a time", FinishReason::Stop);
+    let completion = Completion {
+        text: "Once upon a time".to_owned(),
+        tokens: Vec::new(),
+        finish: Some(finish(FinishReason::Stop)),
+    };
+    let whole = serde_json::to_value(events().writer.whole(&completion)).unwrap();
+    let last = &streamed.last().unwrap()["response"];
+    assert_eq!(whole["output"][0]["content"], last["output"][0]["content"]);
+    assert_eq!(whole["usage"], last["usage"]);
+    assert_eq!(whole["status"], "completed");
+}
