@@ -251,7 +251,8 @@ fn seconds(time: Duration) -> f64 {
 /// 1, 2, 5, 10, ... up to `most`.
 fn one_two_five(most: usize) -> impl Iterator<Item = f64> {
     let powers = std::iter::successors(Some(1usize), |power| power.checked_mul(10));
-    let bounds = powers.flat_map(|power| [1, 2, 5].map(|times| power.saturating_mul(times)));
+    let bounds = powers.flat_map(|power| [1, 2, 5].map(|times| power.checked_mul(times)));
+    let bounds = bounds.flatten();
     bounds
         .take_while(move |bound| *bound <= most)
         .map(|bound| bound as f64)

@@ -9,6 +9,7 @@ mod hostile;
 mod identity;
 mod limits;
 mod messages;
+mod metrics;
 mod models;
 mod responses;
 mod support;
