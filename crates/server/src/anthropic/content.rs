@@ -24,6 +24,23 @@ impl Place<'_> {
         })
     }
 
+    /// An object that the block may have; none is an empty one.
+    pub(super) fn object(
+        &self,
+        block: &Map<String, Value>,
+        name: &str,
+    ) -> Result<Map<String, Value>, ApiError> {
+        match block.get(name) {
+            None | Some(Value::Null) => Ok(Map::new()),
+            Some(Value::Object(object)) => Ok(object.clone()),
+            Some(_) => {
+                let param = self.field(name);
+                let message = format!("`{param}` is not an object");
+                Err(ApiError::field(param, message))
+            }
+        }
+    }
+
     /// The refusal of a block that is of another type than `bound` says.
     pub(super) fn refuse(&self, kind: &str, bound: &str) -> ApiError {
         ApiError::bound(&self.field("type"), &shorten(kind), bound)

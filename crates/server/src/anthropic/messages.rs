@@ -93,8 +93,7 @@ fn from_assistant(param: &str, content: Value) -> Result<Value, ApiError> {
             "redacted_thinking" => {}
             "tool_use" => {
                 let (id, name) = (place.text(block, "id")?, place.text(block, "name")?);
-                let input = block.get("input").filter(|input| input.is_object());
-                let input = input.cloned().unwrap_or_else(|| json!({}));
+                let input = place.object(block, "input")?;
                 let function = json!({ "name": name, "arguments": input });
                 calls.push(json!({ "id": id, "type": "function", "function": function }));
             }
@@ -177,6 +176,11 @@ mod tests {
             (
                 json!([{ "role": "user", "content": [{ "type": "text" }] }]),
                 "messages[0].content[0].text",
+            ),
+            (
+                json!([{ "role": "assistant", "content":
+                    [{ "type": "tool_use", "id": "t", "name": "f", "input": 1 }] }, { "role": "user" }]),
+                "messages[0].content[0].input",
             ),
             (
                 json!([{ "role": "user", "content": [{ "type": "tool_result", "content": "x" }] }]),

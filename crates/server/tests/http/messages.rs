@@ -281,3 +281,62 @@ async fn a_server_that_goes_down_is_overloaded_to_newcomers() {
     assert_eq!(events.last().unwrap()["type"], "message_stop");
     assert!(server.ended().await.is_ok());
 }
+
+#[tokio::test]
+async fn odd_values_are_answered_or_refused_and_never_our_fault() {
+    let server = TestServer::start().await;
+    let deep = (0..100).fold(json!({}), |inner, _| json!({ "x": [inner] }));
+    let odd = [
+        json!(null),
+        json!(true),
+        json!(-1),
+        json!(1e300),
+        json!(u64::MAX),
+        json!(""),
+        json!("odd"),
+        json!([]),
+        json!({}),
+        json!([[]]),
+        json!([{}]),
+        json!([null]),
+        json!({ "type": "odd" }),
+        json!({ "type": 1 }),
+        json!([{ "type": "function" }]),
+        json!([{ "role": "user", "content": [{}] }]),
+        deep,
+    ];
+    for field in [
+        "model",
+        "max_tokens",
+        "messages",
+        "system",
+        "stop_sequences",
+        "temperature",
+        "top_p",
+        "top_k",
+        "tools",
+        "tool_choice",
+        "metadata",
+        "thinking",
+        "output_config",
+        "seed",
+        "ignore_eos",
+        "priority",
+        "deadline_ms",
+        "speculation",
+    ] {
+        for value in &odd {
+            let (status, reply) = server
+                .post(PATH, &request(json!({ "max_tokens": 1, field: value })))
+                .await;
+            let known = matches!(status, 200 | 400 | 404);
+            assert!(known, "{field}: {value} gave {status} and {reply}");
+            assert_eq!(
+                status == 200,
+                reply.get("error").is_none_or(Value::is_null),
+                "{reply}"
+            );
+        }
+    }
+    assert_eq!(server.idle().await.running, 0);
+}
