@@ -38,16 +38,30 @@ impl Admission {
         }
     }
 
-    /// Lets a request in, or says why not and when to try again.
-    pub(crate) fn admit(self: &Arc<Self>, key: Option<usize>) -> Result<Permit, ApiError> {
+    /// Whether there is any point in reading a request that wants to generate. It reserves nothing.
+    pub(crate) fn expect_room(&self) -> Result<(), ApiError> {
+        self.expect_serving()?;
+        let running = self.lifecycle.active();
+        match self.total.filter(|limit| running >= *limit) {
+            Some(limit) => Err(full(running, limit)),
+            None => Ok(()),
+        }
+    }
+
+    fn expect_serving(&self) -> Result<(), ApiError> {
         match self.lifecycle.phase() {
-            Phase::Serving => {}
-            Phase::Draining => return Err(going_down()),
+            Phase::Serving => Ok(()),
+            Phase::Draining => Err(going_down()),
             Phase::Failed(reason) => {
                 let message = format!("the engine has stopped: {reason}");
-                return Err(ApiError::new(ErrorKind::Unavailable, message));
+                Err(ApiError::new(ErrorKind::Unavailable, message))
             }
         }
+    }
+
+    /// Lets a request in, or says why not and when to try again.
+    pub(crate) fn admit(self: &Arc<Self>, key: Option<usize>) -> Result<Permit, ApiError> {
+        self.expect_serving()?;
         let before = self.lifecycle.enter();
         // From here on the permit takes back what was counted.
         let permit = Permit {
@@ -58,9 +72,7 @@ impl Admission {
             .key
             .map(|key| self.by_key[key].fetch_add(1, Ordering::AcqRel));
         if let Some(limit) = self.total.filter(|limit| before >= *limit) {
-            return Err(busy(&format!(
-                "{before} requests are running; the limit is {limit}"
-            )));
+            return Err(full(before, limit));
         }
         if let (Some(limit), Some(running)) = (self.per_key, of_key)
             && running >= limit
@@ -93,6 +105,10 @@ pub(crate) fn going_down() -> ApiError {
     }
 }
 
+fn full(running: usize, limit: usize) -> ApiError {
+    busy(&format!("{running} requests are running; the limit is {limit}"))
+}
+
 fn busy(message: &str) -> ApiError {
     ApiError {
         code: Some("rate_limit_exceeded"),
@@ -112,7 +128,9 @@ mod tests {
     fn limits_hold_and_are_given_back() {
         let admission = admission(Some(2), None);
         let first = admission.admit(None).ok();
+        assert!(admission.expect_room().is_ok());
         let second = admission.admit(None).ok();
+        assert!(admission.expect_room().is_err());
         assert_eq!(admission.admit(None).err().map(|e| e.kind), Some(ErrorKind::Busy));
         drop(first);
         assert!(admission.admit(None).is_ok());

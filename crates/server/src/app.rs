@@ -72,6 +72,11 @@ impl App {
         }))
     }
 
+    /// Refuses what cannot be let in anyway before it costs anything: reading, parsing, tokenizing.
+    pub(crate) fn expect_room(&self) -> Result<(), ApiError> {
+        self.admission.expect_room()
+    }
+
     /// Starts a task for a caller, unless a limit is reached or something in it is out of bounds. `rename` gives the
     /// engine's names for fields and the interface's.
     pub(crate) fn generate(

@@ -18,6 +18,9 @@ impl FromRequest<App> for Body {
     type Rejection = ApiError;
 
     async fn from_request(request: Request, app: &App) -> Result<Self, ApiError> {
+        if request.uri().path().starts_with("/v1/") {
+            app.expect_room()?;
+        }
         let limit = app.config.max_body_bytes;
         let too_large = || {
             let message = format!("the body is too large; at most {limit} bytes are taken");

@@ -1,15 +1,21 @@
 //! What a reply took.
 
-use crate::generation::Finish;
+use crate::generation::{Finish, SpeculationUsage};
+use paceline::SpeculationReport;
 use serde::{Serialize, Serializer};
 
-/// Counts of tokens.
-#[expect(clippy::struct_field_names, reason = "the names of the interface")]
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+/// Counts of tokens, and what drafts did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub(crate) struct UsageReply {
     pub(crate) prompt_tokens: usize,
     pub(crate) completion_tokens: usize,
     pub(crate) total_tokens: usize,
+    /// Absent where nothing is known: a text that a stop string ended is over before the engine has counted.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    speculation: Option<SpeculationUsage>,
+    /// Summed over the choices.
+    #[serde(skip)]
+    report: SpeculationReport,
 }
 
 impl UsageReply {
@@ -19,6 +25,7 @@ impl UsageReply {
             prompt_tokens,
             completion_tokens: 0,
             total_tokens: prompt_tokens,
+            ..Self::default()
         }
     }
 
@@ -26,6 +33,13 @@ impl UsageReply {
     pub(crate) fn add(&mut self, finish: &Finish) {
         self.completion_tokens += finish.usage.completion_tokens;
         self.total_tokens = self.prompt_tokens + self.completion_tokens;
+        let (sum, more) = (&mut self.report, &finish.usage.speculation);
+        sum.steps += more.steps;
+        sum.tokens += more.tokens;
+        sum.drafted += more.drafted;
+        sum.accepted += more.accepted;
+        sum.gained_ns += more.gained_ns;
+        self.speculation = SpeculationUsage::of(sum);
     }
 }
 
