@@ -23,6 +23,7 @@ mod lifecycle;
 mod metrics;
 mod model;
 mod openai;
+mod openapi;
 mod responses;
 mod routes;
 mod server;

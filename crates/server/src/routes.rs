@@ -2,7 +2,7 @@
 
 use crate::app::App;
 use crate::error::{ApiError, ErrorKind};
-use crate::{anthropic, engine_state, envelope, health, metrics, openai, responses, tokens};
+use crate::{anthropic, engine_state, envelope, health, metrics, openai, openapi, responses, tokens};
 use axum::Router;
 use axum::extract::Request;
 use axum::middleware::from_fn;
@@ -26,6 +26,7 @@ pub(crate) fn router(app: &App) -> Router {
         .route("/version", get(health::version))
         .route("/metrics", get(metrics::scrape))
         .route("/v1/engine", get(engine_state::engine))
+        .route("/openapi.json", get(openapi::document))
         .fallback(not_found)
         .method_not_allowed_fallback(wrong_method);
     envelope::wrap(paths.with_state(app.clone()), app).layer(from_fn(anthropic::speak))

@@ -11,6 +11,7 @@ mod limits;
 mod messages;
 mod metrics;
 mod models;
+mod openapi;
 mod responses;
 mod support;
 mod tokens;
