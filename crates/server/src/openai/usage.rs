@@ -45,6 +45,7 @@ impl UsageReply {
 
 /// The field `usage` of a reply.
 #[derive(Clone, Copy, Debug, Default)]
+#[expect(clippy::large_enum_variant, reason = "one per reply, written at once")]
 pub(crate) enum UsageField {
     /// Not there: a stream that nobody asked to count.
     #[default]
