@@ -30,6 +30,8 @@ pub(crate) trait Layout: Send + Sync + 'static {
     const PANELS: usize = 2;
     /// Bytes of the codes of two inputs.
     const PAIR_BYTES: usize;
+    /// Whether the two inputs of a pair are read apart at no extra cost.
+    const APART: bool = false;
     /// Whether the scales of several panels are too many to be kept in registers.
     const RELOAD_SCALES: bool = false;
     /// What a group needs besides its codes.
@@ -47,12 +49,12 @@ pub(crate) trait Layout: Send + Sync + 'static {
     /// Both inputs are inside the panel.
     unsafe fn pair<S: Simd>(s: S, scales: Self::Scales<S>, codes: *const u8, pair: usize) -> [Wide<S>; 2];
 
-    /// The weights of one input, where their number is odd.
+    /// The weights of one input.
     ///
     /// # Safety
     /// The input is inside the panel.
     unsafe fn last<S: Simd>(s: S, scales: Self::Scales<S>, codes: *const u8, k: usize) -> Wide<S> {
-        // SAFETY: types with blocks have even lengths and never come here; plain ones override this.
+        // SAFETY: types with blocks have even lengths, so the pair is inside too; plain ones override this.
         unsafe { Self::pair(s, scales, codes, k / 2)[k % 2] }
     }
 
@@ -111,6 +113,7 @@ macro_rules! plain_layout {
         impl Layout for $name {
             const GROUP: usize = PLAIN_GROUP;
             const PANELS: usize = 4;
+            const APART: bool = true;
             const PAIR_BYTES: usize = 2 * PANEL * size_of::<$element>();
             type Scales<S: Simd> = ();
 
@@ -160,6 +163,8 @@ plain_layout!(Bf16Panel, u16, "bf16, outputs interleaved.", |s, from| s
 pub(crate) trait Codes: Send + Sync + 'static {
     /// Bytes of two inputs.
     const PAIR_BYTES: usize;
+    /// Whether the two share no bytes.
+    const APART: bool;
     /// The codes of two inputs for sixteen outputs.
     ///
     /// # Safety
@@ -176,6 +181,7 @@ pub(crate) struct SignedNibbles;
 
 impl Codes for Bytes {
     const PAIR_BYTES: usize = 2 * PANEL;
+    const APART: bool = true;
     #[inline(always)]
     unsafe fn pair<S: Simd>(s: S, from: *const u8) -> [Wide<S>; 2] {
         let from = from.cast::<i8>();
@@ -191,6 +197,7 @@ impl Codes for Bytes {
 
 impl Codes for Nibbles {
     const PAIR_BYTES: usize = PANEL;
+    const APART: bool = false;
     #[inline(always)]
     unsafe fn pair<S: Simd>(s: S, from: *const u8) -> [Wide<S>; 2] {
         // SAFETY: 16 bytes as the caller promises.
@@ -201,6 +208,7 @@ impl Codes for Nibbles {
 
 impl Codes for SignedNibbles {
     const PAIR_BYTES: usize = PANEL;
+    const APART: bool = false;
     #[inline(always)]
     unsafe fn pair<S: Simd>(s: S, from: *const u8) -> [Wide<S>; 2] {
         // SAFETY: 16 bytes as the caller promises.
@@ -267,6 +275,7 @@ pub(crate) struct Scaled<C>(PhantomData<C>);
 
 impl<C: Codes> Layout for Scaled<C> {
     const GROUP: usize = BLOCK;
+    const APART: bool = C::APART;
     const PAIR_BYTES: usize = C::PAIR_BYTES;
     type Scales<S: Simd> = Wide<S>;
 
@@ -293,6 +302,7 @@ pub(crate) struct Affine<C>(PhantomData<C>);
 impl<C: Codes> Layout for Affine<C> {
     const GROUP: usize = BLOCK;
     const PAIR_BYTES: usize = C::PAIR_BYTES;
+    const APART: bool = C::APART;
     const RELOAD_SCALES: bool = true;
     type Scales<S: Simd> = [Wide<S>; 2];
 
@@ -319,6 +329,7 @@ pub(crate) struct SuperAffine<C>(PhantomData<C>);
 impl<C: Codes> Layout for SuperAffine<C> {
     const GROUP: usize = BLOCK;
     const PAIR_BYTES: usize = C::PAIR_BYTES;
+    const APART: bool = C::APART;
     const RELOAD_SCALES: bool = true;
     type Scales<S: Simd> = [Wide<S>; 2];
 
@@ -350,6 +361,7 @@ pub(crate) struct SuperScaled;
 
 impl Layout for SuperScaled {
     const GROUP: usize = 16;
+    const APART: bool = Bytes::APART;
     const PAIR_BYTES: usize = Bytes::PAIR_BYTES;
     type Scales<S: Simd> = Wide<S>;
 

@@ -1,10 +1,10 @@
 //! The inner loops of a matrix product.
 //!
-//! Few rows: several panels at once (so that enough independent sums are under way to hide the latency of a
-//! multiply-add), weights widened in registers, one pass over the inputs. Many rows: per panel, a block of inputs
-//! is widened to an f32 tile that stays in the first-level cache while six rows at a time pass over it; sums wait
-//! in a scratch array between blocks. Storing and reloading a sum does not change it, so both ways give the
-//! same bits.
+//! Few rows: weights are widened in registers and meet all rows at once, in one pass over the inputs; one or two rows
+//! take several panels at a time, so that enough independent sums are under way to hide the latency of a
+//! multiply-add. Many rows: per panel, a block of inputs is widened to an f32 tile that stays in the first-level
+//! cache while six rows at a time pass over it; sums wait in a scratch array between blocks. Storing and reloading
+//! a sum does not change it, so both ways give the same bits.
 //!
 //! No closures around vector operations here: one that is not inlined is compiled without the instructions.
 
@@ -12,8 +12,11 @@ use super::{Product, ROW_BLOCK};
 use crate::simd::{Kernel, LANES, Simd};
 use crate::weight::layout::{Layout, Wide, decode};
 use crate::weight::{PANEL, Segment};
+use std::hint::black_box;
 use std::marker::PhantomData;
+use std::mem::MaybeUninit;
 use std::ops::Range;
+use std::sync::atomic::{Ordering, compiler_fence};
 
 /// Inputs of a tile; a multiple of every layout's group.
 const TILE: usize = 256;
@@ -29,6 +32,9 @@ const LINE: usize = 64;
 
 /// Rows that pass over a tile together: with two vectors each, twelve of sixteen registers hold sums.
 const TOGETHER: usize = 6;
+
+/// Inputs between two looks at the loop over a tile.
+const UNROLL: usize = 4;
 
 /// Some panels of one segment for some rows.
 pub(super) struct Span<'a, L> {
@@ -67,7 +73,10 @@ impl<'a, L: Layout> Span<'a, L> {
         let outputs = self.segment.outputs_of(panel);
         // SAFETY: pieces that run at the same time differ in panels or rows.
         let out = unsafe { self.product.out.part(row, outputs.clone()) };
-        out.copy_from_slice(&sums[..outputs.len()]);
+        match <&mut [f32; PANEL]>::try_from(&mut *out) {
+            Ok(out) => *out = *sums,
+            Err(_) => out.copy_from_slice(&sums[..outputs.len()]),
+        }
         if let Some(bias) = self.product.bias {
             for (out, bias) in out.iter_mut().zip(&bias[outputs.clone()]) {
                 *out += bias;
@@ -80,10 +89,10 @@ impl<'a, L: Layout> Span<'a, L> {
         }
     }
 
-    /// `R` rows by `P` panels in one pass.
+    /// `R` rows from `row` on by `P` panels from `first` on, in one pass.
     #[inline(always)]
-    fn few<S: Simd, const R: usize, const P: usize>(&self, s: S, first: usize) {
-        let x: [*const f32; R] = std::array::from_fn(|r| self.input(self.rows.start + r));
+    fn few<S: Simd, const R: usize, const P: usize>(&self, s: S, first: usize, row: usize) {
+        let x: [*const f32; R] = std::array::from_fn(|r| self.input(row + r));
         let panels: [*const u8; P] = std::array::from_fn(|p| self.segment.panel(first + p));
         let inputs = self.product.w.inputs();
         let mut sums = [[[s.splat(0.0); 2]; P]; R];
@@ -101,6 +110,10 @@ impl<'a, L: Layout> Span<'a, L> {
                     groups[p] = L::group(s, panels[p], k);
                 }
                 let x = x.map(|x| x.add(k));
+                if const { crowded::<L>(R, P) } {
+                    // What might be seen elsewhere is read where it is used, see `settle`.
+                    black_box(&groups);
+                }
                 add_group::<S, L, R, P>(s, x, n, &groups, ahead, &mut sums);
             }
             k += n;
@@ -113,7 +126,7 @@ impl<'a, L: Layout> Span<'a, L> {
                     s.store_ptr(sums[0], lanes.as_mut_ptr());
                     s.store_ptr(sums[1], lanes.as_mut_ptr().add(LANES));
                 }
-                self.finish(first + p, self.rows.start + r, &lanes);
+                self.finish(first + p, row + r, &lanes);
             }
         }
     }
@@ -123,18 +136,32 @@ impl<'a, L: Layout> Span<'a, L> {
     fn few_rows<S: Simd, const R: usize, const P: usize>(&self, s: S) {
         let mut panel = self.panels.start;
         while panel + P <= self.panels.end {
-            self.few::<S, R, P>(s, panel);
+            self.few::<S, R, P>(s, panel, self.rows.start);
             panel += P;
         }
         while panel < self.panels.end {
-            self.few::<S, R, 1>(s, panel);
+            self.few::<S, R, 1>(s, panel, self.rows.start);
             panel += 1;
+        }
+    }
+
+    /// Seven or eight rows as two passes over every panel, the second of which finds it in the cache.
+    #[inline(always)]
+    fn halves<S: Simd>(&self, s: S) {
+        let middle = self.rows.start + 4;
+        for panel in self.panels.clone() {
+            self.few::<S, 4, 1>(s, panel, self.rows.start);
+            if self.rows.end - middle == 3 {
+                self.few::<S, 3, 1>(s, panel, middle);
+            } else {
+                self.few::<S, 4, 1>(s, panel, middle);
+            }
         }
     }
 
     #[inline(always)]
     fn many_rows<S: Simd>(&self, s: S) {
-        let mut tile = [0.0_f32; TILE * PANEL];
+        let mut tile = [const { MaybeUninit::<f32>::uninit() }; TILE * PANEL];
         let mut sums = [[0.0_f32; PANEL]; ROW_BLOCK];
         let rows = self.rows.len();
         let sums = &mut sums[..rows];
@@ -150,8 +177,8 @@ impl<'a, L: Layout> Span<'a, L> {
                     unsafe { weights.add(k * PANEL) }
                 } else {
                     // SAFETY: inside the panel; the tile has room for `TILE` inputs.
-                    unsafe { decode::<S, L>(s, start, k, count, tile.as_mut_ptr()) };
-                    tile.as_ptr()
+                    unsafe { decode::<S, L>(s, start, k, count, tile.as_mut_ptr().cast()) };
+                    tile.as_ptr().cast()
                 };
                 for chunk in 0..chunks {
                     let part = rows * chunk / chunks..rows * (chunk + 1) / chunks;
@@ -189,12 +216,14 @@ impl<'a, L: Layout> Span<'a, L> {
             for (wide, sums) in wide.iter_mut().zip(&*sums) {
                 *wide = [s.load_ptr(sums.as_ptr()), s.load_ptr(sums.as_ptr().add(LANES))];
             }
-            for k in 0..block.count {
-                let from = block.weights.add(k * PANEL);
-                let weights = [s.load_ptr(from), s.load_ptr(from.add(LANES))];
-                for r in 0..R {
-                    accumulate(s, s.splat(*x[r].add(k)), weights, &mut wide[r]);
+            let even = block.count / UNROLL * UNROLL;
+            for k in (0..even).step_by(UNROLL) {
+                for k in k..k + UNROLL {
+                    add_input(s, block.weights.add(k * PANEL), x.map(|x| x.add(k)), &mut wide);
                 }
+            }
+            for k in even..block.count {
+                add_input(s, block.weights.add(k * PANEL), x.map(|x| x.add(k)), &mut wide);
             }
             for (sums, wide) in sums.iter_mut().zip(wide) {
                 s.store_ptr(wide[0], sums.as_mut_ptr());
@@ -225,30 +254,43 @@ unsafe fn add_group<S: Simd, L: Layout, const R: usize, const P: usize>(
                     s.prefetch(group.1.wrapping_add(pair * L::PAIR_BYTES + ahead));
                 }
             }
-            if L::RELOAD_SCALES {
-                // Left to itself, the compiler keeps more scales in registers than there are and moves sums out
-                // to memory instead, where every addition then waits for the one before.
+            if const { crowded::<L>(R, P) && L::APART } {
+                add_one::<S, L, 0, R, P>(s, x, pair, groups, sums);
+                add_one::<S, L, 1, R, P>(s, x, pair, groups, sums);
+                continue;
+            }
+            if R <= 2 && L::PANELS == 4 {
+                // Panel by panel takes fewer instructions and more time: the compiler moves sums to memory.
+                let mut weights = [[[s.splat(0.0); 2]; 2]; P];
                 for p in 0..P {
-                    let scales = std::ptr::read_volatile(&raw const groups[p].0);
-                    let weights = L::pair(s, scales, groups[p].1, pair);
+                    weights[p] = L::pair(s, groups[p].0, groups[p].1, pair);
+                }
+                for which in 0..2 {
                     for r in 0..R {
-                        let x = x[r].add(2 * pair);
-                        accumulate(s, s.splat(*x), weights[0], &mut sums[r][p]);
-                        accumulate(s, s.splat(*x.add(1)), weights[1], &mut sums[r][p]);
+                        let x = s.splat(*x[r].add(2 * pair + which));
+                        for p in 0..P {
+                            accumulate(s, x, weights[p][which], &mut sums[r][p]);
+                        }
                     }
                 }
                 continue;
             }
-            let mut weights = [[[s.splat(0.0); 2]; 2]; P];
             for p in 0..P {
-                weights[p] = L::pair(s, groups[p].0, groups[p].1, pair);
-            }
-            for which in 0..2 {
-                for r in 0..R {
-                    let x = s.splat(*x[r].add(2 * pair + which));
-                    for p in 0..P {
-                        accumulate(s, x, weights[p][which], &mut sums[r][p]);
+                let scales = if const { L::RELOAD_SCALES && !crowded::<L>(R, P) } {
+                    // So that they are not held in registers, see `settle`.
+                    std::ptr::read_volatile(&raw const groups[p].0)
+                } else {
+                    groups[p].0
+                };
+                let weights = L::pair(s, scales, groups[p].1, pair);
+                for which in 0..2 {
+                    for r in 0..R {
+                        let x = s.splat(*x[r].add(2 * pair + which));
+                        accumulate(s, x, weights[which], &mut sums[r][p]);
                     }
+                }
+                if const { crowded::<L>(R, P) } {
+                    settle();
                 }
             }
         }
@@ -259,6 +301,68 @@ unsafe fn add_group<S: Simd, L: Layout, const R: usize, const P: usize>(
                     accumulate(s, s.splat(*x[r].add(n - 1)), weights, &mut sums[r][p]);
                 }
             }
+        }
+    }
+}
+
+/// Adds the products of input `2·pair + WHICH`.
+///
+/// # Safety
+/// The input is inside the rows and the groups.
+#[inline(always)]
+unsafe fn add_one<S: Simd, L: Layout, const WHICH: usize, const R: usize, const P: usize>(
+    s: S,
+    x: [*const f32; R],
+    pair: usize,
+    groups: &[(L::Scales<S>, *const u8); P],
+    sums: &mut [[Wide<S>; P]; R],
+) {
+    for p in 0..P {
+        // SAFETY: as the caller promises.
+        unsafe {
+            let weights = L::pair(s, groups[p].0, groups[p].1, pair)[WHICH];
+            for r in 0..R {
+                let x = s.splat(*x[r].add(2 * pair + WHICH));
+                accumulate(s, x, weights, &mut sums[r][p]);
+            }
+        }
+    }
+    settle();
+}
+
+/// Whether there are so many sums that not much else fits into sixteen registers.
+const fn crowded<L: Layout>(rows: usize, panels: usize) -> bool {
+    match (rows, panels) {
+        // Plain weights need no scales.
+        (2, 2) => L::PANELS < 4,
+        (rows, _) => rows == 6,
+    }
+}
+
+/// Keeps the compiler from reading anything early that comes after this, or keeping what it has read before. Left to
+/// itself, it widens more weights and holds more scales and inputs than there are registers, and moves sums out to
+/// memory instead, where every addition then waits for the one before.
+#[inline(always)]
+fn settle() {
+    compiler_fence(Ordering::SeqCst);
+}
+
+/// Adds the products of one input with its widened weights.
+///
+/// # Safety
+/// Sixteen weights and an input of each row.
+#[inline(always)]
+unsafe fn add_input<S: Simd, const R: usize>(
+    s: S,
+    weights: *const f32,
+    x: [*const f32; R],
+    sums: &mut [Wide<S>; R],
+) {
+    // SAFETY: as the caller promises.
+    unsafe {
+        let weights = [s.load_ptr(weights), s.load_ptr(weights.add(LANES))];
+        for r in 0..R {
+            accumulate(s, s.splat(*x[r]), weights, &mut sums[r]);
         }
     }
 }
@@ -286,8 +390,12 @@ impl<L: Layout> Kernel for Span<'_, L> {
             1 if L::PANELS == 4 => self.few_rows::<S, 1, 4>(s),
             1 => self.few_rows::<S, 1, 2>(s),
             2 => self.few_rows::<S, 2, 2>(s),
-            3 if L::PANELS == 4 => self.few_rows::<S, 3, 2>(s),
             3 => self.few_rows::<S, 3, 1>(s),
+            4 => self.few_rows::<S, 4, 1>(s),
+            // Nibbles take more registers on the way, and scales take theirs.
+            5 if L::APART || L::RELOAD_SCALES => self.few_rows::<S, 5, 1>(s),
+            6 if L::APART => self.few_rows::<S, 6, 1>(s),
+            7 | 8 if L::PANELS == 4 => self.halves(s),
             _ => self.many_rows(s),
         }
     }
