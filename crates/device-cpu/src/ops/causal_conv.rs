@@ -18,6 +18,9 @@ const CHANNELS: usize = 128;
 /// Most taps.
 pub(crate) const MAX_WIDTH: usize = 16;
 
+/// The taps that nearly all models have; loops over so many are unrolled.
+const USUAL_WIDTH: usize = 4;
+
 /// Views of [`causal_conv`].
 #[derive(Clone, Copy)]
 pub(crate) struct Conv<'a> {
@@ -51,21 +54,35 @@ impl Kernel for Piece<'_> {
 
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
-        let width = self.args.cache.shape().conv_width;
-        let mut taps = [[0.0; CHANNELS]; MAX_WIDTH];
-        let (taps, _) = taps.split_at_mut(width);
-        for (i, channel) in self.channels.clone().enumerate() {
-            for (j, tap) in taps.iter_mut().enumerate() {
-                tap[i] = self.args.weight[channel * width + j];
-            }
+        match self.args.cache.shape().conv_width {
+            USUAL_WIDTH => self.requests::<S, USUAL_WIDTH>(s, USUAL_WIDTH),
+            width => self.requests::<S, MAX_WIDTH>(s, width),
         }
-        for request in 0..self.args.step.requests {
-            self.request(s, request, taps);
+    }
+}
+
+/// Taps `[channels][width]` to `[width][channels]`.
+#[inline(always)]
+fn transpose(weight: &[f32], width: usize, taps: &mut [[f32; CHANNELS]]) {
+    for (j, taps) in taps.iter_mut().enumerate() {
+        for (tap, weight) in taps.iter_mut().zip(weight.chunks_exact(width)) {
+            *tap = weight[j];
         }
     }
 }
 
 impl Piece<'_> {
+    /// All requests, with room for `W` taps.
+    #[inline(always)]
+    fn requests<S: Simd, const W: usize>(&self, s: S, width: usize) {
+        let mut taps = [[0.0; CHANNELS]; W];
+        let weight = &self.args.weight[self.channels.start * width..self.channels.end * width];
+        transpose(weight, width, &mut taps[..width]);
+        for request in 0..self.args.step.requests {
+            self.request(s, request, &taps[..width]);
+        }
+    }
+
     #[inline(always)]
     fn request<S: Simd>(&self, s: S, request: usize, taps: &[[f32; CHANNELS]]) {
         let room = self.args.cache.shape().drafts;
