@@ -40,11 +40,14 @@ pub(crate) fn state_space(pool: &Pool, args: &Space<'_>) {
     pieces(pool, args.step.requests * heads, total_ns, |piece| {
         let tokens = args.step.request(piece / heads, args.out.rows, shape.drafts);
         if !tokens.rows.is_empty() {
+            let head = piece % heads;
+            let factors = tokens.rows.clone().map(|row| factors(args, row, head)).collect();
             pool.instructions().run(Piece {
                 args,
                 tokens,
-                head: piece % heads,
-                group: group_columns(args, piece % heads),
+                head,
+                group: group_columns(args, head),
+                factors,
             });
         }
     });
@@ -56,6 +59,8 @@ struct Piece<'a> {
     head: usize,
     /// The columns of `B` and `C` that this head reads.
     group: Range<usize>,
+    /// Per token, its `exp(dt · decay)` and `dt`.
+    factors: Vec<(f32, f32)>,
 }
 
 fn group_columns(args: &Space<'_>, head: usize) -> Range<usize> {
@@ -63,6 +68,15 @@ fn group_columns(args: &Space<'_>, head: usize) -> Range<usize> {
     let n = shape.columns;
     let group = head / (shape.heads / (args.b.columns / n));
     group * n..(group + 1) * n
+}
+
+/// A token's `exp(dt · decay)` and `dt`.
+fn factors(args: &Space<'_>, row: usize, head: usize) -> (f32, f32) {
+    let (least, most) = args.dt_limits;
+    let dt = softplus(args.dt.row(row)[head] + args.dt_bias[head])
+        .max(least)
+        .min(most);
+    ((dt * args.decay[head]).exp(), dt)
 }
 
 /// What a token does to a block of rows of the state.
@@ -147,7 +161,7 @@ impl Piece<'_> {
     #[inline(always)]
     fn token<S: Simd, const N: usize>(&self, s: S, row: usize, rows: Range<usize>, state: &mut [f32]) {
         let args = self.args;
-        let (decay, dt) = self.factors(row);
+        let (decay, dt) = self.factors[row - self.tokens.rows.start];
         let first = self.head * args.cache.shape().rows;
         let columns = first + rows.start..first + rows.end;
         let fold = Fold {
@@ -163,17 +177,6 @@ impl Piece<'_> {
             out: unsafe { args.out.part(row, columns) },
         };
         advance::<S, N>(s, &fold, Some(read), state);
-    }
-
-    /// A token's `exp(dt · decay)` and `dt`.
-    #[inline(always)]
-    fn factors(&self, row: usize) -> (f32, f32) {
-        let args = self.args;
-        let (least, most) = args.dt_limits;
-        let dt = softplus(args.dt.row(row)[self.head] + args.dt_bias[self.head])
-            .max(least)
-            .min(most);
-        ((dt * args.decay[self.head]).exp(), dt)
     }
 
     /// Saves a block of rows if a snapshot is due after this fold.
@@ -192,7 +195,7 @@ impl Piece<'_> {
         let (args, head) = (self.args, self.head);
         let p = args.cache.shape().rows;
         for (index, row) in self.tokens.recorded() {
-            let (decay, dt) = self.factors(row);
+            let (decay, dt) = self.factors[row - self.tokens.rows.start];
             let record = Record {
                 by_row: &args.x.row(row)[head * p..(head + 1) * p],
                 by_column: &args.b.row(row)[self.group.clone()],
