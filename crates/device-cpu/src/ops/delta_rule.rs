@@ -91,12 +91,20 @@ struct Read<'a> {
     out: &'a mut [f32],
 }
 
-/// Memory that a piece works in.
-struct Scratch<'a> {
-    k: &'a mut [f32],
-    q: &'a mut [f32],
-    /// A block of columns that drafts run on.
-    state: Vec<f32>,
+/// Keys, queries and factors of the tokens, which every block of columns needs.
+struct Tokens {
+    /// Per token its key and its query, see [`Fold`] and [`Read`].
+    units: Vec<f32>,
+    /// Per token its decay and `β`.
+    factors: Vec<(f32, f32)>,
+}
+
+/// Where a block of columns is and where it goes to, which may be the same. Rows are as far apart as in the whole
+/// matrix.
+#[derive(Clone, Copy)]
+struct Place {
+    from: *const f32,
+    to: *mut f32,
 }
 
 impl Kernel for Piece<'_> {
@@ -105,129 +113,162 @@ impl Kernel for Piece<'_> {
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
         let shape = self.args.cache.shape();
-        let (dk, dv) = (shape.rows, shape.columns);
+        let dv = shape.columns;
         // SAFETY: a slot belongs to one request, and this head of it to this piece.
         let state = unsafe { self.args.cache.start_matrix(&self.tokens, self.head) };
-        let mut unit = vec![0.0; 2 * dk];
-        let (k, q) = unit.split_at_mut(dk);
-        let mut scratch = Scratch {
-            k,
-            q,
-            state: Vec::new(),
-        };
+        let tokens = self.prepare(s);
+        // What drafts run on. The first of them fills it, block by block.
+        let mut copy: Vec<f32> = Vec::new();
+        if !self.tokens.drafts().is_empty() {
+            copy.reserve_exact(state.len());
+        }
         let mut column = 0;
         while column < dv {
             let state = &mut state[column..];
+            let copy = copy.as_mut_ptr().wrapping_add(column);
             if dv - column >= WIDE * LANES {
-                self.block::<S, WIDE>(s, (column, LANES), state, &mut scratch);
+                self.block::<S, WIDE>(s, (column, LANES), (state, copy), &tokens);
                 column += WIDE * LANES;
             } else {
                 let width = LANES.min(dv - column);
-                self.block::<S, 1>(s, (column, width), state, &mut scratch);
+                self.block::<S, 1>(s, (column, width), (state, copy), &tokens);
                 column += width;
             }
         }
-        self.write_records(s, scratch.k);
+        self.write_records(&tokens);
     }
 }
 
 impl Piece<'_> {
+    /// Brings keys and queries to unit length.
+    #[inline(always)]
+    fn prepare<S: Simd>(&self, s: S) -> Tokens {
+        let (args, head) = (self.args, self.head);
+        let dk = self.keys.len();
+        let rows = self.tokens.rows.clone();
+        let mut units = vec![0.0; rows.len() * 2 * dk];
+        let mut factors = Vec::with_capacity(rows.len());
+        for (row, unit) in rows.zip(units.chunks_exact_mut(2 * dk)) {
+            let (k, q) = unit.split_at_mut(dk);
+            unit_length(s, &args.k.row(row)[self.keys.clone()], 1.0, k);
+            unit_length(
+                s,
+                &args.q.row(row)[self.keys.clone()],
+                1.0 / (dk as f32).sqrt(),
+                q,
+            );
+            let step = softplus(args.a.row(row)[head] + args.dt_bias[head]);
+            let decay = (args.decay[head] * step).exp();
+            factors.push((decay, sigmoid(args.b.row(row)[head])));
+        }
+        Tokens { units, factors }
+    }
+
+    /// The key, the query and the factors of a row.
+    #[inline(always)]
+    fn prepared<'a>(&self, tokens: &'a Tokens, row: usize) -> (&'a [f32], &'a [f32], (f32, f32)) {
+        let (index, dk) = (row - self.tokens.rows.start, self.keys.len());
+        let (k, q) = tokens.units[2 * dk * index..2 * dk * (index + 1)].split_at(dk);
+        (k, q, tokens.factors[index])
+    }
+
     /// Walks the tokens for `N` vectors of columns from `column` on, each with `width` lanes in use; `state`
-    /// starts with the first of them.
+    /// starts with the first of them, and so does `copy`, where drafts go.
     #[inline(always)]
     fn block<S: Simd, const N: usize>(
         &self,
         s: S,
         (column, width): (usize, usize),
-        state: &mut [f32],
-        scratch: &mut Scratch<'_>,
+        (state, copy): (&mut [f32], *mut f32),
+        tokens: &Tokens,
     ) {
-        let dv = self.args.cache.shape().columns;
         let columns = column..column + (N - 1) * LANES + width;
+        let needed = (self.keys.len() - 1) * self.args.cache.shape().columns + columns.len();
+        assert!(state.len() >= needed, "a block of columns inside the state");
         for (index, folded) in self.tokens.kept().enumerate() {
-            self.fold::<S, N>(s, folded, columns.clone(), (state, dv), scratch);
+            let to = state.as_mut_ptr();
+            let place = Place { from: to, to };
+            // SAFETY: the block is inside the state, as asserted.
+            unsafe { self.fold::<S, N>(s, folded, columns.clone(), place, tokens) };
             self.save(index + 1, state, columns.clone());
         }
-        if !self.tokens.drafts().is_empty() {
-            let mut copy = std::mem::take(&mut scratch.state);
-            copy.clear();
-            for row in state.chunks(dv) {
-                copy.extend_from_slice(&row[..columns.len()]);
-            }
-            for folded in self.tokens.tried() {
-                let state = (&mut copy[..], columns.len());
-                self.fold::<S, N>(s, folded, columns.clone(), state, scratch);
-            }
-            scratch.state = copy;
+        if self.tokens.drafts().is_empty() {
+            return;
+        }
+        let mut place = Place {
+            from: state.as_ptr(),
+            to: copy,
+        };
+        for folded in self.tokens.tried() {
+            // SAFETY: the same place in the copy, which has room for a whole state; the first fold writes all of it
+            // before a later one reads it.
+            unsafe { self.fold::<S, N>(s, folded, columns.clone(), place, tokens) };
+            place.from = copy;
         }
     }
 
     /// Folds a record, or a token whose outputs are read, into a block of columns.
+    ///
+    /// # Safety
+    /// As [`advance`].
     #[inline(always)]
-    fn fold<S: Simd, const N: usize>(
+    unsafe fn fold<S: Simd, const N: usize>(
         &self,
         s: S,
         folded: Folded,
         columns: Range<usize>,
-        state: (&mut [f32], usize),
-        scratch: &mut Scratch<'_>,
+        place: Place,
+        tokens: &Tokens,
     ) {
         let index = match folded {
             Folded::Record(index) => index,
-            Folded::Token(row) => return self.token::<S, N>(s, row, columns, state, scratch),
+            // SAFETY: forwarded.
+            Folded::Token(row) => return unsafe { self.token::<S, N>(s, row, columns, place, tokens) },
         };
         // SAFETY: records are written when all blocks are done with them.
         let record = unsafe { self.args.cache.record(self.tokens.slot, self.head, index) };
-        let width = constant_width::<N>(columns.len());
         let fold = Fold {
             k: record.by_row,
             v: &record.by_column[columns],
             decay: record.factors[0],
             beta: record.factors[1],
         };
-        advance::<S, N>(s, &fold, None, state, width);
+        let stride = self.args.cache.shape().columns;
+        // SAFETY: forwarded.
+        unsafe { advance::<S, N>(s, &fold, None, place, stride) };
     }
 
     /// Folds a token of this step into a block of columns and reads its outputs.
+    ///
+    /// # Safety
+    /// As [`advance`].
     #[inline(always)]
-    fn token<S: Simd, const N: usize>(
+    unsafe fn token<S: Simd, const N: usize>(
         &self,
         s: S,
         row: usize,
         columns: Range<usize>,
-        state: (&mut [f32], usize),
-        scratch: &mut Scratch<'_>,
+        place: Place,
+        tokens: &Tokens,
     ) {
         let args = self.args;
-        let dk = scratch.q.len();
-        let (decay, beta) = self.key(s, row, scratch.k);
-        let q = &args.q.row(row)[self.keys.clone()];
-        unit_length(s, q, 1.0 / (dk as f32).sqrt(), scratch.q);
-        let width = constant_width::<N>(columns.len());
-        let first = self.head * args.cache.shape().columns;
+        let (k, q, (decay, beta)) = self.prepared(tokens, row);
+        let stride = args.cache.shape().columns;
+        let first = self.head * stride;
         let columns = first + columns.start..first + columns.end;
         let fold = Fold {
-            k: scratch.k,
+            k,
             v: &args.v.row(row)[columns.clone()],
             decay,
             beta,
         };
         let read = Read {
-            q: scratch.q,
+            q,
             // SAFETY: the columns of this head belong to this piece.
             out: unsafe { args.out.part(row, columns) },
         };
-        advance::<S, N>(s, &fold, Some(read), state, width);
-    }
-
-    /// Writes a token's unit-length key and returns its decay and `β`.
-    #[inline(always)]
-    fn key<S: Simd>(&self, s: S, row: usize, k: &mut [f32]) -> (f32, f32) {
-        let args = self.args;
-        unit_length(s, &args.k.row(row)[self.keys.clone()], 1.0, k);
-        let step = softplus(args.a.row(row)[self.head] + args.dt_bias[self.head]);
-        let decay = (args.decay[self.head] * step).exp();
-        (decay, sigmoid(args.b.row(row)[self.head]))
+        // SAFETY: forwarded.
+        unsafe { advance::<S, N>(s, &fold, Some(read), place, stride) };
     }
 
     /// Saves a block of columns if a snapshot is due after this fold.
@@ -245,12 +286,11 @@ impl Piece<'_> {
     }
 
     /// Records the drafts, so that the next step can fold those that held.
-    #[inline(always)]
-    fn write_records<S: Simd>(&self, s: S, k: &mut [f32]) {
+    fn write_records(&self, tokens: &Tokens) {
         let (cache, head) = (self.args.cache, self.head);
         let dv = cache.shape().columns;
         for (index, row) in self.tokens.recorded() {
-            let (decay, beta) = self.key(s, row, k);
+            let (k, _, (decay, beta)) = self.prepared(tokens, row);
             let record = Record {
                 by_row: k,
                 by_column: &self.args.v.row(row)[head * dv..(head + 1) * dv],
@@ -278,29 +318,33 @@ fn unit_length<S: Simd>(s: S, x: &[f32], scale: f32, out: &mut [f32]) {
     }
 }
 
-/// One token's update of `N` vectors of columns, each with `width` lanes in use, and what it reads from them.
+/// One token's update of `N` vectors of columns, and what it reads from them.
+///
+/// # Safety
+/// As many columns as `fold` has values, of as many rows as it has keys, `stride` apart, can be read and written at
+/// their places.
 #[inline(always)]
-fn advance<S: Simd, const N: usize>(
+unsafe fn advance<S: Simd, const N: usize>(
     s: S,
     fold: &Fold<'_>,
     read: Option<Read<'_>>,
-    (state, stride): (&mut [f32], usize),
-    width: usize,
+    place: Place,
+    stride: usize,
 ) {
     let dk = fold.k.len();
-    let used = (N - 1) * LANES + width;
+    let used = fold.v.len();
+    let width = constant_width::<N>(used);
     // A fold that nobody reads goes over its key instead, and uses nothing of it.
     let q = read.as_ref().map_or(fold.k, |read| read.q);
-    assert!(q.len() == dk && fold.v.len() == used);
-    assert!(state.len() >= (dk - 1) * stride + used);
-    let state = state.as_mut_ptr();
+    assert!(q.len() == dk && used == (N - 1) * LANES + width);
+    let Place { from, to } = place;
     let decay = s.splat(fold.decay);
     let mut seen = [s.splat(0.0); N];
     for (i, k) in fold.k.iter().enumerate() {
         let k = s.splat(*k);
         for n in 0..N {
-            // SAFETY: within the state, as asserted.
-            let old = unsafe { load(s, state.add(i * stride + n * LANES), width) };
+            // SAFETY: within the block.
+            let old = unsafe { load(s, from.add(i * stride + n * LANES), width) };
             seen[n] = s.mul_add(s.mul(old, decay), k, seen[n]);
         }
     }
@@ -313,11 +357,12 @@ fn advance<S: Simd, const N: usize>(
     for (i, (k, q)) in fold.k.iter().zip(q).enumerate() {
         let (k, q) = (s.splat(*k), s.splat(*q));
         for n in 0..N {
-            // SAFETY: within the state, as asserted.
+            // SAFETY: within the block.
             unsafe {
-                let place = state.add(i * stride + n * LANES);
-                let value = s.mul_add(k, update[n], s.mul(load(s, place, width), decay));
-                store(s, value, place, width);
+                let place = i * stride + n * LANES;
+                let old = load(s, from.add(place), width);
+                let value = s.mul_add(k, update[n], s.mul(old, decay));
+                store(s, value, to.add(place), width);
                 if read.is_some() {
                     sums[n] = s.mul_add(value, q, sums[n]);
                 }
@@ -355,7 +400,9 @@ unsafe fn store<S: Simd>(s: S, value: S::F, to: *mut f32, width: usize) {
         if width == LANES {
             s.store_ptr(value, to);
         } else {
-            store_part(s, value, std::slice::from_raw_parts_mut(to, width));
+            let mut lanes = [0.0; LANES];
+            s.store(value, &mut lanes);
+            std::ptr::copy_nonoverlapping(lanes.as_ptr(), to, width);
         }
     }
 }
