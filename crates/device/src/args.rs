@@ -288,12 +288,15 @@ pub enum SampledText {
 /// then the smallest set of those that reaches `top_p` of their mass, and take the largest of
 /// `logit / temperature + gumbel(seed, position, token)`. The noise is a pure function of its arguments, so a
 /// position gets the same token however it is reached.
+///
+/// A row with a mask chooses among the tokens of the mask, whatever else its options say: if those leave none of them,
+/// it takes the most likely of the mask.
 pub struct Sample<'a, B: Backend> {
     /// `[S, vocabulary]`.
     pub logits: &'a B::Tensor,
     /// The step: positions and sampling parameters per row.
     pub step: &'a StepTables<B>,
-    /// The slots, for penalties, biases, bad words and stop tokens; `None` leaves those out.
+    /// The slots, for penalties, biases, bad words, stop tokens and masks; `None` leaves those out.
     pub slots: Option<&'a SlotTable<B>>,
     /// What those options take for the text before a row.
     pub text: SampledText,

@@ -27,7 +27,7 @@ pub use drafts::{
 pub use error::DeviceError;
 pub use host_map::HostMap;
 pub use recorder::{Recorder, RecorderBuffer, RecorderCache, RecorderTensor, RecorderWeight};
-pub use slots::{Accept, LIST_INTS, Prepare, SlotLimits, SlotTable, plan, record, slot};
+pub use slots::{Accept, LIST_INTS, MaskTable, Prepare, SlotLimits, SlotTable, plan, record, slot};
 pub use step::{KvShape, MAX_LOGPROBS, Rows, SAMPLE_FLOATS, SamplingRow, StateShape, StepLimits, StepTables};
 pub use weights::{RowOrder, WeightPart};
 pub use workspace::{Scratch, Workspace};

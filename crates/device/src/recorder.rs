@@ -352,8 +352,9 @@ impl Backend for Recorder {
 
     fn sample(&self, a: Sample<'_, Self>) {
         let slots = optional(a.slots.map(|slots| &slots.state));
+        let masks = optional(a.slots.map(|slots| &slots.masks.bits));
         self.record(format!(
-            "sample {} {} {slots} {:?} -> {} {}",
+            "sample {} {} {slots} {masks} {:?} -> {} {}",
             a.logits, a.step.sampling, a.text, a.tokens, a.logprobs
         ));
     }

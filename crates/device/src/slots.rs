@@ -28,7 +28,7 @@ pub mod slot {
     pub const PROMPT_LENGTH: usize = 7;
     /// Snapshot to start the recurrent state from, or -1. Used once.
     pub const RESTORE: usize = 8;
-    /// Where the drafts came from: 0, [`FROM_NGRAM`] or [`FROM_NEURAL`].
+    /// Where the drafts came from: 0, [`FROM_NGRAM`], [`FROM_NEURAL`] or [`FROM_GRAMMAR`].
     pub const SOURCE: usize = 9;
     /// Tokens whose n-grams are in the index.
     pub const INDEXED: usize = 10;
@@ -53,6 +53,8 @@ pub mod slot {
     pub const FROM_NGRAM: i32 = 1;
     /// Drafts from a head or a model.
     pub const FROM_NEURAL: i32 = 2;
+    /// Drafts that a grammar leaves no choice about.
+    pub const FROM_GRAMMAR: i32 = 3;
 }
 
 /// A step's plan as one array: [`HEADER`](plan::HEADER) words, then admissions, page updates, rows and tokens.
@@ -63,7 +65,7 @@ pub mod plan {
     pub const BLOCKS: usize = 1;
     /// Number of rows, [`ROW`] words each.
     pub const ROWS: usize = 2;
-    /// Number of prefill tokens of all rows together.
+    /// Number of tokens of all rows together: those of prefill rows and given drafts.
     pub const TOKENS: usize = 3;
     /// Words before the sections.
     pub const HEADER: usize = 4;
@@ -73,7 +75,7 @@ pub mod plan {
     /// Words of a page update.
     pub const BLOCK: usize = 3;
     /// Words of a row.
-    pub const ROW: usize = 11;
+    pub const ROW: usize = 12;
 
     /// Of a row: its slot.
     pub const ROW_SLOT: usize = 0;
@@ -85,7 +87,7 @@ pub mod plan {
     pub const ROW_START: usize = 3;
     /// Of a prefill row: its tokens. Of a verify row: most drafts.
     pub const ROW_COUNT: usize = 4;
-    /// Of a prefill row: [`SAMPLE_LAST`] or [`SAMPLE_ALL`] bits.
+    /// Of a prefill row: [`SAMPLE_LAST`] or [`SAMPLE_ALL`] bits. Of a verify row: [`GIVEN`]. Of both: [`MASKED`].
     pub const ROW_FLAGS: usize = 5;
     /// Of a prefill row: the known token after its last one, or -1.
     pub const ROW_FOLLOWING: usize = 6;
@@ -97,6 +99,8 @@ pub mod plan {
     pub const ROW_NGRAM: usize = 9;
     /// Most drafts wanted behind the row from the neural drafter; with 0 it does not see the row.
     pub const ROW_NEURAL: usize = 10;
+    /// Of a row with given drafts: where they came from, see [`super::slot::SOURCE`].
+    pub const ROW_SOURCE: usize = 11;
 
     /// A row of known tokens.
     pub const PREFILL: i32 = 0;
@@ -106,6 +110,10 @@ pub mod plan {
     pub const SAMPLE_LAST: i32 = 1;
     /// Report log-probabilities of the known tokens that follow.
     pub const SAMPLE_ALL: i32 = 2;
+    /// The drafts are those of the plan, among its tokens, and not those of the slot.
+    pub const GIVEN: i32 = 4;
+    /// Choices are confined to the slot's masks: the first to the first mask, and so on.
+    pub const MASKED: i32 = 8;
 }
 
 /// What a step leaves for the host: [`HEADER`](record::HEADER) words, then [`ROW`](record::ROW) words per row.
@@ -180,10 +188,36 @@ pub struct SlotTable<B: Backend> {
     pub history: B::Buffer<i32>,
     /// Per snapshot: not 0 if it holds the state of the draft model too.
     pub drafter_saved: B::Buffer<i32>,
+    /// Which tokens may be chosen.
+    pub masks: MaskTable<B>,
+}
+
+/// Masks of tokens: `[slots, positions, words]`, a bit per token, lowest token in the lowest bit. The host writes those
+/// of a row before the step that reads them.
+#[derive(Clone)]
+pub struct MaskTable<B: Backend> {
+    /// Masks per slot; 0 if no row may be masked.
+    pub positions: usize,
+    /// Words of a mask.
+    pub words: usize,
+    /// The bits.
+    pub bits: B::Buffer<i32>,
+}
+
+impl<B: Backend> MaskTable<B> {
+    /// Room for the masks of `slots` rows with `positions` choices out of `vocabulary` tokens each.
+    pub fn new(backend: &B, slots: usize, positions: usize, vocabulary: usize) -> Result<Self, DeviceError> {
+        let words = vocabulary.div_ceil(32);
+        Ok(Self {
+            positions,
+            words,
+            bits: backend.buffer(slots * positions * words)?,
+        })
+    }
 }
 
 impl<B: Backend> SlotTable<B> {
-    /// Slots that nobody owns.
+    /// Slots that nobody owns, without masks.
     pub fn new(backend: &B, limits: SlotLimits) -> Result<Self, DeviceError> {
         Ok(Self {
             limits,
@@ -192,6 +226,7 @@ impl<B: Backend> SlotTable<B> {
             block_table: backend.buffer(limits.slots * limits.blocks_per_slot)?,
             history: backend.buffer(limits.blocks * limits.block_size)?,
             drafter_saved: backend.buffer(limits.snapshots)?,
+            masks: MaskTable::new(backend, limits.slots, 0, 0)?,
         })
     }
 }
@@ -200,7 +235,7 @@ impl<B: Backend> SlotTable<B> {
 ///
 /// Applies the plan's admissions and page updates to the slots, writes prefill tokens to the history, and fills
 /// the step's tables: a prefill row runs its tokens; a verify row runs the newest token and its drafts, no more
-/// than planned; a row whose slot has another owner or has finished has no tokens. Token rows, request rows and
+/// than planned, which the plan may give in place of the slot's own; a row whose slot has another owner or has finished has no tokens. Token rows, request rows and
 /// rows of logits are packed; every plan row has a request row.
 pub struct Prepare<'a, B: Backend> {
     /// The plan, see [`plan`].

@@ -104,6 +104,8 @@ pub struct StepTables<B: Backend> {
     /// Per row of logits: one more than the known token whose log-probability is wanted instead of a choice; 0
     /// to choose.
     pub sample_known: B::Buffer<i32>,
+    /// Per row of logits: one more than the mask of its slot that confines the choice; 0 for none.
+    pub sample_mask: B::Buffer<i32>,
     /// Per row of logits: a [`SamplingRow`] as [`SamplingRow::INTS`] numbers.
     pub sampling: B::Buffer<i32>,
 }
@@ -140,6 +142,7 @@ impl<B: Backend> StepTables<B> {
             sample_position: backend.buffer(samples)?,
             sample_request: backend.buffer(samples)?,
             sample_known: backend.buffer(samples)?,
+            sample_mask: backend.buffer(samples)?,
             sampling: backend.buffer(samples * SamplingRow::INTS)?,
         })
     }

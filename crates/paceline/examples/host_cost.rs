@@ -95,6 +95,7 @@ fn pipeline(requests: usize, context: usize, real: bool) -> Pipeline<Stub, RealC
         block_size: BLOCK,
         snapshots: requests,
         drafts: 0,
+        constraints: false,
     };
     let real = real.then(|| {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../assets/storyteller");
@@ -118,6 +119,7 @@ fn request(id: usize, context: usize) -> NewRequest {
         max_length: context + 4000,
         group: None,
         speculation: NewRequest::ANY_DRAFTS,
+        constraint: None,
     }
 }
 

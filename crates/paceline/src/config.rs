@@ -36,6 +36,8 @@ pub struct EngineConfig {
     pub max_waiting: usize,
     /// Who drafts, and how much.
     pub speculation: SpeculationConfig,
+    /// Whether requests may have constraints; their masks take memory on the device.
+    pub constraints: bool,
     /// Keep the times of every step for [`Handle::trace`](crate::Handle::trace).
     pub trace: bool,
 }
@@ -58,6 +60,7 @@ impl Default for EngineConfig {
             snapshot_interval: 512,
             max_waiting: 1024,
             speculation: SpeculationConfig::default(),
+            constraints: true,
             trace: false,
         }
     }

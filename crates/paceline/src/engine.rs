@@ -5,7 +5,7 @@ use crate::handle::{Handle, Shared};
 use crate::memory_plan::sample_rows;
 use crate::request::Bounds;
 use crate::service::Service;
-use crate::{DrafterShape, EngineConfig, EngineLimits, MemoryPlan, Speculation, StartError, Stats};
+use crate::{DrafterShape, EngineConfig, EngineLimits, MaskPool, MemoryPlan, Speculation, StartError, Stats};
 use paceline_device_cpu::{Cpu, CpuOptions, Instructions};
 use paceline_models::{Decoder, ModelError};
 use paceline_runner::{DeviceRunner, RunnerConfig};
@@ -114,6 +114,7 @@ impl EngineParts {
             max_choices: config.max_num_seqs.min(128),
             eos: model.dims.eos.clone(),
             speculation,
+            constraints: config.constraints,
         });
         let shape = drafter.shape(&model, &speculation, config.block_size);
         let samples = sample_rows(&config, speculation.draft_tokens, model.dims.vocabulary);
@@ -127,7 +128,12 @@ impl EngineParts {
             runner = runner.with_proposer(proposer);
         }
         runner.warm_up().map_err(ModelError::from)?;
-        let pipeline = Pipeline::new(scheduler, runner, clock, config.pipeline_depth);
+        let mut pipeline = Pipeline::new(scheduler, runner, clock, config.pipeline_depth);
+        if config.constraints {
+            // Masks take little time next to steps; a few threads do for many requests.
+            let threads = config.threads.div_ceil(4).min(4);
+            pipeline = pipeline.with_mask_workers(Box::new(MaskPool::new(threads, memory.slots)?));
+        }
         let shared = Arc::new(Shared {
             stats: Mutex::new(Stats {
                 blocks: memory.blocks,
@@ -186,6 +192,7 @@ fn runner_config(
         block_size: memory.block_size,
         snapshots: memory.snapshot_count,
         drafts: speculation.draft_tokens,
+        constraints: config.constraints,
     }
 }
 

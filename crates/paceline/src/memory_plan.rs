@@ -240,7 +240,13 @@ fn scratch_bytes<B: Backend>(
     } else {
         slots * (2 * row + 3 * widest) + tokens * 3 * dims.hidden as u64
     };
-    (step + drafting) * ELEMENT
+    // A bit per token and choice of a constrained request.
+    let masks = if config.constraints {
+        slots * (1 + drafts as u64) * dims.vocabulary.div_ceil(32) as u64
+    } else {
+        0
+    };
+    (step + drafting + masks) * ELEMENT
 }
 
 /// Rows of logits a step may have: one verify window per request, and more for prompt log-probabilities as long as

@@ -4,7 +4,7 @@ use crate::RequestError;
 use crate::speculation::{Speculation, SpeculationMethod};
 use paceline_device::MAX_LOGPROBS;
 use paceline_runner::list_words;
-use paceline_types::{Propose, SamplingParams, TokenId};
+use paceline_types::{Constraint, Propose, SamplingParams, TokenId};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -23,6 +23,8 @@ pub struct Request {
     pub deadline: Option<Duration>,
     /// Drafts for this request; by default what the engine does.
     pub speculation: RequestSpeculation,
+    /// What each continuation must follow, if anything, such as a grammar.
+    pub constraint: Option<Arc<dyn Constraint>>,
 }
 
 /// What a request says of drafts. They change how fast it is, never what it gives.
@@ -64,6 +66,8 @@ pub(crate) struct Bounds {
     pub(crate) max_choices: usize,
     pub(crate) eos: Vec<TokenId>,
     pub(crate) speculation: Speculation,
+    /// Whether requests may have constraints.
+    pub(crate) constraints: bool,
 }
 
 impl Bounds {
@@ -92,6 +96,10 @@ impl Bounds {
         let empty = params.bad_words.iter().any(Vec::is_empty);
         ensure("bad_words", !empty, &"[]", || {
             "sequences of at least one token".to_owned()
+        })?;
+        let possible = self.constraints || request.constraint.is_none();
+        ensure("constraint", possible, &"given", || {
+            "left out: the engine was started without constraints".to_owned()
         })?;
         list_words(params, &self.stop_tokens(params))?;
         self.drafts(&request.speculation).map(|_| ())
@@ -244,6 +252,7 @@ mod tests {
                 draft_tokens: 5,
                 depth_control: true,
             },
+            constraints: true,
         }
     }
 

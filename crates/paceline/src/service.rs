@@ -181,6 +181,7 @@ impl<R: StepRunner, C: Clock> Service<R, C> {
                 max_length,
                 group,
                 speculation,
+                constraint: job.request.constraint.clone(),
             };
             match self.pipeline.scheduler_mut().add(request) {
                 Ok(()) => {
@@ -352,6 +353,7 @@ impl Client {
             Finish::Length => FinishReason::Length,
             Finish::Cancelled => FinishReason::Cancelled,
             Finish::Deadline => FinishReason::Deadline,
+            Finish::Constraint => FinishReason::Constraint,
         };
         let total = self.arrived.elapsed();
         let usage = Usage {

@@ -32,6 +32,7 @@ fn pipeline(depth: usize) -> Pipeline<DeviceRunner<Cpu>, RealClock> {
         block_size: 16,
         snapshots: 8,
         drafts: 0,
+        constraints: false,
     };
     let mut runner = DeviceRunner::new(backend, model, config).expect("memory for a small model");
     runner.warm_up().expect("memory for a small model");
@@ -65,6 +66,7 @@ fn request(id: RequestId, prompt: usize, tokens: usize) -> NewRequest {
         max_length: prompt + tokens,
         group: None,
         speculation: NewRequest::ANY_DRAFTS,
+        constraint: None,
     }
 }
 

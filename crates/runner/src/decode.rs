@@ -10,6 +10,8 @@ pub(crate) struct RowNote {
     pub(crate) logprobs: Option<usize>,
     /// Alternatives to report per known token, and how many of those the row has.
     pub(crate) prompt_logprobs: Option<(usize, usize)>,
+    /// The slot whose drafts behind the row are read back: the host has to look at them.
+    pub(crate) shows_drafts: Option<usize>,
 }
 
 /// Turns a record, and the log-probabilities of the step if any row wanted them, into values.
@@ -59,13 +61,33 @@ fn decode_row(row: &[i32], floats: &[f32], note: RowNote) -> RowOutput {
         },
         snapshot_written: row[record::SNAPSHOT] != 0,
         drafted: row[record::DRAFTED].max(0) as usize,
-        source: match row[record::SOURCE] {
-            slot::FROM_NGRAM => Some(DraftSource::Ngram),
-            slot::FROM_NEURAL => Some(DraftSource::Neural),
-            _ => None,
-        },
+        source: source_of(row[record::SOURCE]),
+        made: (Vec::new(), None),
         logprobs,
         prompt_logprobs,
+    }
+}
+
+fn source_of(word: i32) -> Option<DraftSource> {
+    match word {
+        slot::FROM_NGRAM => Some(DraftSource::Ngram),
+        slot::FROM_NEURAL => Some(DraftSource::Neural),
+        slot::FROM_GRAMMAR => Some(DraftSource::Grammar),
+        _ => None,
+    }
+}
+
+/// The drafts that the slots hold behind the step, for the rows that tell the host of them.
+pub(crate) fn decode_drafts(output: &mut StepOutput, slots: &[i32], notes: &[RowNote]) {
+    for (row, note) in output.rows.iter_mut().zip(notes) {
+        let Some(index) = note.shows_drafts else { continue };
+        let state = &slots[index * slot::INTS..][..slot::INTS];
+        let count = state[slot::DRAFT_COUNT].max(0) as usize;
+        let drafts = state[slot::DRAFTS..].iter().take(count);
+        row.made = (
+            drafts.map(|token| *token as TokenId).collect(),
+            source_of(state[slot::SOURCE]),
+        );
     }
 }
 

@@ -1,7 +1,9 @@
 //! Plans as the device reads them; the layout is [`paceline_device::plan`].
 
 use paceline_device::{LIST_INTS, SamplingRow, plan, slot};
-use paceline_types::{Admission, PlanRow, SamplingParams, StepPlan, TokenId, Work};
+use paceline_types::{
+    Admission, DraftSource, PlanRow, SamplingParams, StepPlan, TokenId, TokenMask, Work,
+};
 
 /// A request whose stop tokens, biases and bad words do not fit a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -56,10 +58,13 @@ pub(crate) fn encode(step: &StepPlan, words: &mut Vec<i32>) -> Result<(), ListsT
         words.extend(encode_row(row));
     }
     for row in &step.rows {
-        if let Work::Prefill { tokens, .. } = &row.work {
-            words.extend(tokens.iter().map(|token| *token as i32));
-            words[plan::TOKENS] += tokens.len() as i32;
-        }
+        let tokens = match (&row.work, &row.constraint) {
+            (Work::Prefill { tokens, .. }, _) => tokens.as_slice(),
+            (Work::Verify { .. }, Some(constraint)) => constraint.drafts.as_slice(),
+            (Work::Verify { .. }, None) => &[],
+        };
+        words.extend(tokens.iter().map(|token| *token as i32));
+        words[plan::TOKENS] += tokens.len() as i32;
     }
     Ok(())
 }
@@ -108,11 +113,44 @@ fn encode_row(row: &PlanRow) -> [i32; plan::ROW] {
             words[plan::ROW_COUNT] = *drafts as i32;
         }
     }
+    if let Some(constraint) = &row.constraint {
+        let given = match row.work {
+            Work::Prefill { .. } => 0,
+            Work::Verify { drafts } => {
+                assert!(
+                    drafts == constraint.drafts.len(),
+                    "{drafts} drafts planned, {} given",
+                    constraint.drafts.len()
+                );
+                plan::GIVEN
+            }
+        };
+        words[plan::ROW_FLAGS] |= plan::MASKED | given;
+        words[plan::ROW_SOURCE] = constraint.source.map_or(0, source_word);
+    }
     words[plan::ROW_SNAPSHOT_AT] = row.snapshot.map_or(-1, |snapshot| snapshot.position as i32);
     words[plan::ROW_SNAPSHOT] = row.snapshot.map_or(-1, |snapshot| snapshot.id.0 as i32);
     words[plan::ROW_NGRAM] = row.propose.ngram as i32;
     words[plan::ROW_NEURAL] = row.propose.neural as i32;
     words
+}
+
+/// Where drafts came from, as the device writes it.
+fn source_word(source: DraftSource) -> i32 {
+    match source {
+        DraftSource::Ngram => slot::FROM_NGRAM,
+        DraftSource::Neural => slot::FROM_NEURAL,
+        DraftSource::Grammar => slot::FROM_GRAMMAR,
+    }
+}
+
+/// Masks as the device reads them, each `words` long: what they do not reach is not allowed.
+pub(crate) fn mask_words<'a>(masks: impl Iterator<Item = &'a TokenMask>, words: usize) -> Vec<i32> {
+    let padded = |mask: &'a TokenMask| {
+        let own = mask.words().iter().map(|word| *word as i32);
+        own.chain(std::iter::repeat(0)).take(words)
+    };
+    masks.flat_map(padded).collect()
 }
 
 fn sampling_row(params: &SamplingParams) -> SamplingRow {

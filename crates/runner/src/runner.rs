@@ -1,15 +1,15 @@
 //! The device side of the step loop.
 
-use crate::decode::{RowNote, decode};
-use crate::encode::encode;
+use crate::decode::{RowNote, decode, decode_drafts};
+use crate::encode::{encode, mask_words};
 use crate::propose::{Proposer, Stage};
 use paceline_device::{
-    Accept, Backend, DeviceError, LIST_INTS, Pending, Prepare, SAMPLE_FLOATS, Sample, SampledText,
-    SlotLimits, SlotTable, StepLimits, StepTables, Workspace, plan, record,
+    Accept, Backend, DeviceError, LIST_INTS, MaskTable, Pending, Prepare, SAMPLE_FLOATS, Sample, SampledText,
+    SlotLimits, SlotTable, StepLimits, StepTables, Workspace, plan, record, slot,
 };
 use paceline_models::{Caches, Decoder, Forward, ModelError};
 use paceline_schedule::{RunnerFault, StepRunner};
-use paceline_types::{MAX_DRAFTS, PlanRow, SamplingParams, StepOutput, StepPlan, Work};
+use paceline_types::{MAX_DRAFTS, PlanRow, Propose, SamplingParams, StepOutput, StepPlan, Work};
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -32,6 +32,8 @@ pub struct RunnerConfig {
     pub snapshots: usize,
     /// Most drafts of a row.
     pub drafts: usize,
+    /// Whether rows may have constraints: their masks take memory.
+    pub constraints: bool,
 }
 
 /// The shape a program is captured for. What a program does depends on nothing else.
@@ -49,6 +51,8 @@ pub struct InFlight<B: Backend> {
     step: u64,
     record: B::Read<i32>,
     logprobs: Option<B::Read<f32>>,
+    /// The slots behind the step, if the host has to see drafts.
+    slots: Option<B::Read<i32>>,
     notes: Vec<RowNote>,
 }
 
@@ -103,7 +107,11 @@ impl<B: Backend> DeviceRunner<B> {
             block_size,
             snapshots: config.snapshots,
         };
-        let slot_table = SlotTable::new(&backend, slot_limits)?;
+        let mut slot_table = SlotTable::new(&backend, slot_limits)?;
+        if config.constraints {
+            let vocabulary = model.dims.vocabulary;
+            slot_table.masks = MaskTable::new(&backend, slots, 1 + config.drafts, vocabulary)?;
+        }
         let mut tables = StepTables::new(&backend, limits)?;
         tables.block_table = slot_table.block_table.clone();
         let updates = (tokens + slots * MAX_DRAFTS).div_ceil(block_size) + 2 * slots + blocks;
@@ -264,6 +272,32 @@ impl<B: Backend> DeviceRunner<B> {
                 .and_then(|params| params.logprobs)
                 .filter(|_| row.work.samples() > 0),
             prompt_logprobs: prompt.map(|count| (count, prompt_rows)),
+            shows_drafts: (row.constraint.is_some() && row.propose != Propose::NONE)
+                .then_some(row.slot.0 as usize),
+        }
+    }
+
+    /// Brings the masks of the step's rows to their slots. The stream is in order, so those of steps in flight have
+    /// been read by then.
+    fn write_masks(&self, step: &StepPlan) {
+        let MaskTable {
+            positions,
+            words,
+            bits,
+        } = &self.slots.masks;
+        for row in &step.rows {
+            let Some(constraint) = &row.constraint else {
+                continue;
+            };
+            let count = constraint.drafts.len() + 1;
+            assert!(
+                count <= *positions && count <= constraint.masks.len(),
+                "{count} masks wanted, {} made, {positions} possible",
+                constraint.masks.len()
+            );
+            let masks = mask_words(constraint.masks.iter().take(count), *words);
+            self.backend
+                .write_at(bits, row.slot.0 as usize * positions * words, &masks);
         }
     }
 }
@@ -308,6 +342,7 @@ impl<B: Backend> StepRunner for DeviceRunner<B> {
         encode(step, &mut words).map_err(|error| fault(&error))?;
         self.backend.write(&self.plan, &words);
         self.words = words;
+        self.write_masks(step);
         let limits = self.tables.limits;
         let samples = step.samples();
         let shape = Shape {
@@ -322,11 +357,13 @@ impl<B: Backend> StepRunner for DeviceRunner<B> {
         let wanted = notes
             .iter()
             .any(|note| note.logprobs.is_some() || note.prompt_logprobs.is_some());
+        let shown = notes.iter().filter_map(|note| note.shows_drafts).max();
         let record_words = record::HEADER + step.rows.len() * record::ROW;
         Ok(InFlight {
             step: step.step,
             record: self.backend.read(&self.record, record_words),
             logprobs: wanted.then(|| self.backend.read(&self.logprobs, samples * SAMPLE_FLOATS)),
+            slots: shown.map(|slot| self.backend.read(&self.slots.state, (slot + 1) * slot::INTS)),
             notes,
         })
     }
@@ -336,6 +373,10 @@ impl<B: Backend> StepRunner for DeviceRunner<B> {
         let fault = |error: DeviceError| RunnerFault(error.to_string());
         let words = step.record.wait().map_err(fault)?;
         let floats = step.logprobs.map(Pending::wait).transpose().map_err(fault)?;
-        Ok(decode(step.step, &words, floats.as_deref(), &step.notes))
+        let mut output = decode(step.step, &words, floats.as_deref(), &step.notes);
+        if let Some(slots) = step.slots {
+            decode_drafts(&mut output, &slots.wait().map_err(fault)?, &step.notes);
+        }
+        Ok(output)
     }
 }

@@ -23,6 +23,7 @@ const CONFIG: RunnerConfig = RunnerConfig {
     block_size: 16,
     snapshots: 4,
     drafts: 3,
+    constraints: true,
 };
 
 fn admission(slot: u32, params: SamplingParams, restore: Option<SnapshotId>) -> Admission {
@@ -59,6 +60,7 @@ fn prefill(slot: u32, start: usize, tokens: Vec<u32>, snapshot: Option<SnapshotP
             ngram: slot as usize % 3,
             neural: start / 16 % 2,
         },
+        constraint: None,
     }
 }
 
@@ -73,6 +75,7 @@ fn verify(slot: u32, drafts: usize, generation: u32) -> PlanRow {
             ngram: drafts % 2,
             neural: drafts,
         },
+        constraint: None,
     }
 }
 

@@ -58,6 +58,7 @@ fn scheduler(running: usize, context: usize, kind: Kind) -> Scheduler {
             max_length,
             group: None,
             speculation: NewRequest::ANY_DRAFTS,
+            constraint: None,
         };
         assert_eq!(scheduler.add(new), Ok(()));
     }

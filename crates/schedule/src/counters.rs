@@ -41,6 +41,8 @@ pub struct Counters {
     pub ngram: SourceCounters,
     /// Drafts from the neural drafter.
     pub neural: SourceCounters,
+    /// Drafts that a grammar left no choice about.
+    pub grammar: SourceCounters,
     /// Device time that went into making drafts.
     pub draft_ns: u64,
     /// Passes of the neural drafter that had something to do.
@@ -77,6 +79,7 @@ impl Counters {
         let source = match drafts.source {
             Some(DraftSource::Ngram) => &mut self.ngram,
             Some(DraftSource::Neural) => &mut self.neural,
+            Some(DraftSource::Grammar) => &mut self.grammar,
             None => return,
         };
         source.drafted += drafted as u64;

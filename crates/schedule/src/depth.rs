@@ -100,10 +100,12 @@ impl Asked {
 const NGRAM: usize = 0;
 const NEURAL: usize = 1;
 
-fn index(source: DraftSource) -> usize {
+/// The place of a source in what is kept by source. Nothing is learned of what a grammar forces.
+fn index(source: DraftSource) -> Option<usize> {
     match source {
-        DraftSource::Ngram => NGRAM,
-        DraftSource::Neural => NEURAL,
+        DraftSource::Ngram => Some(NGRAM),
+        DraftSource::Neural => Some(NEURAL),
+        DraftSource::Grammar => None,
     }
 }
 
@@ -274,7 +276,7 @@ impl DraftPolicy for DepthControl {
             let found = drafts.source == Some(DraftSource::Ngram);
             record.found += FOLLOW * (f32::from(u8::from(found)) - record.found);
         }
-        let source = drafts.source.filter(|_| drafts.drafted > 0).map(index);
+        let source = drafts.source.filter(|_| drafts.drafted > 0).and_then(index);
         let (source, drafted) = match source {
             Some(source) => (source, drafts.drafted),
             // A look-up that found nothing was free. A drafter that ran for nothing was not.

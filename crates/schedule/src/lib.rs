@@ -6,6 +6,7 @@
 
 mod clock;
 mod config;
+mod constraint;
 mod costs;
 mod counters;
 mod depth;
@@ -19,6 +20,7 @@ mod times;
 
 pub use clock::{Clock, RealClock};
 pub use config::{InvalidConfig, RecurrentConfig, SchedulerConfig};
+pub use constraint::{MaskJob, MaskResult, MaskWorkers};
 pub use costs::{Gain, StepCosts};
 pub use counters::{Counters, SourceCounters};
 pub use depth::DepthControl;

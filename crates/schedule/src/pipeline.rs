@@ -2,6 +2,7 @@
 //! the host works while the device does; there is no second path.
 
 use crate::clock::Clock;
+use crate::constraint::MaskWorkers;
 use crate::record::{PipelineTotals, Span, StepRecord};
 use crate::request::Delivery;
 use crate::scheduler::Scheduler;
@@ -32,6 +33,8 @@ pub struct Pipeline<R: StepRunner, C: Clock> {
     clock: C,
     depth: usize,
     in_flight: VecDeque<Flight<R::InFlight>>,
+    /// Who computes the masks of constrained requests.
+    workers: Option<Box<dyn MaskWorkers>>,
     /// There was nothing to plan after the newest step: what the device idles until the next is no bubble.
     ran_dry: bool,
     /// When the device ended the step collected last.
@@ -77,26 +80,62 @@ impl<R: StepRunner, C: Clock> Pipeline<R, C> {
             clock,
             depth,
             in_flight: VecDeque::with_capacity(depth),
+            workers: None,
             ran_dry: true,
             device_end: None,
             totals: PipelineTotals::default(),
         }
     }
 
+    /// The same pipeline with somebody who computes masks; without, masks are computed between steps.
+    #[must_use]
+    pub fn with_mask_workers(mut self, workers: Box<dyn MaskWorkers>) -> Self {
+        self.workers = Some(workers);
+        self
+    }
+
     /// One turn: plans and submits a step if there is work, then collects the oldest one if the pipeline is full
-    /// or there was nothing to plan.
+    /// or there was nothing to plan. If all work waits for masks, it waits for one of them.
     pub fn step(&mut self) -> Result<Stepped, RunnerFault> {
+        self.take_masks();
         let mut stepped = Stepped {
             submitted: self.submit()?,
             ..Stepped::default()
         };
+        // Before the host waits for the device, so that workers have all that time.
+        self.start_masks();
         if (self.in_flight.len() == self.depth || !stepped.submitted)
             && let Some(oldest) = self.in_flight.pop_front()
         {
             stepped.collected = Some(self.collect(oldest, &mut stepped.deliveries)?);
         }
+        self.start_masks();
+        if !stepped.submitted && stepped.collected.is_none() && self.scheduler.awaits_masks() {
+            self.workers.as_mut().into_iter().for_each(|workers| workers.wait());
+        }
         stepped.deliveries.extend(self.scheduler.take_deliveries());
         Ok(stepped)
+    }
+
+    /// Takes in the masks that are done.
+    fn take_masks(&mut self) {
+        while let Some(result) = self.workers.as_mut().and_then(|workers| workers.done()) {
+            self.scheduler.take_masks(result);
+        }
+    }
+
+    /// Hands out the masks that are due, as many as somebody takes.
+    fn start_masks(&mut self) {
+        while let Some(job) = self.scheduler.next_mask_job() {
+            let Some(workers) = &mut self.workers else {
+                self.scheduler.take_masks(job.run());
+                continue;
+            };
+            if let Some(job) = workers.start(job) {
+                self.scheduler.return_mask_job(job);
+                return;
+            }
+        }
     }
 
     fn submit(&mut self) -> Result<bool, RunnerFault> {

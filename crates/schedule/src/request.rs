@@ -1,9 +1,10 @@
 //! Requests: what callers hand in, what they get back, and the little that is kept of each.
 
+use crate::constraint::Constrained;
 use crate::report::SpeculationReport;
 use crate::scheduler::Running;
 use paceline_cache::TokenList;
-use paceline_types::{MAX_DRAFTS, Propose, SamplingParams, TokenId, TokenLogprobs};
+use paceline_types::{Constraint, MAX_DRAFTS, Propose, SamplingParams, TokenId, TokenLogprobs};
 use std::sync::Arc;
 
 /// A request's name, unique among those alive.
@@ -44,6 +45,8 @@ pub struct NewRequest {
     pub group: Option<GroupId>,
     /// Most drafts, by source: [`NewRequest::ANY_DRAFTS`], or [`Propose::NONE`] for none.
     pub speculation: Propose,
+    /// What its text must follow, if anything.
+    pub constraint: Option<Arc<dyn Constraint>>,
 }
 
 impl NewRequest {
@@ -119,6 +122,8 @@ pub enum Finish {
     Cancelled,
     /// Its deadline passed.
     Deadline,
+    /// Its constraint left no token to go on with, or could not be followed any further.
+    Constraint,
 }
 
 /// The order of service: priority, then arrival. A request keeps its place for life, so that one that was
@@ -140,6 +145,7 @@ pub(crate) struct Request {
     pub(crate) max_length: usize,
     pub(crate) group: Option<GroupId>,
     pub(crate) speculation: Propose,
+    pub(crate) constraint: Option<Constrained>,
     pub(crate) report: SpeculationReport,
     /// Prompt log-probabilities delivered.
     pub(crate) scored: usize,
@@ -171,6 +177,7 @@ impl Request {
             max_length: new.max_length,
             group: new.group,
             speculation: new.speculation,
+            constraint: new.constraint.map(Constrained::new),
             report: SpeculationReport::default(),
             scored: 0,
             phase: Phase::Waiting,

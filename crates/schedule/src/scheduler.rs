@@ -15,6 +15,7 @@ mod admit;
 mod collect;
 mod groups;
 mod integrity;
+mod masks;
 mod plan;
 mod running;
 mod saves;
@@ -34,7 +35,7 @@ use groups::Groups;
 use paceline_cache::{CacheConfig, CacheUse, Caches};
 use saves::Ending;
 use slots::Slots;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use table::Table;
 
 /// Decides what runs. Owns the caches' bookkeeping; touches no device and never waits.
@@ -53,6 +54,10 @@ pub struct Scheduler {
     slots: Slots,
     /// Endings that no step will report.
     outbox: Vec<Delivery>,
+    /// Constrained requests whose masks nobody computes yet. Each is there once; some may have ended.
+    masks_due: VecDeque<RequestId>,
+    /// Jobs of masks that somebody has.
+    masks_away: usize,
     counters: Counters,
     arrivals: u64,
     planned_steps: u64,
@@ -95,6 +100,8 @@ impl Scheduler {
             groups: Groups::default(),
             slots: Slots::new(config.slots),
             outbox: Vec::new(),
+            masks_due: VecDeque::new(),
+            masks_away: 0,
             counters: Counters::default(),
             arrivals: 0,
             planned_steps: 0,

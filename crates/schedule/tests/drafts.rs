@@ -34,6 +34,7 @@ fn request(id: u64, prompt: usize, max_length: usize) -> NewRequest {
         max_length,
         group: None,
         speculation: NewRequest::ANY_DRAFTS,
+        constraint: None,
     }
 }
 

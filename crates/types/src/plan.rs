@@ -3,7 +3,7 @@
 //! The host plans before it knows how earlier steps ended. It assumes that every draft is accepted, and uses
 //! that bound only to reserve pages; lengths, positions and tokens are the device's own.
 
-use crate::{SamplingParams, TokenId, TokenLogprobs};
+use crate::{SamplingParams, TokenId, TokenLogprobs, TokenMask};
 use std::sync::Arc;
 
 /// A place on the device that a request owns from admission to release.
@@ -82,6 +82,20 @@ pub struct PlanRow {
     pub snapshot: Option<SnapshotPlan>,
     /// Drafts wanted behind the row, for the row after it to verify.
     pub propose: Propose,
+    /// What the tokens that the row chooses are confined to, if anything.
+    pub constraint: Option<RowConstraint>,
+}
+
+/// The part of a constraint that a row needs. The host has seen the drafts: they are given, and the device's own are not
+/// verified.
+#[derive(Clone, Debug)]
+pub struct RowConstraint {
+    /// The drafts of a verify row, all of them.
+    pub drafts: Vec<TokenId>,
+    /// Where they came from; `None` if there are none.
+    pub source: Option<DraftSource>,
+    /// Tokens that may come: behind the known text, and behind each draft. There may be more.
+    pub masks: Arc<[TokenMask]>,
 }
 
 /// How many drafts are wanted, by where they come from. The device takes them from the request's own text if that
@@ -111,6 +125,8 @@ pub enum DraftSource {
     Ngram,
     /// A head or a model.
     Neural,
+    /// A grammar that leaves no choice.
+    Grammar,
 }
 
 /// A reserved place for a state and the position it is wanted at.
@@ -196,6 +212,8 @@ pub struct RowOutput {
     pub drafted: usize,
     /// Where they came from; `None` if there were none.
     pub source: Option<DraftSource>,
+    /// Of a row with a constraint: the drafts made behind it, and where they came from.
+    pub made: (Vec<TokenId>, Option<DraftSource>),
     /// Of `tokens`, where asked for.
     pub logprobs: Vec<TokenLogprobs>,
     /// Of the prompt's tokens that follow the row's, where asked for.

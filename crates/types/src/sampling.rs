@@ -83,6 +83,8 @@ pub enum FinishReason {
     Cancelled,
     /// The deadline passed.
     Deadline,
+    /// The constraint left no token to go on with, or could not be followed any further.
+    Constraint,
 }
 
 impl FinishReason {
@@ -93,6 +95,7 @@ impl FinishReason {
             Self::Length => "length",
             Self::Cancelled => "cancelled",
             Self::Deadline => "deadline",
+            Self::Constraint => "constraint",
         }
     }
 }

@@ -62,6 +62,7 @@ pub(super) unsafe fn table_views(step: &StepTables<Cpu>) -> TableViews<'_> {
             sample_position: whole(&step.sample_position),
             sample_request: whole(&step.sample_request),
             sample_known: whole(&step.sample_known),
+            sample_mask: whole(&step.sample_mask),
             sampling: whole(&step.sampling),
         }
     }

@@ -61,6 +61,7 @@ impl Cpu {
         check.room("sample_position", &args.step.sample_position, rows);
         check.room("sample_request", &args.step.sample_request, rows);
         check.room("sample_known", &args.step.sample_known, rows);
+        check.room("sample_mask", &args.step.sample_mask, rows);
         check.room("sampling", &args.step.sampling, rows * SamplingRow::INTS);
         check.room("tokens", args.tokens, rows);
         check.room("logprobs", args.logprobs, rows * SAMPLE_FLOATS);
@@ -102,6 +103,10 @@ unsafe fn options<'a>(
             blocks_per_slot: slots.limits.blocks_per_slot,
             block_size: slots.limits.block_size,
             text,
+            masks: slots.masks.bits.read(),
+            mask_positions: slots.masks.positions,
+            mask_words: slots.masks.words,
+            mask: step.sample_mask.read(),
             request: step.sample_request.read(),
             state_slot: step.state_slot.read(),
             first_token: step.first_token.read(),

@@ -1,5 +1,5 @@
-//! What a request's options do to its logits before a token is chosen: biases, penalties, a minimum length and
-//! bad words.
+//! What a request's options do to its logits before a token is chosen: biases, penalties, a minimum length, bad
+//! words and masks.
 //!
 //! The text that a row of logits follows is the slot's history and, behind it, the request's tokens of this step
 //! up to the row, drafts among them: a verified position sees what it would see in plain decoding. Where drafts are
@@ -20,6 +20,12 @@ pub(crate) struct Options<'a> {
     pub(crate) block_size: usize,
     /// What stands behind the history.
     pub(crate) text: SampledText,
+    /// `[slots, mask_positions, mask_words]`.
+    pub(crate) masks: &'a [i32],
+    pub(crate) mask_positions: usize,
+    pub(crate) mask_words: usize,
+    /// Per row of logits: one more than its mask, or 0.
+    pub(crate) mask: &'a [i32],
     /// Per row of logits.
     pub(crate) request: &'a [i32],
     /// Per request row.
@@ -41,6 +47,8 @@ pub(super) struct RowOptions<'a> {
     barred: &'a [i32],
     /// Lengths, each followed by the tokens of a word.
     bad_words: &'a [i32],
+    /// A bit per token that may be chosen.
+    mask: Option<&'a [i32]>,
     text: Text<'a>,
 }
 
@@ -85,7 +93,9 @@ impl<'a> Options<'a> {
             &[]
         };
         let penalties = Penalties::of(state);
-        if biases.is_empty() && barred.is_empty() && bad_words.is_empty() && penalties.is_none() {
+        let mask = self.mask_of(sample, index);
+        let plain = biases.is_empty() && barred.is_empty() && bad_words.is_empty();
+        if plain && penalties.is_none() && mask.is_none() {
             return None;
         }
         let (biases, _) = biases.as_chunks();
@@ -104,6 +114,7 @@ impl<'a> Options<'a> {
             penalties,
             barred,
             bad_words,
+            mask,
             text: Text {
                 blocks,
                 history: self.history,
@@ -112,6 +123,14 @@ impl<'a> Options<'a> {
                 recent: &recent[..position - start],
             },
         })
+    }
+}
+
+impl<'a> Options<'a> {
+    fn mask_of(&self, sample: usize, index: usize) -> Option<&'a [i32]> {
+        let place = usize::try_from(self.mask[sample] - 1).ok()?;
+        let row = index * self.mask_positions + place;
+        Some(&self.masks[row * self.mask_words..][..self.mask_words])
     }
 }
 
@@ -193,6 +212,20 @@ impl RowOptions<'_> {
                 bar(changed, *last);
             }
         }
+        if let Some(mask) = self.mask {
+            confine(changed, mask);
+        }
+        changed
+    }
+
+    /// What to take if the options leave nothing: everything, or all of the mask.
+    pub(super) fn without<'s>(&self, logits: &[f32], scratch: &'s mut Scratch) -> &'s [f32] {
+        let changed = &mut scratch.logits;
+        changed.clear();
+        changed.extend_from_slice(logits);
+        if let Some(mask) = self.mask {
+            confine(changed, mask);
+        }
         changed
     }
 
@@ -225,6 +258,22 @@ fn place<T>(per_token: &mut [T], token: i32) -> Option<&mut T> {
 fn bar(logits: &mut [f32], token: i32) {
     if let Some(logit) = place(logits, token) {
         *logit = f32::NEG_INFINITY;
+    }
+}
+
+/// Bars what a mask does not allow. Tokens that it does not reach are barred, too.
+fn confine(logits: &mut [f32], mask: &[i32]) {
+    let words = mask.iter().copied().chain(std::iter::repeat(0));
+    for (logits, word) in logits.chunks_mut(32).zip(words) {
+        if word == 0 {
+            logits.fill(f32::NEG_INFINITY);
+            continue;
+        }
+        for (bit, logit) in logits.iter_mut().enumerate() {
+            if word >> bit & 1 == 0 {
+                *logit = f32::NEG_INFINITY;
+            }
+        }
     }
 }
 

@@ -53,6 +53,7 @@ pub(crate) struct TableViews<'a> {
     pub(crate) sample_position: &'a mut [i32],
     pub(crate) sample_request: &'a mut [i32],
     pub(crate) sample_known: &'a mut [i32],
+    pub(crate) sample_mask: &'a mut [i32],
     pub(crate) sampling: &'a mut [i32],
 }
 
@@ -70,6 +71,11 @@ pub(crate) fn prepare(mut frame: Frame<'_>) {
             let (own, others) = tokens.split_at(row[plan::ROW_COUNT] as usize);
             tokens = others;
             frame.prefill(request, row, own);
+        } else if row[plan::ROW_FLAGS] & plan::GIVEN != 0 {
+            let (drafts, others) = tokens.split_at(row[plan::ROW_COUNT] as usize);
+            tokens = others;
+            frame.give_drafts(row, drafts);
+            frame.verify(request, row);
         } else {
             frame.verify(request, row);
         }
@@ -127,11 +133,24 @@ impl<'a> Frame<'a> {
                 .get(offset + 1)
                 .copied()
                 .unwrap_or(row[plan::ROW_FOLLOWING]);
+            let token = (index, first + offset);
             if offset == last && flags & plan::SAMPLE_LAST != 0 {
-                self.push_sample(request, (index, first + offset), start + offset + 1, 0);
+                let mask = mask_of(row, 0);
+                self.push_sample(request, token, start + offset + 1, Pick { known: 0, mask });
             } else if flags & plan::SAMPLE_ALL != 0 {
-                self.push_sample(request, (index, first + offset), start + offset + 1, follower + 1);
+                let known = follower + 1;
+                self.push_sample(request, token, start + offset + 1, Pick { known, mask: 0 });
             }
+        }
+    }
+
+    /// Drafts that the plan brings take the place of the slot's own.
+    fn give_drafts(&mut self, row: &[i32], drafts: &[i32]) {
+        let state = self.slots.row(row[plan::ROW_SLOT] as usize);
+        if state[slot::GENERATION] == row[plan::ROW_GENERATION] {
+            state[slot::DRAFTS..][..drafts.len()].copy_from_slice(drafts);
+            state[slot::DRAFT_COUNT] = drafts.len() as i32;
+            state[slot::SOURCE] = row[plan::ROW_SOURCE];
         }
     }
 
@@ -163,7 +182,13 @@ impl<'a> Frame<'a> {
             self.push_token(request, *draft, length + offset);
         }
         for offset in 0..=drafts as usize {
-            self.push_sample(request, (index, first + offset), length + offset, 0);
+            let mask = mask_of(row, offset);
+            self.push_sample(
+                request,
+                (index, first + offset),
+                length + offset,
+                Pick { known: 0, mask },
+            );
         }
     }
 
@@ -201,7 +226,7 @@ impl<'a> Frame<'a> {
         *tables.live_tokens += 1;
     }
 
-    fn push_sample(&mut self, request: usize, (index, token): (usize, usize), position: usize, known: i32) {
+    fn push_sample(&mut self, request: usize, (index, token): (usize, usize), position: usize, pick: Pick) {
         let mut parameters = [0; SamplingRow::INTS];
         parameters.copy_from_slice(&self.slots.row(index)[slot::SAMPLING..slot::REPETITION_PENALTY]);
         let tables = &mut self.tables;
@@ -209,8 +234,25 @@ impl<'a> Frame<'a> {
         tables.sample_token[row] = token as i32;
         tables.sample_position[row] = position as i32;
         tables.sample_request[row] = request as i32;
-        tables.sample_known[row] = known;
+        tables.sample_known[row] = pick.known;
+        tables.sample_mask[row] = pick.mask;
         tables.sampling[row * SamplingRow::INTS..][..SamplingRow::INTS].copy_from_slice(&parameters);
         *tables.live_samples += 1;
+    }
+}
+
+/// What a row of logits is for: see [`paceline_device::StepTables`].
+#[derive(Clone, Copy)]
+struct Pick {
+    known: i32,
+    mask: i32,
+}
+
+/// One more than the mask for choice `place` of a row, or 0.
+fn mask_of(row: &[i32], place: usize) -> i32 {
+    if row[plan::ROW_FLAGS] & plan::MASKED == 0 {
+        0
+    } else {
+        place as i32 + 1
     }
 }

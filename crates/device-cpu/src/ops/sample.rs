@@ -91,11 +91,16 @@ impl Draws<'_> {
         };
         SCRATCH.with_borrow_mut(|scratch| {
             let changed = options.apply(logits, scratch);
+            if let Some(max) = instructions
+                .run(Largest(changed))
+                .filter(|max| *max > f32::NEG_INFINITY)
+            {
+                return choose(instructions, (changed, max), position, parameters);
+            }
+            // Nothing is allowed, so everything is, but for what a mask says.
+            let changed = options.without(logits, scratch);
             match instructions.run(Largest(changed)) {
-                Some(max) if max > f32::NEG_INFINITY => {
-                    choose(instructions, (changed, max), position, parameters)
-                }
-                // Nothing is allowed, so everything is.
+                Some(max) if max > f32::NEG_INFINITY => first_of(changed, max),
                 _ => first_of(logits, max),
             }
         })

@@ -11,6 +11,8 @@ mod frame;
 #[cfg(test)]
 mod harness;
 #[cfg(test)]
+mod masks;
+#[cfg(test)]
 mod ngram;
 #[cfg(test)]
 mod options;

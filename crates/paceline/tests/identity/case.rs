@@ -1,6 +1,7 @@
 //! What a case is made of.
 
 use crate::support::scripted::Script;
+use crate::support::whimsy::Whimsy;
 use crate::support::{Asked, Drafter, Setup};
 use paceline_types::{SamplingParams, TokenId};
 use proptest::prelude::*;
@@ -104,6 +105,7 @@ struct Draft {
     exact: Option<i8>,
     params: SamplingParams,
     rest: (i32, usize, Option<usize>, bool, bool),
+    confined: bool,
 }
 
 impl Draft {
@@ -126,6 +128,7 @@ impl Draft {
             arrives,
             cancelled,
             group: sibling.then_some(index as u64),
+            constraint: self.confined.then(|| Whimsy::named(index as u64)),
             undrafted,
         }
     }
@@ -141,14 +144,17 @@ fn any_request() -> impl Strategy<Value = Draft> {
     let cancelled = prop_oneof![5 => Just(None), 1 => (0..12_usize).prop_map(Some)];
     let rare = || prop::bool::weighted(0.15);
     let rest = (-1..=1_i32, 0..20_usize, cancelled, rare(), rare());
-    let texts = (own, any::<bool>(), any::<bool>());
-    (texts, exact, any_params(), rest).prop_map(|((own, repeats, shares), exact, params, rest)| Draft {
-        own,
-        repeats,
-        shares,
-        exact,
-        params,
-        rest,
+    let texts = (own, any::<bool>(), any::<bool>(), prop::bool::weighted(0.25));
+    (texts, exact, any_params(), rest).prop_map(|((own, repeats, shares, confined), exact, params, rest)| {
+        Draft {
+            own,
+            repeats,
+            shares,
+            exact,
+            params,
+            rest,
+            confined,
+        }
     })
 }
 

@@ -3,7 +3,9 @@
 #![allow(dead_code, reason = "every test of this folder uses a part of it")]
 
 pub(crate) mod scripted;
+pub(crate) mod whimsy;
 
+use paceline::MaskPool;
 use paceline_device_cpu::{Cpu, CpuOptions, Instructions};
 use paceline_models::{Decoder, Eagle3};
 use paceline_runner::{
@@ -14,7 +16,7 @@ use paceline_schedule::{
     PipelineTotals, RealClock, RecurrentConfig, RequestId, Scheduler, SchedulerConfig,
 };
 use paceline_testkit::{Fixture, random_eagle3, storyteller};
-use paceline_types::{Propose, SamplingParams, TokenId, TokenLogprobs};
+use paceline_types::{Constraint, Propose, SamplingParams, TokenId, TokenLogprobs};
 use paceline_weights::Checkpoint;
 use scripted::{Script, Scripted, Texts};
 use std::cell::RefCell;
@@ -95,6 +97,8 @@ pub(crate) struct Asked {
     pub(crate) cancelled: Option<usize>,
     /// A member of a group with this name.
     pub(crate) group: Option<u64>,
+    /// What its text must follow, and a name for it.
+    pub(crate) constraint: Option<(String, Arc<dyn Constraint>)>,
     /// Takes no drafts, whoever drafts for the others.
     pub(crate) undrafted: bool,
 }
@@ -108,6 +112,7 @@ impl Asked {
             arrives: 0,
             cancelled: None,
             group: None,
+            constraint: None,
             undrafted: false,
         }
     }
@@ -118,6 +123,7 @@ impl Asked {
 pub(crate) enum Ending {
     Finished,
     Cancelled,
+    DeadEnd,
 }
 
 /// What a request gave.
@@ -204,7 +210,9 @@ impl Bench {
         assert_eq!(totals.waits.collect, totals.steps, "one wait per step");
         // A step's record, and its log-probabilities in the same place if anyone wants them: nothing else is read.
         let scored = requests.iter().any(|request| request.params.logprobs.is_some());
-        let most = totals.steps * if scored { 2 } else { 1 };
+        // Where drafts meet a grammar, the host looks at them: they are read in the same place, too.
+        let confined = requests.iter().any(|request| request.constraint.is_some());
+        let most = totals.steps * (1 + u64::from(scored) + u64::from(confined));
         let waits = device.host_waits();
         assert!(
             totals.steps <= waits && waits <= most,
@@ -220,11 +228,15 @@ impl Bench {
 
     /// What a request gives alone in a plain loop.
     pub(crate) fn alone(&self, model: &'static str, request: &Asked) -> Rc<Given> {
-        let key = format!("{model} {:?} {:?}", request.prompt, request.params);
+        let name = request.constraint.as_ref().map(|(name, _)| name);
+        let key = format!("{model} {:?} {:?} {name:?}", request.prompt, request.params);
         if let Some(known) = self.solo.borrow().get(&key) {
             return Rc::clone(known);
         }
-        let request = Asked::new(request.prompt.clone(), request.params.clone());
+        let request = Asked {
+            constraint: request.constraint.clone(),
+            ..Asked::new(request.prompt.clone(), request.params.clone())
+        };
         let mut outcome = self.run(&Setup::plain(model), &[request]);
         let given = Rc::new(outcome.given.pop().expect("one request"));
         self.solo.borrow_mut().insert(key, Rc::clone(&given));
@@ -277,7 +289,12 @@ impl Bench {
             runner = runner.with_proposer(proposer);
         }
         let scheduler = Scheduler::with_policy(scheduler_config(setup, &config, recurrent), policy(setup));
-        (Pipeline::new(scheduler, runner, clock, setup.depth), device)
+        let mut pipeline = Pipeline::new(scheduler, runner, clock, setup.depth);
+        if config.constraints {
+            let workers = MaskPool::new(2, setup.batch).expect("threads");
+            pipeline = pipeline.with_mask_workers(Box::new(workers));
+        }
+        (pipeline, device)
     }
 }
 
@@ -363,6 +380,7 @@ fn runner_config(setup: &Setup, requests: &[Asked], recurrent: bool) -> RunnerCo
         block_size: setup.block_size,
         snapshots: if recurrent { setup.snapshots } else { 0 },
         drafts: setup.drafts,
+        constraints: requests.iter().any(|request| request.constraint.is_some()),
     }
 }
 
@@ -435,6 +453,7 @@ fn new_request(id: RequestId, request: &Asked, speculation: Propose) -> NewReque
         } else {
             speculation
         },
+        constraint: request.constraint.as_ref().map(|(_, it)| Arc::clone(it)),
     }
 }
 
@@ -449,6 +468,7 @@ fn take(given: &mut [Given], ended: &mut [bool], delivery: Delivery) {
         given.ending = match finish {
             Finish::Stop | Finish::Length => Ending::Finished,
             Finish::Cancelled | Finish::Deadline => Ending::Cancelled,
+            Finish::Constraint => Ending::DeadEnd,
         };
     }
 }

@@ -140,6 +140,7 @@ impl Scheduler {
         self.waiting.remove(&order);
         self.running.insert(order, id);
         self.admissions.push(id);
+        self.ask_first_masks(id);
         true
     }
 

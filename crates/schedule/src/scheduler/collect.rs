@@ -2,6 +2,7 @@
 
 use super::saves::Ending;
 use super::{Running, Scheduler};
+use crate::constraint::Constrained;
 use crate::costs::Gain;
 use crate::policy::RowDrafts;
 use crate::request::{Delivery, Finish, Request, RequestId};
@@ -54,6 +55,7 @@ impl Scheduler {
     fn collect_row(&mut self, id: RequestId, row: &PlanRow, mut output: RowOutput) -> Option<Delivery> {
         let prompt_computed = matches!(row.work, Work::Prefill { last: true, .. });
         let end = output.end;
+        let made = std::mem::take(&mut output.made);
         let mut delivery = self.with_running(id, |scheduler, request, running| {
             let computed = match &row.work {
                 Work::Prefill {
@@ -103,6 +105,8 @@ impl Scheduler {
             });
             delivery.speculation = Some(Box::new(self.request(id).report));
             self.remove(id, Ending::Done);
+        } else if row.constraint.is_some() {
+            self.ask_masks(id, delivery.tokens.clone(), made);
         }
         let empty =
             delivery.tokens.is_empty() && delivery.prompt_logprobs.is_empty() && delivery.finish.is_none();
@@ -136,7 +140,9 @@ impl Scheduler {
         self.counters.count_drafts(&drafts);
         let gained = gain.map_or(0.0, |gain| gain.share(&self.last_step, drafted, accepted));
         self.request_mut(id).report.add(tokens, drafted, accepted, gained);
-        self.policy.observe_row(id, &drafts);
+        let window = self.request(id).constraint.as_ref().and_then(Constrained::ready);
+        let taught = window.map_or(drafts, |window| window.teach(drafts));
+        self.policy.observe_row(id, &taught);
     }
 }
 

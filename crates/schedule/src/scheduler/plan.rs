@@ -1,6 +1,7 @@
 //! One step's plan: decodes first, then pieces of prompts, then newcomers.
 
 use super::{Running, Scheduler};
+use crate::constraint::{Constrained, Window};
 use crate::policy::{RequestView, Stage, both, cut};
 use crate::request::{Phase, Request, RequestId};
 use paceline_cache::Restore;
@@ -81,9 +82,20 @@ impl Scheduler {
         if high >= request.max_length {
             return;
         }
+        let window = match &request.constraint {
+            None => None,
+            // What may come behind a row is known when it is done, and computed before the next.
+            Some(_) if running.bounds.in_flight() => return,
+            Some(constrained) => match constrained.ready() {
+                None => return,
+                ready => ready,
+            },
+        };
         // Drafts that leave room for the token behind them.
         let room = request.max_length - high - 1;
-        let ready = running.proposed.most().min(room).min(*spare);
+        let drafts = window.map_or(running.proposed.most(), Window::drafts);
+        let ready = drafts.min(room).min(*spare);
+        let forced = window.is_some_and(Window::is_forced);
         // Behind the row there is room for as many as if it accepted none; the device cuts them when it has.
         let behind = (request.max_length - running.bounds.low).saturating_sub(2);
         let limit = cut(cut(request.speculation, both(self.config.drafts)), both(behind));
@@ -98,7 +110,8 @@ impl Scheduler {
         });
         let mut pages = Pages {
             known: high,
-            verify: choice.verify.min(ready),
+            // What a grammar forces is accepted, whatever others have taught.
+            verify: if forced { ready } else { choice.verify.min(ready) },
             propose: cut(choice.propose, limit),
             most: max_length,
         };
@@ -107,7 +120,9 @@ impl Scheduler {
         }
         let Pages { verify, propose, .. } = pages;
         *spare -= verify;
-        let row = self.with_running(id, |scheduler, _, running| {
+        let row = self.with_running(id, |scheduler, request, running| {
+            let window = request.constraint.as_ref().and_then(Constrained::ready);
+            let constraint = window.map(|window| window.row(verify));
             let snapshot = scheduler.save_in_decode(running);
             running.bounds.plan(verify);
             running.proposed = propose;
@@ -118,6 +133,7 @@ impl Scheduler {
                 new_blocks: running.unsent_blocks(),
                 snapshot,
                 propose,
+                constraint,
             }
         });
         draft.push(row);
@@ -159,7 +175,10 @@ impl Scheduler {
             let mut len = (running.target - running.planned).min(tokens);
             if scores {
                 len = len.min(samples);
-            } else if samples == 0 && running.planned + len == running.target {
+            }
+            // The token behind the last one is not to be chosen without a row of logits, nor without its mask.
+            let choosable = samples > 0 && request.constraint.as_ref().is_none_or(Constrained::is_ready);
+            if len > 0 && running.planned + len == running.target && !choosable {
                 len -= 1;
             }
             if len == 0 {
@@ -177,6 +196,8 @@ impl Scheduler {
             }
             running.proposed = propose;
             let following = request.tokens().get(running.planned);
+            let window = request.constraint.as_ref().and_then(Constrained::ready);
+            let constraint = window.filter(|_| last).map(|window| window.row(0));
             let admission = (!running.announced).then(|| admission(request, running));
             running.announced = true;
             let row = PlanRow {
@@ -192,6 +213,7 @@ impl Scheduler {
                 new_blocks: running.unsent_blocks(),
                 snapshot,
                 propose,
+                constraint,
             };
             Some((row, admission, running.restore.take()))
         });

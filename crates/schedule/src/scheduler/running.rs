@@ -59,6 +59,11 @@ impl Bounds {
         self.rows += 1;
     }
 
+    /// Whether a row that yields tokens is planned and not done.
+    pub(crate) fn in_flight(&self) -> bool {
+        self.rows > 0
+    }
+
     /// The oldest planned row has yielded this many tokens.
     pub(crate) fn settle(&mut self, drafts: usize, tokens: usize) {
         self.rows -= 1;

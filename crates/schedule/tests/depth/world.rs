@@ -168,6 +168,7 @@ impl World {
             max_length: PROMPT + self.law.length,
             group: None,
             speculation: NewRequest::ANY_DRAFTS,
+            constraint: None,
         };
         self.scheduler.add(new).expect("there is room");
         self.names += 1;

@@ -248,6 +248,7 @@ impl World {
             max_length: limits.max_length,
             group: None,
             speculation: limits.speculation,
+            constraint: None,
         };
         special(&mut new, &mut params);
         new.params = Arc::new(params);
@@ -387,6 +388,7 @@ impl World {
                     "request {name} did not stop"
                 );
             }
+            Finish::Constraint => panic!("request {name} has no constraint"),
             Finish::Stop | Finish::Cancelled => assert_eq!(caller.asked, Some(finish), "request {name}"),
             Finish::Deadline => {
                 let deadline = caller.deadline.expect("a request without a deadline");
