@@ -126,7 +126,7 @@ fn choices_are_those_of_the_mask_alone_and_scores_know_of_none() {
     let barred: Vec<f32> = logits
         .iter()
         .zip(masks.iter().flatten())
-        .map(|(logit, allowed)| if *allowed { *logit } else { f32::NEG_INFINITY })
+        .map(|(logit, allowed)| if *allowed { *logit } else { -1e30 })
         .collect();
     for (name, cpu) in devices() {
         for temperature in [0.0, 0.8] {
