@@ -1,9 +1,7 @@
 //! Plans as the device reads them; the layout is [`paceline_device::plan`].
 
 use paceline_device::{LIST_INTS, SamplingRow, plan, slot};
-use paceline_types::{
-    Admission, DraftSource, PlanRow, SamplingParams, StepPlan, TokenId, TokenMask, Work,
-};
+use paceline_types::{Admission, DraftSource, PlanRow, SamplingParams, StepPlan, TokenId, TokenMask, Work};
 
 /// A request whose stop tokens, biases and bad words do not fit a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]

@@ -111,7 +111,10 @@ impl<R: StepRunner, C: Clock> Pipeline<R, C> {
         }
         self.start_masks();
         if !stepped.submitted && stepped.collected.is_none() && self.scheduler.awaits_masks() {
-            self.workers.as_mut().into_iter().for_each(|workers| workers.wait());
+            self.workers
+                .as_mut()
+                .into_iter()
+                .for_each(|workers| workers.wait());
         }
         stepped.deliveries.extend(self.scheduler.take_deliveries());
         Ok(stepped)
