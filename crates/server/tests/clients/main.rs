@@ -21,3 +21,8 @@ async fn the_anthropic_client_for_python_works() {
 async fn the_openai_client_for_python_works_with_responses() {
     python_script("openai_responses.py").await;
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_prometheus_parsers_for_python_read_the_metrics() {
+    python_script("metrics_parser.py").await;
+}

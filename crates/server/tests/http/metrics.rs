@@ -5,8 +5,6 @@ use paceline::{EngineConfig, SpeculationConfig, SpeculationMethod, Stats};
 use paceline_server::ServerConfig;
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
-use std::io::Write;
-use std::process::{Command, Stdio};
 use std::time::Duration;
 
 /// What vLLM calls them, and of which type they are.
@@ -39,20 +37,6 @@ const VLLM: [(&str, &str); 27] = [
     ("paceline:queue_age_seconds", "gauge"),
     ("paceline:speculation_gain_seconds", "gauge"),
 ];
-
-/// A parser that others wrote. It says what it found, one family a line.
-const PARSER: &str = "
-import sys
-try:
-    from prometheus_client import openmetrics, parser
-    from prometheus_client.openmetrics import parser as strict
-except ImportError:
-    sys.exit(77)
-text = sys.stdin.read()
-read = strict if text.endswith('# EOF\\n') else parser
-for family in read.text_string_to_metric_families(text):
-    print(family.name, family.type, len(family.samples))
-";
 
 /// A scrape, read: types by name, values by name with labels.
 #[derive(Debug, Default)]
@@ -386,42 +370,6 @@ async fn futures(server: &TestServer, body: &Value) -> Vec<reqwest::Response> {
         responses.push(server.send("/v1/completions", body).await);
     }
     responses
-}
-
-#[tokio::test]
-async fn another_parser_reads_both_formats() {
-    let server = TestServer::start().await;
-    server.ok("/v1/completions", &body(&json!({}))).await;
-    let (kind, open) = text(&server, "application/openmetrics-text;version=1.0.0").await;
-    assert!(kind.starts_with("application/openmetrics-text"), "{kind}");
-    let (_, classic) = text(&server, "text/plain").await;
-    let mut families = Vec::new();
-    for text in [&open, &classic] {
-        let Some(read) = parse_elsewhere(text) else {
-            println!("skipped: python3 has no prometheus_client");
-            return;
-        };
-        families.push(read.lines().map(str::to_owned).collect::<BTreeSet<_>>());
-    }
-    assert!(families[0].len() > 50, "{families:?}");
-    assert_eq!(families[0], families[1]);
-}
-
-/// What Python's client makes of a text; `None` where it is not installed.
-fn parse_elsewhere(text: &str) -> Option<String> {
-    let mut child = Command::new("python3")
-        .args(["-c", PARSER])
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .spawn()
-        .ok()?;
-    child.stdin.take()?.write_all(text.as_bytes()).ok();
-    let output = child.wait_with_output().unwrap();
-    if output.status.code() == Some(77) {
-        return None;
-    }
-    assert!(output.status.success(), "the parser refuses:\n{text}");
-    Some(String::from_utf8(output.stdout).unwrap())
 }
 
 #[tokio::test]
