@@ -61,7 +61,9 @@ impl Body {
         let value = serde_path_to_error::deserialize(&mut json).map_err(|error| {
             let path = error.path().to_string();
             let reason = shorten(&error.inner().to_string());
-            if error.inner().is_data() && path != "." {
+            // What no float can hold is a matter of the grammar to the reader, and of the field to whoever sent it.
+            let of_field = error.inner().is_data() || reason.starts_with("number out of range");
+            if of_field && path != "." {
                 return ApiError::field(path.clone(), format!("`{path}`: {reason}"));
             }
             ApiError::new(ErrorKind::Invalid, format!("the body is not valid: {reason}"))
