@@ -16,7 +16,7 @@ use crate::conversation::Conversation;
 use crate::error::ApiError;
 use crate::generation::{self, GenerationTask};
 use crate::model::ServedModel;
-use crate::openai::fields::{Seed, SpeculationField, Stops};
+use crate::openai::fields::{Seed, SpeculationField, Stops, float};
 use crate::openai::sampling::SamplingFields;
 use crate::{identifiers, sse};
 use axum::extract::State;
@@ -46,7 +46,9 @@ struct ConversationFields {
 struct AnswerFields {
     max_tokens: Option<u64>,
     stop_sequences: Option<Stops>,
+    #[serde(default, deserialize_with = "float")]
     temperature: Option<f32>,
+    #[serde(default, deserialize_with = "float")]
     top_p: Option<f32>,
     top_k: Option<i64>,
     stream: Option<bool>,

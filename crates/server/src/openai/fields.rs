@@ -15,6 +15,12 @@ const MAX_STOP_BYTES: usize = 4096;
 /// Most prompts of one request.
 const MAX_PROMPTS: usize = 1024;
 
+/// A number of the sampling. It is read as what JSON has and narrowed here, so that one too large for it becomes infinite
+/// and is refused with its bound, however the JSON reader was built.
+pub(crate) fn float<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<f32>, D::Error> {
+    Ok(Option::<f64>::deserialize(deserializer)?.map(|number| number as f32))
+}
+
 /// A text or a list of texts.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Stops(pub(crate) Vec<String>);

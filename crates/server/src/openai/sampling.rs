@@ -1,6 +1,6 @@
 //! The fields that chat and completions share, and what they mean for the engine.
 
-use super::fields::{LogitBias, Seed, SpeculationField, Stops};
+use super::fields::{LogitBias, Seed, SpeculationField, Stops, float};
 use crate::error::ApiError;
 use crate::generation::GenerationTask;
 use crate::identifiers;
@@ -17,12 +17,18 @@ const MAX_DEADLINE_MS: u64 = 7 * 24 * 3600 * 1000;
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub(crate) struct SamplingFields {
+    #[serde(deserialize_with = "float")]
     pub(crate) temperature: Option<f32>,
+    #[serde(deserialize_with = "float")]
     pub(crate) top_p: Option<f32>,
     pub(crate) top_k: Option<i64>,
+    #[serde(deserialize_with = "float")]
     pub(crate) min_p: Option<f32>,
+    #[serde(deserialize_with = "float")]
     pub(crate) repetition_penalty: Option<f32>,
+    #[serde(deserialize_with = "float")]
     pub(crate) presence_penalty: Option<f32>,
+    #[serde(deserialize_with = "float")]
     pub(crate) frequency_penalty: Option<f32>,
     pub(crate) logit_bias: Option<LogitBias>,
     pub(crate) bad_words: Option<Vec<String>>,

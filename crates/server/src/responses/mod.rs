@@ -13,7 +13,7 @@ use crate::conversation::Conversation;
 use crate::error::ApiError;
 use crate::generation::{self, GenerationTask};
 use crate::model::ServedModel;
-use crate::openai::fields::{Seed, SpeculationField};
+use crate::openai::fields::{Seed, SpeculationField, float};
 use crate::openai::sampling::SamplingFields;
 use crate::{identifiers, sse};
 use axum::extract::State;
@@ -30,7 +30,9 @@ const NAMES: [(&str, &str); 2] = [("prompt", "input"), ("max_tokens", "max_outpu
 #[derive(Debug, Deserialize)]
 struct AnswerFields {
     max_output_tokens: Option<u64>,
+    #[serde(default, deserialize_with = "float")]
     temperature: Option<f32>,
+    #[serde(default, deserialize_with = "float")]
     top_p: Option<f32>,
     top_k: Option<i64>,
     seed: Option<Seed>,

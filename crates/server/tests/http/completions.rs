@@ -140,8 +140,7 @@ async fn bad_values_are_refused_by_name_bound_and_value() {
     for (more, param, part) in [
         (json!({ "temperature": -1 }), "temperature", "at least 0"),
         (json!({ "temperature": "hot" }), "temperature", "hot"),
-        // How a number that no float holds is refused depends on how floats are read; by whom it is, does not.
-        (json!({ "temperature": 1e60 }), "temperature", "temperature"),
+        (json!({ "temperature": 1e60 }), "temperature", "inf"),
         (json!({ "top_p": 1.5 }), "top_p", "1.5"),
         (json!({ "top_k": -2 }), "top_k", "-2"),
         (json!({ "top_k": 1u64 << 40 }), "top_k", "1099511627776"),
