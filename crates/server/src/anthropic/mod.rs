@@ -83,9 +83,8 @@ pub(crate) async fn create(
     if stream {
         return Ok(sse::reply(outputs, reply::Events::new(writer)));
     }
-    let collected = generation::collect(outputs, (1, 1)).await;
-    let collected = collected.map_err(|failure| failure.error())?;
-    let completion = collected.completions.into_iter().next().unwrap_or_default();
+    let completion = generation::collect_one(outputs).await;
+    let completion = completion.map_err(|failure| failure.error())?;
     Ok(Json(writer.whole(&completion)).into_response())
 }
 

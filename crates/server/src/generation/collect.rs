@@ -53,3 +53,9 @@ pub async fn collect(mut outputs: Outputs, (prompts, choices): (usize, usize)) -
     }
     Ok(collected)
 }
+
+/// Waits for the end of a generation with one prompt and one choice.
+pub async fn collect_one(outputs: Outputs) -> Result<Completion, Failure> {
+    let collected = collect(outputs, (1, 1)).await?;
+    Ok(collected.completions.into_iter().next().unwrap_or_default())
+}

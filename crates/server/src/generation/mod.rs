@@ -6,7 +6,7 @@ mod speculation;
 mod stream;
 mod text;
 
-pub use collect::{Collected, Completion, collect};
+pub use collect::{Collected, Completion, collect, collect_one};
 pub(crate) use parts::PartReader;
 pub(crate) use speculation::SpeculationUsage;
 pub(crate) use stream::Means;
