@@ -74,6 +74,7 @@ fn pipeline(requests: usize, context: usize, real: bool) -> Pipeline<Stub, RealC
     let scheduler = Scheduler::new(SchedulerConfig {
         slots: requests,
         max_batched_tokens: tokens,
+        max_step_ns: None,
         max_samples: tokens,
         block_size: BLOCK,
         num_blocks: blocks,

@@ -2,6 +2,7 @@
 
 use crate::{SpeculationConfig, StartError};
 use paceline_types::DType;
+use std::time::Duration;
 
 /// Options of an engine. The defaults suit a machine that serves a few users.
 #[derive(Clone, Debug)]
@@ -16,6 +17,9 @@ pub struct EngineConfig {
     pub max_num_seqs: usize,
     /// Tokens of a step: all running requests' next tokens, and prompt chunks in what is left.
     pub max_num_batched_tokens: usize,
+    /// How long a step may take while requests in it wait for their next token: prompts get fewer tokens of it then.
+    /// `None` for any length.
+    pub max_step: Option<Duration>,
     /// Tokens of a page.
     pub block_size: usize,
     /// Pages; `None` takes what memory allows.
@@ -50,6 +54,7 @@ impl Default for EngineConfig {
             pipeline_depth: 2,
             max_num_seqs: 16,
             max_num_batched_tokens: 512,
+            max_step: Some(Duration::from_millis(250)),
             block_size: 16,
             num_blocks: None,
             max_model_len: None,

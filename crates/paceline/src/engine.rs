@@ -208,6 +208,9 @@ fn scheduler_config(
     SchedulerConfig {
         slots: memory.slots,
         max_batched_tokens: config.max_num_batched_tokens,
+        max_step_ns: config
+            .max_step
+            .map(|limit| u64::try_from(limit.as_nanos()).unwrap_or(u64::MAX)),
         max_samples: samples,
         block_size: memory.block_size,
         num_blocks: memory.blocks,

@@ -39,6 +39,7 @@ fn pipeline(depth: usize) -> Pipeline<DeviceRunner<Cpu>, RealClock> {
     let scheduler = Scheduler::new(SchedulerConfig {
         slots: 4,
         max_batched_tokens: BUDGET,
+        max_step_ns: None,
         max_samples: BUDGET,
         block_size: 16,
         num_blocks: BLOCKS,

@@ -28,6 +28,7 @@ fn scheduler(running: usize, context: usize, kind: Kind) -> Scheduler {
     let config = SchedulerConfig {
         slots: running,
         max_batched_tokens: 8192,
+        max_step_ns: None,
         max_samples: 8192,
         block_size: BLOCK_SIZE,
         num_blocks: blocks * (running + 1),

@@ -9,6 +9,9 @@ pub struct SchedulerConfig {
     pub slots: usize,
     /// Most tokens a step runs.
     pub max_batched_tokens: usize,
+    /// How long a step may take, in nanoseconds, if requests in it wait for their next token: prompts get fewer
+    /// tokens then. `None` for any length.
+    pub max_step_ns: Option<u64>,
     /// Most positions a step samples.
     pub max_samples: usize,
     /// Tokens per page.

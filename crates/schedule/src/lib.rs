@@ -10,6 +10,7 @@ mod constraint;
 mod costs;
 mod counters;
 mod depth;
+mod pace;
 mod pipeline;
 mod policy;
 mod record;

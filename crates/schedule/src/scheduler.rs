@@ -28,6 +28,7 @@ pub(crate) use table::ById;
 use crate::config::{InvalidConfig, SchedulerConfig};
 use crate::costs::StepCosts;
 use crate::counters::Counters;
+use crate::pace::PromptPace;
 use crate::policy::{DraftPolicy, FixedDrafts};
 use crate::request::{Delivery, Finish, NewRequest, Order, Phase, Rejection, Request, RequestId};
 use crate::times::StepTimes;
@@ -44,6 +45,7 @@ pub struct Scheduler {
     caches: Caches,
     policy: Box<dyn DraftPolicy>,
     costs: StepCosts,
+    pace: PromptPace,
     /// The step collected last.
     last_step: StepTimes,
     requests: Table,
@@ -92,6 +94,7 @@ impl Scheduler {
             caches,
             policy,
             costs: StepCosts::default(),
+            pace: PromptPace::new(config.max_step_ns),
             last_step: StepTimes::default(),
             requests: Table::default(),
             waiting: BTreeMap::new(),

@@ -16,6 +16,7 @@ fn config() -> SchedulerConfig {
     SchedulerConfig {
         slots: 4,
         max_batched_tokens: 64,
+        max_step_ns: None,
         max_samples: 64,
         block_size: 16,
         num_blocks: 300,
@@ -71,6 +72,33 @@ fn a_long_prompt_never_keeps_a_stream_from_its_next_token() {
         assert!(steps <= 2_000_usize.div_ceil(63) + depth, "{steps} steps");
         world.drain();
     }
+}
+
+#[test]
+fn prompts_are_paced_beside_a_stream_and_nowhere_else() {
+    let config = SchedulerConfig {
+        max_batched_tokens: 512,
+        max_step_ns: Some(1),
+        ..config()
+    };
+    let mut world = world(config, 2);
+    let mut steps_of = |prompt: Vec<TokenId>| {
+        let before = world.tally.steps;
+        let prompt = world.ask(&prompt, 20);
+        while !world
+            .turn()
+            .deliveries
+            .iter()
+            .any(|delivery| delivery.id == prompt)
+        {}
+        world.tally.steps - before
+    };
+    let alone = steps_of(text(1, 2_000));
+    assert!(alone <= 2_000 / 512 + 2, "{alone} steps");
+    // The first one decodes now, and the machine is slower than can be asked for: 32 tokens a step.
+    let beside = steps_of(text(2, 320));
+    assert!((10..=12).contains(&beside), "{beside} steps");
+    world.drain();
 }
 
 #[test]

@@ -11,6 +11,7 @@ fn config(num_blocks: usize) -> SchedulerConfig {
     SchedulerConfig {
         slots: 4,
         max_batched_tokens: 64,
+        max_step_ns: None,
         max_samples: 64,
         block_size: 16,
         num_blocks,

@@ -7,6 +7,7 @@ use crate::model::ModelSource;
 use clap::{Args, ValueEnum};
 use paceline::EngineConfig;
 use paceline_types::DType;
+use std::time::Duration;
 
 // Plain comments on these two: a doc comment would replace the description of the command that takes them in.
 
@@ -43,6 +44,10 @@ pub(crate) struct EngineFlags {
     /// Tokens of a step: the next token of every running request, and prompts in what is left [default: 512].
     #[arg(long, value_name = "N", value_parser = parsed(numbers::max_num_batched_tokens), help_heading = "Engine")]
     max_num_batched_tokens: Option<usize>,
+    /// Milliseconds that a step may take while streams wait for it: prompts get fewer tokens then; 0 for any
+    /// length [default: 250].
+    #[arg(long, value_name = "MS", help_heading = "Engine")]
+    max_step_ms: Option<u32>,
     /// Longest sequence, prompt included [default: what is asked for, up to the model's limit].
     #[arg(long, value_name = "N", value_parser = parsed(numbers::max_model_len), help_heading = "Engine")]
     max_model_len: Option<usize>,
@@ -91,6 +96,11 @@ impl EngineFlags {
                 max_num_batched_tokens: self
                     .max_num_batched_tokens
                     .unwrap_or(default.max_num_batched_tokens),
+                max_step: match self.max_step_ms {
+                    None => default.max_step,
+                    Some(0) => None,
+                    Some(ms) => Some(Duration::from_millis(ms.into())),
+                },
                 block_size: self.block_size.unwrap_or(default.block_size),
                 num_blocks: self.num_blocks,
                 max_model_len: self.max_model_len,

@@ -388,6 +388,7 @@ fn scheduler_config(setup: &Setup, config: &RunnerConfig, recurrent: bool) -> Sc
     SchedulerConfig {
         slots: setup.batch,
         max_batched_tokens: setup.budget,
+        max_step_ns: None,
         max_samples: setup.budget,
         block_size: setup.block_size,
         num_blocks: config.blocks,

@@ -47,6 +47,7 @@ impl Scheduler {
         }
         self.counters
             .count_step(&times, gain.map_or(0.0, |gain| gain.total(&times)));
+        self.pace.observe(&times, &self.costs);
         self.costs.observe(&times);
         self.policy.observe_step(&times);
         deliveries

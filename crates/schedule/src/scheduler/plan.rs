@@ -13,6 +13,8 @@ pub(super) struct Draft {
     /// Tokens and samples that the step has left.
     tokens: usize,
     samples: usize,
+    /// Of the tokens, those that prompts may take.
+    prompt_tokens: usize,
     /// Somebody was pushed out.
     pub(super) preempted: bool,
     /// States that this step starts from: not to be given away within the same step.
@@ -21,12 +23,15 @@ pub(super) struct Draft {
 
 impl Draft {
     pub(super) fn has_room(&self) -> bool {
-        self.tokens > 0 && self.samples > 0
+        self.tokens > 0 && self.samples > 0 && self.prompt_tokens > 0
     }
 
     fn push(&mut self, row: PlanRow) {
         self.tokens -= row.work.tokens();
         self.samples -= row.work.samples();
+        if let Work::Prefill { tokens, .. } = &row.work {
+            self.prompt_tokens -= tokens.len();
+        }
         self.plan.rows.push(row);
     }
 }
@@ -41,6 +46,7 @@ impl Scheduler {
             plan: StepPlan::default(),
             tokens: self.config.max_batched_tokens,
             samples: self.config.max_samples,
+            prompt_tokens: self.config.max_batched_tokens,
             preempted: false,
             restored: Vec::new(),
         };
@@ -66,6 +72,8 @@ impl Scheduler {
         let share = if prefills.is_empty() { 1 } else { 2 };
         let mut spare = (draft.tokens.min(draft.samples) - in_order.len()) / share;
         self.policy.begin_step(decodes.len(), &self.costs);
+        let pace = self.pace.prompt_tokens(decodes.len(), &self.costs);
+        draft.prompt_tokens = draft.prompt_tokens.min(pace);
         for id in decodes {
             self.plan_decode(id, &mut spare, draft);
         }
@@ -169,7 +177,7 @@ impl Scheduler {
         if self.request(id).running().is_none() {
             return;
         }
-        let (tokens, samples) = (draft.tokens, draft.samples);
+        let (tokens, samples) = (draft.tokens.min(draft.prompt_tokens), draft.samples);
         let planned = self.with_running(id, |scheduler, request, running| {
             let scores = request.scores_prompt() && running.planned + 1 < request.prompt.len();
             let mut len = (running.target - running.planned).min(tokens);

@@ -110,6 +110,7 @@ impl World {
         let config = SchedulerConfig {
             slots: SLOTS,
             max_batched_tokens: 2048,
+            max_step_ns: None,
             max_samples: 2048,
             block_size: 16,
             num_blocks: blocks * (SLOTS + 1),

@@ -60,6 +60,8 @@ impl Scenario {
             config: SchedulerConfig {
                 slots,
                 max_batched_tokens,
+                // The device takes 10 to 15 microseconds, and 0.1 per token.
+                max_step_ns: rng.pick(&[None, Some(1), Some(13_000), Some(20_000)]),
                 max_samples: rng.pick(&[1, 4, max_batched_tokens, max_batched_tokens]),
                 block_size,
                 num_blocks,

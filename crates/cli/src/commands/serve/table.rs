@@ -5,6 +5,7 @@ use super::{ServeConfig, Unused};
 use paceline::Handle;
 use paceline_server::{Feature, ServerConfig};
 use std::fmt::Write;
+use std::time::Duration;
 
 /// The rows of the table.
 pub(super) fn features(config: &ServeConfig, engine: &Handle, texts: &Texts) -> Vec<Feature> {
@@ -33,6 +34,7 @@ pub(super) fn features(config: &ServeConfig, engine: &Handle, texts: &Texts) -> 
             ),
             "--max-num-seqs, --max-num-batched-tokens",
         ),
+        row("prompts", pace(options.max_step), "--max-step-ms"),
         row(
             "pipeline",
             format!("{} steps in flight", options.pipeline_depth),
@@ -52,6 +54,21 @@ pub(super) fn features(config: &ServeConfig, engine: &Handle, texts: &Texts) -> 
                 "on unless switched off",
             ),
         ),
+    ];
+    rows.extend(understanding(texts));
+    rows.extend(access(&config.server));
+    rows.extend(
+        config.unused.iter().map(|Unused { flag, reason }| {
+            row(flag, "no effect", &format!("has no effect, because {reason}"))
+        }),
+    );
+    rows
+}
+
+/// Who may use the server, and how much.
+/// What is made of conversations and of what the model says.
+fn understanding(texts: &Texts) -> [Feature; 4] {
+    [
         row("chat", on(texts.chat.0), &texts.chat.1),
         row(
             "tool calls",
@@ -68,17 +85,17 @@ pub(super) fn features(config: &ServeConfig, engine: &Handle, texts: &Texts) -> 
             "text",
             "json_object and json_schema are not supported yet and are refused",
         ),
-    ];
-    rows.extend(access(&config.server));
-    rows.extend(
-        config.unused.iter().map(|Unused { flag, reason }| {
-            row(flag, "no effect", &format!("has no effect, because {reason}"))
-        }),
-    );
-    rows
+    ]
 }
 
-/// Who may use the server, and how much.
+/// How fast prompts are taken in.
+fn pace(max_step: Option<Duration>) -> String {
+    match max_step {
+        Some(limit) => format!("paced to steps of {} ms while streams run", limit.as_millis()),
+        None => "as much as a step has room for".to_owned(),
+    }
+}
+
 fn access(server: &ServerConfig) -> Vec<Feature> {
     let keys = server.api_keys.len();
     let limit = |limit: Option<usize>| limit.map_or("no limit".to_owned(), |limit| limit.to_string());
