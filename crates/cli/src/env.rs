@@ -3,7 +3,7 @@
 //! | variable | meaning |
 //! |---|---|
 //! | `PACELINE_LOG` | level of the log on stderr where `--log` is not given |
-//! | `PACELINE_API_KEY` | a key that requests to `serve` may carry, besides those of its flags |
+//! | `PACELINE_API_KEY` | a key that requests to `serve` may carry, besides those of its flags; what `bench serve` and `chat` send where `--api-key` is not given |
 //! | `LD_LIBRARY_PATH` | looked through by `doctor` for the CUDA driver, as the loader would |
 //! | `HF_*` | the hub's, see [`HubConfig::from_env`](paceline_weights::hub::HubConfig::from_env) |
 

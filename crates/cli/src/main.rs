@@ -49,9 +49,9 @@ fn run(command: Command, log: Option<flags::LogLevel>, ui: Ui) -> anyhow::Result
     match command {
         Command::Generate(flags) => return commands::generate::run(&flags.into_config(), ui),
         Command::Serve(flags) => return commands::serve::run(flags.into_config(log), ui),
+        Command::Bench(command) => return commands::bench::run(&command, ui),
         Command::Inspect(flags) => commands::inspect::run(&flags, ui)?,
         Command::Doctor(flags) => commands::doctor::run(&flags)?,
-        Command::Bench(command) => commands::bench::run(&command, ui)?,
         Command::Completions(flags) => commands::completions::run(&flags)?,
     }
     Ok(Ending::Done)

@@ -76,6 +76,8 @@ pub(crate) const LOADING: &str = "loading [{bar:30}] {bytes}/{total_bytes}";
 pub(crate) const LOADING_DRAFTER: &str = "loading the draft model [{bar:30}] {bytes}/{total_bytes}";
 /// A bar for a list of tasks.
 pub(crate) const TASKS: &str = "[{bar:30}] {pos}/{len} {msg}";
+/// A bar for a stretch of time.
+pub(crate) const SECONDS: &str = "[{bar:30}] {pos}/{len} s {msg}";
 const DOWNLOADING: &str = "{msg} [{bar:30}] {bytes}/{total_bytes} {bytes_per_sec} {eta}";
 
 /// A bar that is invisible at first and gone at the end.

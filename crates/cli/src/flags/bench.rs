@@ -1,5 +1,6 @@
 //! The flags of `bench`.
 
+use super::bench_serve::BenchServeFlags;
 use super::engine::{EngineFlags, ModelFlags};
 use super::numbers::{self, parsed};
 use super::speculation::SpeculationFlags;
@@ -12,9 +13,10 @@ Examples:
   paceline bench throughput --requests 64 --rate 4
   paceline bench pipeline --json > pipeline.json
   paceline bench speculation --workload stories --batch-size 1,8
+  paceline bench serve --concurrency 8 --html report.html
   paceline bench ops --quick";
 
-/// Measure a model or this machine.
+/// Measure a model, a server or this machine.
 #[derive(Debug, Subcommand)]
 #[command(after_help = BENCH)]
 pub(crate) enum BenchCommand {
@@ -22,6 +24,7 @@ pub(crate) enum BenchCommand {
     Throughput(Box<BenchThroughputFlags>),
     Pipeline(Box<BenchPipelineFlags>),
     Speculation(Box<BenchSpeculationFlags>),
+    Serve(Box<BenchServeFlags>),
     Ops(BenchOpsFlags),
 }
 
@@ -33,7 +36,7 @@ impl BenchCommand {
             Self::Throughput(flags) => Some(&flags.engine.speculation),
             Self::Pipeline(flags) => Some(&flags.engine.speculation),
             Self::Speculation(flags) => Some(&flags.engine.speculation),
-            Self::Ops(_) => None,
+            Self::Serve(_) | Self::Ops(_) => None,
         }
     }
 }

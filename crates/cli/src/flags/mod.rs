@@ -1,6 +1,7 @@
 //! What can be typed on the command line.
 
 mod bench;
+mod bench_serve;
 mod engine;
 mod generate;
 pub(crate) mod numbers;
@@ -13,6 +14,7 @@ pub(crate) use bench::{
     BenchCommand, BenchLatencyFlags, BenchOpsFlags, BenchPipelineFlags, BenchSpeculationFlags,
     BenchThroughputFlags, Workload,
 };
+pub(crate) use bench_serve::BenchServeFlags;
 pub(crate) use engine::{EngineFlags, ModelFlags};
 pub(crate) use generate::GenerateFlags;
 pub(crate) use serve::ServeFlags;

@@ -107,6 +107,20 @@ pub(crate) fn rate(value: f64) -> Result<f64, String> {
     bounded(value, value.is_finite() && value > 0.0, "a number above 0")
 }
 
+/// Requests per second, or all at once.
+pub(crate) fn rate_or_infinity(value: f64) -> Result<f64, String> {
+    bounded(value, value > 0.0, "a number above 0, or inf")
+}
+
+/// A time: at most a year, so that sums of times stay in bounds.
+pub(crate) fn seconds(value: f64) -> Result<f64, String> {
+    bounded(
+        value,
+        value > 0.0 && value <= 31_536_000.0,
+        "above 0 and at most a year",
+    )
+}
+
 fn within(value: usize, low: usize, high: usize) -> Result<usize, String> {
     bounded(
         value,

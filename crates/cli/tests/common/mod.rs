@@ -3,6 +3,9 @@
 #![allow(dead_code, reason = "each test file uses its own part of this")]
 #![allow(clippy::unwrap_used, reason = "a failure here fails the test")]
 
+pub(crate) mod scripted;
+pub(crate) mod served;
+
 use serde_json::{Map, Value};
 use std::fs;
 use std::io::Write;

@@ -4,9 +4,13 @@ mod latency;
 mod load;
 mod ops;
 mod pipeline;
+mod serve;
 mod speculation;
 mod throughput;
 
+pub(crate) use serve::Slo;
+
+use crate::Ending;
 use crate::flags::BenchCommand;
 use crate::ui::Ui;
 use anyhow::Result;
@@ -20,14 +24,16 @@ trait Results: Serialize {
 }
 
 /// Runs the command.
-pub(crate) fn run(command: &BenchCommand, ui: Ui) -> Result<()> {
+pub(crate) fn run(command: &BenchCommand, ui: Ui) -> Result<Ending> {
     match command {
-        BenchCommand::Latency(flags) => latency::run(flags, ui),
-        BenchCommand::Throughput(flags) => throughput::run(flags, ui),
-        BenchCommand::Pipeline(flags) => pipeline::run(flags, ui),
-        BenchCommand::Speculation(flags) => speculation::run(flags, ui),
-        BenchCommand::Ops(flags) => ops::run(flags, ui),
+        BenchCommand::Latency(flags) => latency::run(flags, ui)?,
+        BenchCommand::Throughput(flags) => throughput::run(flags, ui)?,
+        BenchCommand::Pipeline(flags) => pipeline::run(flags, ui)?,
+        BenchCommand::Speculation(flags) => speculation::run(flags, ui)?,
+        BenchCommand::Serve(flags) => return serve::run(flags, ui),
+        BenchCommand::Ops(flags) => ops::run(flags, ui)?,
     }
+    Ok(Ending::Done)
 }
 
 fn print<R: Results>(results: &R, json: bool) -> Result<()> {

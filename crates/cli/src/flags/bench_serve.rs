@@ -1,0 +1,154 @@
+//! The flags of `bench serve`.
+
+use super::numbers::{self, parsed};
+use crate::commands::bench::Slo;
+use clap::{Args, ValueEnum};
+use paceline_client::Endpoint;
+use serde_json::{Map, Value};
+use std::path::PathBuf;
+
+const EXAMPLES: &str = "\
+Examples:
+  paceline serve &                                        # or any other server with OpenAI's interface
+  paceline bench serve --concurrency 8 --num-prompts 64
+  paceline bench serve --request-rate 4 --duration 60 --slo ttft:200,tpot:50
+  paceline bench serve --endpoint completions --input-len 512 --output-len 64 --ignore-eos
+  paceline bench serve --prompts questions.jsonl --json run.json --html run.html
+  paceline bench serve --base-url http://127.0.0.1:8080 --compare run.json --html both.html
+
+What is measured, on this side of the connection:
+  TTFT       from the moment a request is due to its first piece of text
+  TPOT       from the first piece of text to the last, by the tokens behind the first
+  ITL        between two pieces of text, by the tokens of the second: a server that sends several at a
+             time (drafts that held) is measured per token. How many there are is known with --token-ids;
+             else it is the mean of the stream
+  chunk gap  between two pieces of text, as it is
+  E2E        from the moment a request is due to the end of its answer
+  stall      the longest chunk gap of any stream
+Tokens are those that the server counts (usage); if it does not count, pieces are, and the report says so.
+In an open loop requests are due at their arrival, whether or not the server keeps up.";
+
+/// Load a server with OpenAI's interface, ours or another: latencies, throughput, goodput, errors.
+///
+/// Closed loop: --concurrency requests are always under way. Open loop: with --request-rate requests arrive at random
+/// moments, whether or not others have ended. Ctrl-C ends early and still reports.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct BenchServeFlags {
+    /// Address of the server, with or without /v1.
+    #[arg(
+        long,
+        value_name = "URL",
+        default_value = "http://127.0.0.1:8000",
+        help_heading = "Server"
+    )]
+    pub(crate) base_url: String,
+    /// Model to ask for [default: the first that the server lists].
+    #[arg(short, long, value_name = "NAME", help_heading = "Server")]
+    pub(crate) model: Option<String>,
+    /// Key to send [default: $PACELINE_API_KEY].
+    #[arg(long, value_name = "KEY", help_heading = "Server")]
+    pub(crate) api_key: Option<String>,
+    /// How to ask: with messages, or with a text to continue.
+    #[arg(long, value_name = "KIND", default_value = "chat", help_heading = "Server")]
+    pub(crate) endpoint: EndpointFlag,
+    /// Give a request up after this many seconds.
+    #[arg(long, value_name = "S", default_value = "600", value_parser = parsed(numbers::seconds), help_heading = "Server")]
+    pub(crate) timeout: f64,
+
+    /// Requests under way at a time (closed loop) [default: 16]; with --request-rate the most.
+    #[arg(long, alias = "max-concurrency", value_name = "N", value_parser = parsed(numbers::at_least_one), help_heading = "Load")]
+    pub(crate) concurrency: Option<usize>,
+    /// Requests per second on average (open loop); `inf` sends all at once.
+    #[arg(long, value_name = "R", value_parser = parsed(numbers::rate_or_infinity), help_heading = "Load")]
+    pub(crate) request_rate: Option<f64>,
+    /// Shape of the times between arrivals: 1 is Poisson, less comes in bursts, more is regular.
+    #[arg(long, value_name = "X", default_value = "1", value_parser = parsed(numbers::rate), requires = "request_rate", help_heading = "Load")]
+    pub(crate) burstiness: f64,
+    /// Requests in all [default: 100, the lines of the prompts file, or no bound with --duration].
+    #[arg(long, value_name = "N", value_parser = parsed(numbers::at_least_one), help_heading = "Load")]
+    pub(crate) num_prompts: Option<usize>,
+    /// Send nothing new after this many seconds; what is under way ends.
+    #[arg(long, value_name = "S", value_parser = parsed(numbers::seconds), help_heading = "Load")]
+    pub(crate) duration: Option<f64>,
+    /// Requests before the measurement, with prompts of their own.
+    #[arg(long, value_name = "N", default_value = "2", help_heading = "Load")]
+    pub(crate) warmup: usize,
+    /// Seed of prompts and arrivals.
+    #[arg(long, value_name = "S", default_value = "0", help_heading = "Load")]
+    pub(crate) seed: u64,
+
+    /// Prompts: a .txt file with one per line, or JSON lines with `prompt`, `text`, `messages` or `turns` (the first
+    /// is asked), and `max_tokens` if a line has its own; over again if there are too few.
+    #[arg(
+        long,
+        value_name = "FILE",
+        conflicts_with_all = ["input_len", "prefix_len"],
+        help_heading = "Prompts"
+    )]
+    pub(crate) prompts: Option<PathBuf>,
+    /// Tokens of a prompt of random words, about: the server is asked how many tokens its words have.
+    #[arg(long, value_name = "N", default_value = "64", value_parser = parsed(numbers::at_least_one), help_heading = "Prompts")]
+    pub(crate) input_len: usize,
+    /// Tokens at the start of these prompts that are the same in all of them, about.
+    #[arg(long, value_name = "N", default_value = "0", help_heading = "Prompts")]
+    pub(crate) prefix_len: usize,
+
+    /// Most tokens to generate, where a line does not say otherwise.
+    #[arg(long, alias = "max-tokens", value_name = "N", default_value = "64", value_parser = parsed(numbers::at_least_one), help_heading = "Sampling")]
+    pub(crate) output_len: usize,
+    /// Randomness; 0 takes the most likely token.
+    #[arg(short, long, value_name = "T", default_value = "0", value_parser = parsed(numbers::temperature), help_heading = "Sampling")]
+    pub(crate) temperature: f32,
+    /// Ask the server to go on past the end of texts, so that all have the same length.
+    #[arg(long, help_heading = "Sampling")]
+    pub(crate) ignore_eos: bool,
+    /// Ask for the ids of tokens (`return_token_ids`), so that it is known how many a piece carries.
+    #[arg(long, help_heading = "Sampling")]
+    pub(crate) token_ids: bool,
+    /// Further fields of every request; null takes a field out.
+    #[arg(long, value_name = "JSON", value_parser = object, help_heading = "Sampling")]
+    pub(crate) extra_body: Option<Fields>,
+
+    /// Limits in milliseconds that good requests keep, such as ttft:200,tpot:50,e2e:5000,stall:100.
+    #[arg(long, value_name = "LIMITS", help_heading = "Report")]
+    pub(crate) slo: Option<Slo>,
+    /// Write everything that was measured to FILE.
+    #[arg(long, value_name = "FILE", help_heading = "Report")]
+    pub(crate) json: Option<PathBuf>,
+    /// Write a report with plots to FILE, which any browser opens.
+    #[arg(long, value_name = "FILE", help_heading = "Report")]
+    pub(crate) html: Option<PathBuf>,
+    /// Show the figures of an earlier run (its --json) beside these.
+    #[arg(long, value_name = "FILE", help_heading = "Report")]
+    pub(crate) compare: Option<PathBuf>,
+}
+
+/// Choices of `--endpoint`.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub(crate) enum EndpointFlag {
+    Chat,
+    #[value(alias = "completion")]
+    Completions,
+}
+
+impl From<EndpointFlag> for Endpoint {
+    fn from(flag: EndpointFlag) -> Self {
+        match flag {
+            EndpointFlag::Chat => Self::Chat,
+            EndpointFlag::Completions => Self::Completions,
+        }
+    }
+}
+
+/// Fields of a JSON object.
+#[derive(Clone, Debug)]
+pub(crate) struct Fields(pub(crate) Map<String, Value>);
+
+fn object(text: &str) -> Result<Fields, String> {
+    match serde_json::from_str(text) {
+        Ok(Value::Object(fields)) => Ok(Fields(fields)),
+        Ok(_) => Err("not a JSON object such as {\"top_p\": 0.9}".to_owned()),
+        Err(error) => Err(error.to_string()),
+    }
+}

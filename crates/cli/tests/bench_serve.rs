@@ -1,0 +1,525 @@
+//! `paceline bench serve` against servers that do as they are told, and against our own.
+
+#![allow(clippy::unwrap_used, reason = "a failure here fails the test")]
+
+mod common;
+
+use common::scripted::{Answer, Scripted, Step};
+use common::served::Served;
+use common::{check_failure, expect_failure, expect_usage_error, paceline, run, stderr, stdout};
+use serde_json::{Value, json};
+use std::fs;
+use std::io::Write;
+use std::process::{Command, Stdio};
+use std::sync::{Arc, Barrier};
+use tempfile::TempDir;
+
+/// Runs it without requests before the measurement and returns the table and the report.
+fn bench(url: &str, arguments: &[&str]) -> (String, Value) {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("run.json");
+    let file = file.to_str().unwrap();
+    let all = [
+        &[
+            "bench",
+            "serve",
+            "--base-url",
+            url,
+            "--warmup",
+            "0",
+            "--json",
+            file,
+        ],
+        arguments,
+    ]
+    .concat();
+    let output = run(&all);
+    assert!(output.status.success(), "{arguments:?}: {}", stderr(&output));
+    (
+        stdout(&output),
+        serde_json::from_slice(&fs::read(file).unwrap()).unwrap(),
+    )
+}
+
+/// Prompts in a file: nothing has to be asked of the server about its tokens.
+fn prompts(folder: &TempDir, count: usize) -> String {
+    let path = folder.path().join("prompts.txt");
+    let lines: Vec<String> = (0..count).map(|index| format!("prompt {index}")).collect();
+    fs::write(&path, lines.join("\n")).unwrap();
+    path.to_str().unwrap().to_owned()
+}
+
+fn answer(tokens: Option<u64>) -> Answer {
+    Answer::Stream(vec![Step::Text("one"), Step::Text(" two"), Step::End { tokens }])
+}
+
+#[test]
+fn waits_of_the_server_are_found_where_they_were() {
+    let server = Scripted::start(|number, _| {
+        let stall = if number == 2 { 120 } else { 0 };
+        Answer::Stream(vec![
+            Step::Event(json!({ "choices": [{ "delta": { "role": "assistant", "content": "" } }] })),
+            Step::Wait(60),
+            Step::Text("one"),
+            Step::Wait(20 + stall),
+            Step::Text(" two three"),
+            Step::Wait(30),
+            Step::Text(" four"),
+            Step::End { tokens: Some(4) },
+        ])
+    });
+    let folder = tempfile::tempdir().unwrap();
+    let file = prompts(&folder, 4);
+    let (table, report) = bench(&server.url, &["--prompts", &file, "--concurrency", "1"]);
+    let figures = &report["figures"];
+    let ms = |name: &str, column: &str| figures[name][column].as_f64().unwrap();
+    // A wait may be longer than was asked for, never shorter.
+    assert!(ms("ttft_ms", "p50") >= 60.0);
+    assert!(ms("chunk_gap_ms", "p50") >= 20.0 && ms("chunk_gap_ms", "max") >= 140.0);
+    // Three tokens behind the first.
+    assert!(ms("tpot_ms", "p50") >= 50.0 / 3.0);
+    assert!(ms("e2e_ms", "p50") >= 110.0 && ms("e2e_ms", "max") >= 230.0);
+    assert!(ms("ttft_ms", "max") < ms("e2e_ms", "max"));
+    assert!(figures["worst_stall"]["ms"].as_f64().unwrap() >= 140.0);
+    assert_eq!(figures["worst_stall"]["request"], 2);
+    assert_eq!(
+        (&figures["completed"], &figures["output_tokens"]),
+        (&json!(4), &json!(16))
+    );
+    assert_eq!(figures["tokens_from"], "usage");
+    assert_eq!(report["requests"][1]["chunks"], 3);
+    assert_eq!(report["server"]["owner"], "a test");
+    for part in [
+        "TTFT",
+        "worst stall",
+        "4 completed, 0 failed",
+        "counted by the server",
+        "1.33 per chunk",
+    ] {
+        assert!(table.contains(part), "`{part}` is not in:\n{table}");
+    }
+}
+
+#[test]
+fn failures_are_counted_by_their_kind_and_do_not_end_the_run() {
+    let server = Scripted::start(|number, _| match number {
+        0 => Answer::Refuse(429, "too many requests"),
+        1 => Answer::Refuse(500, "out of order"),
+        2 => Answer::Stream(vec![Step::Text("half")]),
+        3 => Answer::Stream(vec![
+            Step::Text("half"),
+            Step::Event(json!({ "error": { "message": "lost" } })),
+        ]),
+        4 => Answer::Stream(vec![Step::Text("half"), Step::Hang]),
+        5 => Answer::Stream(vec![
+            Step::Event(json!("not a chunk")),
+            Step::End { tokens: Some(0) },
+        ]),
+        _ => answer(Some(2)),
+    });
+    let folder = tempfile::tempdir().unwrap();
+    let file = prompts(&folder, 8);
+    let arguments = [
+        "--prompts",
+        &file,
+        "--concurrency",
+        "1",
+        "--timeout",
+        "1",
+        "--slo",
+        "e2e:60000",
+    ];
+    let (table, report) = bench(&server.url, &arguments);
+    let figures = &report["figures"];
+    assert_eq!(
+        (&figures["requests"], &figures["failed"]),
+        (&json!(8), &json!(5)),
+        "{table}"
+    );
+    for (kind, message) in [
+        ("HTTP 429", "too many requests"),
+        ("HTTP 500", "out of order"),
+        ("broken stream", "without a finish reason"),
+        ("failed stream", "lost"),
+        ("timeout", "no end after 1 s"),
+    ] {
+        assert_eq!(figures["errors"][kind]["count"], 1, "{kind}: {table}");
+        let first = figures["errors"][kind]["first"].as_str().unwrap();
+        assert!(first.contains(message), "{first}");
+        assert!(table.contains(kind), "{table}");
+    }
+    // Three of eight are complete, and those are good.
+    assert_eq!(
+        (&figures["goodput"]["met"], &figures["goodput"]["share"]),
+        (&json!(3), &json!(0.375))
+    );
+}
+
+#[test]
+fn a_server_that_does_not_count_is_named_as_such() {
+    let server = Scripted::start(|_, _| answer(None));
+    let (table, report) = bench(&server.url, &["--num-prompts", "3", "--endpoint", "completions"]);
+    assert_eq!(report["figures"]["tokens_from"], "chunks");
+    assert_eq!(report["figures"]["output_tokens"], 6);
+    assert!(table.contains("the server does not count"), "{table}");
+}
+
+#[test]
+fn an_open_loop_does_not_wait_for_answers() {
+    // Nobody is answered before all have asked: who waits for an answer before it asks again never gets one.
+    let all = Arc::new(Barrier::new(6));
+    let server = Scripted::start(move |_, _| {
+        all.wait();
+        answer(Some(2))
+    });
+    let folder = tempfile::tempdir().unwrap();
+    let file = prompts(&folder, 6);
+    for rate in ["200", "inf"] {
+        let (_, report) = bench(
+            &server.url,
+            &["--prompts", &file, "--request-rate", rate, "--timeout", "60"],
+        );
+        assert_eq!(report["figures"]["completed"], 6, "{rate}");
+    }
+    assert_eq!(server.most(), 6);
+}
+
+#[test]
+fn a_closed_loop_keeps_to_its_number() {
+    let server = Scripted::start(|_, _| {
+        Answer::Stream(vec![
+            Step::Text("one"),
+            Step::Wait(5),
+            Step::End { tokens: Some(1) },
+        ])
+    });
+    let folder = tempfile::tempdir().unwrap();
+    let file = prompts(&folder, 4);
+    let (_, report) = bench(
+        &server.url,
+        &["--prompts", &file, "--concurrency", "3", "--num-prompts", "20"],
+    );
+    assert_eq!(report["figures"]["completed"], 20);
+    assert_eq!(server.most(), 3);
+    // The same as the most of an open loop.
+    let (_, report) = bench(
+        &server.url,
+        &[
+            "--prompts",
+            &file,
+            "--concurrency",
+            "2",
+            "--request-rate",
+            "inf",
+            "--num-prompts",
+            "9",
+        ],
+    );
+    assert_eq!(
+        (
+            &report["figures"]["completed"],
+            &report["figures"]["concurrency_max"]
+        ),
+        (&json!(9), &json!(9))
+    );
+    assert_eq!(server.most(), 3);
+}
+
+#[test]
+fn a_time_limit_ends_a_run_without_a_number() {
+    let server = Scripted::start(|_, _| answer(Some(2)));
+    let folder = tempfile::tempdir().unwrap();
+    let file = prompts(&folder, 1);
+    let (table, report) = bench(
+        &server.url,
+        &["--prompts", &file, "--duration", "0.3", "--concurrency", "2"],
+    );
+    assert!(report["figures"]["completed"].as_u64().unwrap() > 1, "{table}");
+    assert_eq!(report["figures"]["cancelled"], 0);
+}
+
+#[test]
+fn an_interrupted_run_reports_what_there_is() {
+    let (asked, heard) = std::sync::mpsc::channel();
+    let server = Scripted::start(move |number, _| {
+        if number < 2 {
+            return answer(Some(2));
+        }
+        asked.send(()).unwrap();
+        Answer::Stream(vec![Step::Text("one"), Step::Hang])
+    });
+    let folder = tempfile::tempdir().unwrap();
+    let file = prompts(&folder, 3);
+    let child = paceline()
+        .args([
+            "bench",
+            "serve",
+            "--base-url",
+            &server.url,
+            "--warmup",
+            "0",
+            "--prompts",
+            &file,
+        ])
+        .args(["--concurrency", "1"])
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    heard.recv().unwrap();
+    let pid = child.id().to_string();
+    assert!(
+        Command::new("kill")
+            .args(["-s", "INT", &pid])
+            .status()
+            .unwrap()
+            .success()
+    );
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(130));
+    let table = stdout(&output);
+    assert!(table.contains("2 completed, 0 failed, 1 cut off"), "{table}");
+    assert!(table.contains("ended early"), "{table}");
+}
+
+#[test]
+fn what_is_sent_is_what_was_asked_for() {
+    let server = Scripted::start(|number, body| {
+        assert_eq!(
+            (&body["stream"], &body["temperature"]),
+            (&json!(true), &json!(0.5))
+        );
+        assert_eq!((&body["ignore_eos"], &body["top_p"]), (&json!(true), &json!(0.9)));
+        assert_eq!(
+            (&body["model"], body.get("stream_options")),
+            (&json!("scripted"), None)
+        );
+        let (most, content) = match number {
+            0 => (7, "a"),
+            _ => (5, "b"),
+        };
+        assert_eq!(
+            (&body["max_tokens"], &body["messages"][0]["content"]),
+            (&json!(most), &json!(content))
+        );
+        answer(None)
+    });
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("prompts.jsonl");
+    fs::write(&file, "{\"prompt\": \"a\", \"max_tokens\": 7}\n\n{\"messages\": [{\"role\": \"user\", \"content\": \"b\"}]}\n")
+        .unwrap();
+    let body = r#"{"top_p": 0.9, "stream_options": null}"#;
+    let arguments = [
+        "--prompts",
+        file.to_str().unwrap(),
+        "--concurrency",
+        "1",
+        "--output-len",
+        "5",
+        "--temperature",
+        "0.5",
+        "--ignore-eos",
+        "--extra-body",
+        body,
+    ];
+    // A script that is not content ends its connection, which would be a failure here.
+    let (table, report) = bench(&server.url, &arguments);
+    assert_eq!(report["figures"]["completed"], 2, "{table}");
+}
+
+#[test]
+fn our_own_server_is_measured_through_both_endpoints() {
+    let server = Served::start(&["--max-model-len", "512"]);
+    let folder = tempfile::tempdir().unwrap();
+    let (first, page) = (folder.path().join("first.json"), folder.path().join("page.html"));
+    let (first, page) = (first.to_str().unwrap(), page.to_str().unwrap());
+    let common = [
+        "bench",
+        "serve",
+        "--base-url",
+        &server.url,
+        "--num-prompts",
+        "8",
+        "--concurrency",
+        "4",
+    ];
+    let lengths = ["--input-len", "60", "--output-len", "12", "--ignore-eos"];
+    let output = run(&[
+        &common[..],
+        &lengths,
+        &["--endpoint", "completions", "--json", first],
+    ]
+    .concat());
+    assert!(output.status.success(), "{}", stderr(&output));
+    let report: Value = serde_json::from_slice(&fs::read(first).unwrap()).unwrap();
+    let figures = &report["figures"];
+    assert_eq!(
+        (&figures["completed"], &figures["output_tokens"]),
+        (&json!(8), &json!(96))
+    );
+    let mean = figures["prompt_tokens"].as_f64().unwrap() / 8.0;
+    assert!((40.0..80.0).contains(&mean), "prompts have {mean} tokens");
+    assert_eq!(report["server"]["owner"], "paceline");
+
+    let chat = [
+        "--compare",
+        first,
+        "--html",
+        page,
+        "--token-ids",
+        "--slo",
+        "e2e:600000",
+    ];
+    let output = run(&[&common[..], &lengths, &chat].concat());
+    assert!(output.status.success(), "{}", stderr(&output));
+    let table = stdout(&output);
+    for part in [
+        "8 completed",
+        "against",
+        "ratio",
+        "100.0 % of the requests keep e2e:600000",
+    ] {
+        assert!(table.contains(part), "`{part}` is not in:\n{table}");
+    }
+    check_page(
+        page,
+        &[
+            "storyteller under load",
+            "8 / 8",
+            "first.json",
+            "this / other",
+            "Time between tokens",
+        ],
+    );
+}
+
+#[test]
+fn what_a_server_says_stays_text_on_the_page() {
+    let server = Scripted::start(|number, _| match number {
+        0 => Answer::Refuse(500, "</script><script>throw new Error('<b>')</script>"),
+        _ => answer(Some(2)),
+    });
+    let folder = tempfile::tempdir().unwrap();
+    let file = prompts(&folder, 2);
+    let page = folder.path().join("page.html");
+    let page = page.to_str().unwrap();
+    bench(
+        &server.url,
+        &["--prompts", &file, "--concurrency", "1", "--html", page],
+    );
+    let text = fs::read_to_string(page).unwrap();
+    assert_eq!(text.matches("</script>").count(), 2);
+    check_page(page, &["1 × HTTP 500", "throw new Error('<b>')"]);
+}
+
+/// Runs the page's script and looks for words among what it shows.
+fn check_page(page: &str, words: &[&str]) {
+    let script = common::repository("crates/cli/tests/data/page.mjs");
+    let spawned = Command::new("node")
+        .arg(script)
+        .arg(page)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn();
+    let Ok(child) = spawned else {
+        let _ = writeln!(
+            std::io::stderr(),
+            "skipped: there is no node to run the page's script with"
+        );
+        return;
+    };
+    let output = child.wait_with_output().unwrap();
+    assert!(output.status.success(), "{}", stderr(&output));
+    let shown: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(shown["plots"], 7);
+    assert!(shown["shapes"].as_u64().unwrap() > 50);
+    let text = shown["text"].as_str().unwrap();
+    for word in words {
+        assert!(text.contains(word), "`{word}` is not on the page:\n{text}");
+    }
+    for wrong in ["NaN", "undefined", "Infinity", "[object"] {
+        assert!(!text.contains(wrong), "`{wrong}` is on the page:\n{text}");
+        assert!(
+            !shown["attributes"].as_str().unwrap().contains(wrong),
+            "`{wrong}` is in a plot"
+        );
+    }
+}
+
+#[test]
+fn a_run_without_an_answer_is_a_failure() {
+    let server = Scripted::start(|_, _| Answer::Refuse(503, "draining"));
+    let folder = tempfile::tempdir().unwrap();
+    let file = prompts(&folder, 2);
+    let arguments = ["bench", "serve", "--base-url", &server.url, "--prompts", &file];
+    let output = run(&[&arguments[..], &["--warmup", "0"]].concat());
+    check_failure(&output, &["no request got its answer", "HTTP 503", "draining"]);
+    // With requests before the measurement it is known before it.
+    expect_failure(&arguments, &["the first request", "503", "draining"]);
+}
+
+#[test]
+fn a_server_that_is_not_there_is_told_with_what_to_do() {
+    // Nobody listens there: port 9 is for throwing things away.
+    expect_failure(
+        &["bench", "serve", "--base-url", "http://127.0.0.1:9"],
+        &[
+            "cannot connect to http://127.0.0.1:9",
+            "paceline serve",
+            "--base-url",
+        ],
+    );
+    expect_failure(&["bench", "serve", "--base-url", "localhost:8000"], &["http://"]);
+}
+
+#[test]
+fn a_key_is_sent_and_asked_for() {
+    let server = Served::start(&["--api-key", "open sesame"]);
+    let arguments = [
+        "bench",
+        "serve",
+        "--base-url",
+        &server.url,
+        "--num-prompts",
+        "1",
+        "--output-len",
+        "2",
+    ];
+    expect_failure(&arguments, &["401", "--api-key"]);
+    let (_, report) = bench(
+        &server.url,
+        &[
+            "--num-prompts",
+            "1",
+            "--output-len",
+            "2",
+            "--api-key",
+            "open sesame",
+        ],
+    );
+    assert_eq!(report["figures"]["completed"], 1);
+    assert!(!report.to_string().contains("sesame"));
+}
+
+#[test]
+fn wrong_usage_is_told_before_anything_is_sent() {
+    for (arguments, part) in [
+        (["--slo", "ttft"], "ttft:200"),
+        (["--request-rate", "0"], "above 0"),
+        (["--extra-body", "[]"], "JSON object"),
+        (["--burstiness", "2"], "--request-rate"),
+        (["--endpoint", "embeddings"], "completions"),
+    ] {
+        expect_usage_error(&[&["bench", "serve"][..], &arguments].concat(), &[part]);
+    }
+    expect_failure(
+        &["bench", "serve", "--prompts", "/nonexistent/prompts.jsonl"],
+        &["prompts.jsonl"],
+    );
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("other.json");
+    fs::write(&file, "{\"format\": 99}").unwrap();
+    expect_failure(
+        &["bench", "serve", "--compare", file.to_str().unwrap()],
+        &["format is 99"],
+    );
+}
