@@ -4,6 +4,8 @@
 //! |---|---|
 //! | `PACELINE_LOG` | level of the log on stderr where `--log` is not given |
 //! | `PACELINE_API_KEY` | a key that requests to `serve` may carry, besides those of its flags; what `bench serve` and `chat` send where `--api-key` is not given |
+//! | `NO_COLOR`, `TERM` | `chat` prints without colours if the first is set or the second is `dumb` |
+//! | `XDG_STATE_HOME`, `HOME` | where `chat` keeps what was typed |
 //! | `LD_LIBRARY_PATH` | looked through by `doctor` for the CUDA driver, as the loader would |
 //! | `HF_*` | the hub's, see [`HubConfig::from_env`](paceline_weights::hub::HubConfig::from_env) |
 
@@ -31,6 +33,23 @@ pub(crate) fn api_key() -> Result<Option<String>> {
     let key = value.into_string();
     key.map(Some)
         .map_err(|_| anyhow!("PACELINE_API_KEY is not UTF-8"))
+}
+
+/// Whether the user wants colours, as far as the environment tells.
+pub(crate) fn colours() -> bool {
+    let set = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
+    set("NO_COLOR").is_none() && set("TERM").is_none_or(|terminal| terminal != "dumb")
+}
+
+/// The folder for what should last between runs but matters to nobody else.
+pub(crate) fn state_folder() -> Option<PathBuf> {
+    let folder = |name: &str| {
+        std::env::var_os(name)
+            .map(PathBuf::from)
+            .filter(|path| path.is_absolute())
+    };
+    let state = folder("XDG_STATE_HOME").or_else(|| folder("HOME").map(|home| home.join(".local/state")));
+    state.map(|state| state.join("paceline"))
 }
 
 /// The folders of `LD_LIBRARY_PATH`.

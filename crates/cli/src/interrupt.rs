@@ -34,6 +34,11 @@ impl Interrupt {
         self.polite.store(true, Ordering::SeqCst);
     }
 
+    /// Forgets that the user wanted an end: what was to end has ended.
+    pub(crate) fn reset(&self) {
+        self.requested.store(false, Ordering::SeqCst);
+    }
+
     /// Whether the user wants an end.
     pub(crate) fn requested(&self) -> bool {
         self.requested.load(Ordering::SeqCst)

@@ -48,6 +48,7 @@ fn run(command: Command, log: Option<flags::LogLevel>, ui: Ui) -> anyhow::Result
     }
     match command {
         Command::Generate(flags) => return commands::generate::run(&flags.into_config(), ui),
+        Command::Chat(flags) => return commands::chat::run(flags.into_config(), ui),
         Command::Serve(flags) => return commands::serve::run(flags.into_config(log), ui),
         Command::Bench(command) => return commands::bench::run(&command, ui),
         Command::Inspect(flags) => commands::inspect::run(&flags, ui)?,

@@ -430,7 +430,7 @@ fn check_page(page: &str, words: &[&str]) {
     let output = child.wait_with_output().unwrap();
     assert!(output.status.success(), "{}", stderr(&output));
     let shown: Value = serde_json::from_slice(&output.stdout).unwrap();
-    assert_eq!(shown["plots"], 7);
+    assert_eq!(shown["plots"], 8);
     assert!(shown["shapes"].as_u64().unwrap() > 50);
     let text = shown["text"].as_str().unwrap();
     for word in words {

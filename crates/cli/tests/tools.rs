@@ -32,6 +32,12 @@ fn help_shows_an_example_for_every_command() {
             &["bench", "speculation", "--help"],
             "paceline bench speculation --workload",
         ),
+        (
+            &["bench", "serve", "--help"],
+            "paceline bench serve --request-rate",
+        ),
+        (&["chat", "--help"], "paceline chat --base-url"),
+        (&["serve", "--help"], "paceline serve org/name"),
         (&["completions", "--help"], "paceline completions bash"),
     ] {
         let help = succeed(command);

@@ -1,6 +1,7 @@
 //! The commands, one module each.
 
 pub(crate) mod bench;
+pub(crate) mod chat;
 pub(crate) mod completions;
 pub(crate) mod doctor;
 pub(crate) mod generate;

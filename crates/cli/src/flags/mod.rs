@@ -2,9 +2,11 @@
 
 mod bench;
 mod bench_serve;
+mod chat;
 mod engine;
 mod generate;
 pub(crate) mod numbers;
+mod sampling;
 mod serve;
 mod speculation;
 mod tools;
@@ -15,6 +17,7 @@ pub(crate) use bench::{
     BenchThroughputFlags, Workload,
 };
 pub(crate) use bench_serve::BenchServeFlags;
+pub(crate) use chat::ChatFlags;
 pub(crate) use engine::{EngineFlags, ModelFlags};
 pub(crate) use generate::GenerateFlags;
 pub(crate) use serve::ServeFlags;
@@ -29,6 +32,7 @@ const EXAMPLES: &str = "\
 Examples:
   paceline generate --prompt \"Once upon a time\"
   paceline generate --model path/to/model --chat --prompt \"Why is the sky blue?\"
+  paceline chat
   paceline serve path/to/model --port 8000
   paceline inspect path/to/model.gguf
   paceline doctor
@@ -71,6 +75,7 @@ impl Cli {
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     Generate(Box<GenerateFlags>),
+    Chat(Box<ChatFlags>),
     Serve(Box<ServeFlags>),
     Inspect(InspectFlags),
     Doctor(DoctorFlags),
@@ -84,6 +89,7 @@ impl Command {
     fn speculation(&self) -> Option<&SpeculationFlags> {
         match self {
             Self::Generate(flags) => Some(flags.speculation()),
+            Self::Chat(flags) => Some(flags.speculation()),
             Self::Serve(flags) => Some(flags.speculation()),
             Self::Bench(command) => command.speculation(),
             Self::Inspect(_) | Self::Doctor(_) | Self::Completions(_) => None,

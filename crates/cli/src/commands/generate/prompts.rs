@@ -1,6 +1,6 @@
 //! Where prompts come from, and how they become tokens.
 
-mod lines;
+pub(crate) mod lines;
 
 use super::Settings;
 use crate::engine::Demand;
@@ -209,7 +209,7 @@ impl Preparer<'_> {
         let seed = self.random_seed.wrapping_add(index as u64);
         let mut params = settings.params(self.model.defaults, seed);
         for word in settings.bad_word.iter().flatten() {
-            params.bad_words.extend(self.spellings(word)?);
+            params.bad_words.extend(spellings(self.model, word)?);
         }
         let echo = settings.echo.unwrap_or(false);
         Ok(Job {
@@ -252,17 +252,6 @@ impl Preparer<'_> {
         }
     }
 
-    /// The tokens of a bad word at the start of a text and after a space, which most tokenizers spell differently.
-    fn spellings(&self, word: &str) -> Result<Vec<Vec<TokenId>>> {
-        let tokenizer = self.model.require_tokenizer("bad words")?;
-        let mut spellings = vec![
-            tokenizer.encode(word, false)?,
-            tokenizer.encode(&format!(" {}", word.trim_start()), false)?,
-        ];
-        spellings.dedup();
-        Ok(spellings)
-    }
-
     /// The text of a conversation with this message.
     fn render(&mut self, message: &str) -> Result<String> {
         if self.template.is_none() {
@@ -284,4 +273,15 @@ impl Preparer<'_> {
         };
         template.render(&input).context("chat template")
     }
+}
+
+/// The tokens of a bad word at the start of a text and after a space, which most tokenizers spell differently.
+pub(crate) fn spellings(model: &LoadedModel, word: &str) -> Result<Vec<Vec<TokenId>>> {
+    let tokenizer = model.require_tokenizer("bad words")?;
+    let mut spellings = vec![
+        tokenizer.encode(word, false)?,
+        tokenizer.encode(&format!(" {}", word.trim_start()), false)?,
+    ];
+    spellings.dedup();
+    Ok(spellings)
 }

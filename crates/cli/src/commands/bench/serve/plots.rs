@@ -17,6 +17,7 @@ pub(super) struct Plots {
     /// Values that 0, 1/200, 2/200, … of all do not exceed.
     pub(super) ttft_ms: Vec<f64>,
     pub(super) itl_ms: Vec<f64>,
+    pub(super) chunk_gap_ms: Vec<f64>,
     pub(super) e2e_ms: Vec<f64>,
     /// Seconds between the points of the next two.
     pub(super) step_s: f64,
@@ -49,6 +50,7 @@ impl Plots {
         Self {
             ttft_ms: distribution(times.iter().filter_map(|(_, times)| times.ttft)),
             itl_ms: distribution(complete.iter().flat_map(|record| record.token_gaps())),
+            chunk_gap_ms: distribution(complete.iter().flat_map(|record| record.gaps().map(|gap| gap.0))),
             e2e_ms: distribution(times.iter().map(|(_, times)| times.e2e)),
             step_s,
             output_tok_s: output_over_time(records, step_s, end),

@@ -42,7 +42,8 @@ pub(super) fn parse(line: &str) -> Result<(Content, Settings)> {
     Ok((content, settings))
 }
 
-fn set(settings: &mut Settings, key: &str, value: &Value) -> Result<()> {
+/// Sets what a field of that name sets.
+pub(crate) fn set(settings: &mut Settings, key: &str, value: &Value) -> Result<()> {
     match key {
         "max_tokens" => settings.max_tokens = Some(checked(count(value)?, numbers::at_least_one)?),
         "temperature" => settings.temperature = Some(checked(number(value)?, numbers::temperature)?),

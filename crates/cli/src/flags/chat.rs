@@ -1,0 +1,127 @@
+//! The flags of `chat`.
+
+use super::engine::{EngineFlags, ModelFlags};
+use super::numbers::{self, parsed};
+use super::sampling::{SAMPLING, SamplingFlags};
+use super::speculation::SpeculationFlags;
+use crate::commands::chat::{ChatConfig, Place};
+use crate::commands::generate::Settings;
+use crate::model::ModelSource;
+use clap::Args;
+use std::path::PathBuf;
+
+const EXAMPLES: &str = "\
+Examples:
+  paceline chat
+  paceline chat org/name --system \"Answer briefly.\" --temperature 0.7
+  paceline chat --base-url http://127.0.0.1:8000
+  echo \"Tell me about a fox.\" | paceline chat --quiet > story.txt
+
+At the prompt: /help lists the commands. A line that ends in \\ goes on in the next one; //text is a message
+that starts with a slash. Ctrl-C stops an answer and keeps what came of it, Ctrl-D leaves.
+If stdin is no terminal, every line is a message or a command, answers go to stdout and nothing else does.";
+
+/// What only an engine of our own can be told.
+const ENGINE: [&str; 17] = [
+    "dtype",
+    "threads",
+    "max_num_seqs",
+    "max_num_batched_tokens",
+    "max_model_len",
+    "block_size",
+    "num_blocks",
+    "memory_utilization",
+    "no_prefix_caching",
+    "pipeline_depth",
+    "speculation",
+    "draft_tokens",
+    "draft_model",
+    "ngram_min",
+    "ngram_max",
+    "no_depth_control",
+    "speculative_config",
+];
+
+/// Talk to a model in the terminal.
+///
+/// With a model of this machine, or with --base-url through any server that has OpenAI's interface. Models without
+/// a chat template continue the text instead.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct ChatFlags {
+    /// The model, in place of --model; with --base-url its name there [default: the first that the server lists].
+    #[arg(value_name = "MODEL", conflicts_with = "model")]
+    model_argument: Option<String>,
+    #[command(flatten)]
+    model: ModelFlags,
+
+    /// Talk through the server at this address, with or without /v1.
+    #[arg(long, value_name = "URL", conflicts_with_all = ENGINE, help_heading = "Server")]
+    base_url: Option<String>,
+    /// Key to send to it [default: $PACELINE_API_KEY].
+    #[arg(long, value_name = "KEY", requires = "base_url", help_heading = "Server")]
+    api_key: Option<String>,
+
+    /// What the model is told before the conversation.
+    #[arg(long, value_name = "TEXT", help_heading = "Conversation")]
+    system: Option<String>,
+    /// Continue the text without a chat template.
+    #[arg(long, help_heading = "Conversation")]
+    plain: bool,
+    /// Start with a conversation that /save wrote.
+    #[arg(long, value_name = "FILE", help_heading = "Conversation")]
+    load: Option<PathBuf>,
+    /// Do not remember what was typed for the next time.
+    #[arg(long, help_heading = "Conversation")]
+    no_history: bool,
+
+    /// Most tokens of an answer [default: what the context holds].
+    #[arg(short = 'n', long, value_name = "N", value_parser = parsed(numbers::at_least_one), help_heading = SAMPLING)]
+    max_tokens: Option<usize>,
+    #[command(flatten)]
+    sampling: SamplingFlags,
+
+    /// Steps in flight, 1 to 4: with more than 1 the host prepares a step while another runs.
+    #[arg(long, value_name = "N", default_value = "2", value_parser = parsed(numbers::pipeline_depth), help_heading = "Engine")]
+    pipeline_depth: usize,
+    #[command(flatten)]
+    engine: EngineFlags,
+}
+
+impl ChatFlags {
+    /// The flags about drafts.
+    pub(super) fn speculation(&self) -> &SpeculationFlags {
+        &self.engine.speculation
+    }
+
+    /// What the flags mean.
+    pub(crate) fn into_config(self) -> ChatConfig {
+        let mut engine = self.engine.options(&self.model);
+        engine.config.pipeline_depth = self.pipeline_depth;
+        let model = self
+            .model_argument
+            .or_else(|| self.model.name().map(str::to_owned));
+        let place = match self.base_url {
+            Some(url) => Place::Server {
+                url,
+                model,
+                key: self.api_key,
+            },
+            None => Place::Here {
+                model: ModelSource::new(model),
+                engine: Box::new(engine),
+            },
+        };
+        ChatConfig {
+            place,
+            system: self.system,
+            plain: self.plain,
+            load: self.load,
+            remember: !self.no_history,
+            settings: Settings {
+                max_tokens: self.max_tokens,
+                ..self.sampling.settings()
+            },
+        }
+    }
+}
