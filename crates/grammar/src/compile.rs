@@ -2,7 +2,7 @@
 
 use crate::error::GrammarError;
 use crate::lark::{Writer, bounded_whitespace};
-use crate::spec::{Call, GrammarSpec, Part};
+use crate::spec::{Call, GrammarSpec, Lead, Part};
 use crate::tokenizer::{TokenizerInfo, clipped, first_line};
 use llguidance::TokenParser;
 use llguidance::api::TopLevelGrammar;
@@ -24,9 +24,9 @@ pub(crate) struct Compiled {
 pub(crate) fn compile(
     info: &TokenizerInfo,
     spec: &GrammarSpec,
-    after: Option<&str>,
+    lead: &Lead,
 ) -> Result<Compiled, GrammarError> {
-    check(info, spec, after)?;
+    check(info, spec, lead)?;
     let invalid = |reason: String| GrammarError::Invalid {
         place: spec.place().to_owned(),
         reason,
@@ -36,7 +36,7 @@ pub(crate) fn compile(
             .name("paceline-grammar".to_owned())
             .stack_size(STACK);
         let running = builder
-            .spawn_scoped(scope, || compile_here(info, spec, after))
+            .spawn_scoped(scope, || compile_here(info, spec, lead))
             .map_err(|error| invalid(format!("no thread to compile it: {error}")))?;
         running
             .join()
@@ -44,20 +44,16 @@ pub(crate) fn compile(
     })
 }
 
-fn compile_here(
-    info: &TokenizerInfo,
-    spec: &GrammarSpec,
-    after: Option<&str>,
-) -> Result<Compiled, GrammarError> {
+fn compile_here(info: &TokenizerInfo, spec: &GrammarSpec, lead: &Lead) -> Result<Compiled, GrammarError> {
     let mut forbidden = info.special().clone();
-    let grammar = match (spec, after) {
-        (GrammarSpec::JsonSchema(schema), None) => {
+    let grammar = match (spec, lead) {
+        (GrammarSpec::JsonSchema(schema), Lead::None) => {
             TopLevelGrammar::from_json_schema(bounded_whitespace(schema))
         }
-        (GrammarSpec::Lark(grammar), None) => TopLevelGrammar::from_lark(grammar.clone()),
+        (GrammarSpec::Lark(grammar), Lead::None) => TopLevelGrammar::from_lark(grammar.clone()),
         _ => {
             let mut writer = Writer::new(info);
-            let grammar = writer.write(spec, after);
+            let grammar = writer.write(spec, lead);
             writer
                 .special
                 .iter()
@@ -78,7 +74,7 @@ fn compile_here(
 }
 
 /// Sizes and shapes that no compiler should meet.
-fn check(info: &TokenizerInfo, spec: &GrammarSpec, after: Option<&str>) -> Result<(), GrammarError> {
+fn check(info: &TokenizerInfo, spec: &GrammarSpec, lead: &Lead) -> Result<(), GrammarError> {
     let limits = info.limits();
     let place = spec.place();
     let empty = |what: &str| {
@@ -87,7 +83,9 @@ fn check(info: &TokenizerInfo, spec: &GrammarSpec, after: Option<&str>) -> Resul
             reason: format!("there is no {what}"),
         })
     };
-    if after.is_some_and(str::is_empty) {
+    if let Lead::Until(end) | Lead::Block(_, end) = lead
+        && end.is_empty()
+    {
         return empty("text that it comes after");
     }
     match spec {
@@ -98,6 +96,8 @@ fn check(info: &TokenizerInfo, spec: &GrammarSpec, after: Option<&str>) -> Resul
         GrammarSpec::Choice(texts) if texts.is_empty() => empty("text to choose"),
         GrammarSpec::Choice(texts) if texts.iter().any(String::is_empty) => empty("empty choice"),
         GrammarSpec::Choice(texts) => limits.check_text(place, &texts.concat()),
+        GrammarSpec::Either(specs) if specs.is_empty() => empty("grammar to choose"),
+        GrammarSpec::Either(specs) => specs.iter().try_for_each(|spec| check(info, spec, &Lead::None)),
         GrammarSpec::Calls { calls, .. } if calls.is_empty() => empty("tool to call"),
         GrammarSpec::Calls { calls, .. } => {
             let together: Value = calls.iter().flat_map(schemas).cloned().collect();
@@ -121,6 +121,24 @@ fn schemas(call: &Call) -> Vec<&Value> {
 /// The error of a grammar that cannot be compiled, at the innermost place that cannot be compiled by itself.
 fn blame(info: &TokenizerInfo, spec: &GrammarSpec, message: &str) -> GrammarError {
     let (mut place, mut reason) = (spec.place().to_owned(), message.to_owned());
+    let alone = |spec: &GrammarSpec| compile_here(info, spec, &Lead::None).err();
+    match spec {
+        GrammarSpec::Either(specs) => {
+            if let Some(error) = specs.iter().find_map(alone) {
+                return error;
+            }
+        }
+        GrammarSpec::Calls { calls, .. } if calls.len() > 1 => {
+            let one = |call: &Call| GrammarSpec::Calls {
+                calls: vec![call.clone()],
+                separator: None,
+            };
+            if let Some(number) = calls.iter().position(|call| alone(&one(call)).is_some()) {
+                place = format!("call of tool {number}");
+            }
+        }
+        _ => {}
+    }
     if let GrammarSpec::JsonSchema(schema) = spec {
         let mut budget = 24;
         let mut path = String::new();

@@ -3,7 +3,7 @@
 use crate::compile::{Compiled, compile};
 use crate::error::GrammarError;
 use crate::matcher::GrammarMatcher;
-use crate::spec::GrammarSpec;
+use crate::spec::{GrammarSpec, Lead};
 use crate::tokenizer::TokenizerInfo;
 use llguidance::TokenParser;
 use llguidance::toktrie::SimpleVob;
@@ -27,16 +27,17 @@ pub(crate) struct Shared {
 impl Grammar {
     /// Compiles what texts are to follow from their beginning. Takes milliseconds and more.
     pub fn new(info: &TokenizerInfo, spec: &GrammarSpec) -> Result<Self, GrammarError> {
-        Self::build(info, spec, None)
+        Self::behind(info, &Lead::None, spec)
     }
 
     /// Compiles what texts are to follow behind any text that ends with `after`, such as a model's reasoning.
     pub fn after(info: &TokenizerInfo, after: &str, spec: &GrammarSpec) -> Result<Self, GrammarError> {
-        Self::build(info, spec, Some(after))
+        Self::behind(info, &Lead::Until(after.to_owned()), spec)
     }
 
-    fn build(info: &TokenizerInfo, spec: &GrammarSpec, after: Option<&str>) -> Result<Self, GrammarError> {
-        let Compiled { parser, forbidden } = compile(info, spec, after)?;
+    /// Compiles what texts are to follow behind what may come first.
+    pub fn behind(info: &TokenizerInfo, lead: &Lead, spec: &GrammarSpec) -> Result<Self, GrammarError> {
+        let Compiled { parser, forbidden } = compile(info, spec, lead)?;
         let grammar = Self {
             shared: Arc::new(Shared {
                 info: info.clone(),

@@ -1,6 +1,6 @@
 //! Parts of texts as a grammar in the library's dialect of Lark.
 
-use crate::spec::{Call, GrammarSpec, Part};
+use crate::spec::{Call, GrammarSpec, Lead, Part};
 use crate::tokenizer::TokenizerInfo;
 use llguidance::regex_to_lark;
 use paceline_types::TokenId;
@@ -27,12 +27,21 @@ impl<'a> Writer<'a> {
         }
     }
 
-    /// The grammar of `spec`, behind any text that ends with `after`.
-    pub(crate) fn write(&mut self, spec: &GrammarSpec, after: Option<&str>) -> String {
+    /// The grammar of `spec`, behind what may come first.
+    pub(crate) fn write(&mut self, spec: &GrammarSpec, lead: &Lead) -> String {
         let body = self.body(spec);
-        let start = match after {
-            Some(after) => format!("{} {body}", self.until(after)),
-            None => body,
+        let start = match lead {
+            Lead::None => body,
+            Lead::Until(end) => {
+                let (before, newlines) = (self.until(end), self.rule("/\\n{1,4}/"));
+                format!("{before} {newlines}? {body}")
+            }
+            Lead::Block(begin, end) => {
+                let (begin, inside) = (self.literal(begin), self.until(end));
+                let newlines = self.rule("/\\n{1,4}/");
+                let block = self.rule(&format!("{begin} {inside} {newlines}?"));
+                format!("{block}? {body}")
+            }
         };
         format!("start: {start}\n{}", self.rules)
     }
@@ -44,6 +53,11 @@ impl<'a> Writer<'a> {
             GrammarSpec::Regex(regex) => self.rule(&format!("/{}/", regex_to_lark(regex, "dw"))),
             GrammarSpec::Lark(grammar) => self.rule(&format!("%lark {{\n{grammar}\n}}")),
             GrammarSpec::Choice(texts) => self.one_of(texts),
+            GrammarSpec::Either(specs) => {
+                let bodies: Vec<_> = specs.iter().map(|spec| self.body(spec)).collect();
+                let bodies: Vec<_> = bodies.iter().map(|body| self.rule(body)).collect();
+                self.rule(&bodies.join(" | "))
+            }
             GrammarSpec::Calls { calls, separator } => {
                 let calls: Vec<_> = calls.iter().map(|call| self.call(call)).collect();
                 let call = self.rule(&calls.join(" | "));
@@ -151,14 +165,14 @@ fn quoted(text: &str) -> String {
     json.replace('\u{7f}', "\\u007f")
 }
 
-/// A schema whose values stand at most so many characters apart: a model that is at a loss writes spaces without end.
-/// A schema that says how it wants whitespace has its way.
+/// A schema whose values stand a space apart, or a line with its indentation: a model that is at a loss writes spaces
+/// without end. A schema that says how it wants whitespace has its way.
 pub(crate) fn bounded_whitespace(schema: &Value) -> Value {
     let mut schema = schema.clone();
     if let Some(members) = schema.as_object_mut() {
         members
             .entry("x-guidance")
-            .or_insert_with(|| serde_json::json!({"whitespace_pattern": r"[ \n\r\t]{1,40}"}));
+            .or_insert_with(|| serde_json::json!({"whitespace_pattern": r" |\r?\n[ \t]{0,32}"}));
     }
     schema
 }

@@ -17,5 +17,5 @@ mod tokenizer;
 pub use error::GrammarError;
 pub use grammar::Grammar;
 pub use limits::GrammarLimits;
-pub use spec::{Call, GrammarSpec, Part};
+pub use spec::{Call, GrammarSpec, Lead, Part};
 pub use tokenizer::TokenizerInfo;

@@ -16,6 +16,9 @@ pub(crate) struct GrammarMatcher {
     committed: Vec<TokenId>,
     /// A token that ends the text has come where nothing else could.
     ended: bool,
+    /// Drafts have been looked at since the start. What they come to is taken back, but the work for it counts against
+    /// the limits.
+    drafted: bool,
 }
 
 impl GrammarMatcher {
@@ -25,6 +28,7 @@ impl GrammarMatcher {
             grammar,
             committed: Vec::new(),
             ended: false,
+            drafted: false,
         }
     }
 
@@ -74,7 +78,11 @@ impl GrammarMatcher {
         }
         let words = info.vocabulary().div_ceil(32);
         let computed = self.guarded(|parser| match parser.compute_mask() {
-            Ok(set) => Ok(Some(set)),
+            // Where a token is forced, the library does not look at errors.
+            Ok(set) => match parser.parser.get_error() {
+                Some(error) => Err(first_line(&error.message())),
+                None => Ok(Some(set)),
+            },
             Err(_) if parser.stop_reason() == StopReason::NoExtensionBias => Ok(None),
             Err(error) => Err(first_line(&error)),
         })?;
@@ -98,6 +106,7 @@ impl GrammarMatcher {
             if !masks[index].allows(*draft) || self.grammar.info().ends().contains(draft) {
                 return Ok(index);
             }
+            self.drafted = true;
             self.consume(*draft)?;
             match self.mask()? {
                 Some(mask) => masks.push(mask),
@@ -110,7 +119,7 @@ impl GrammarMatcher {
     /// Goes back to the committed text after something else went wrong behind it.
     fn restart(&mut self) -> Result<(), ConstraintError> {
         self.parser = self.grammar.parser();
-        self.ended = false;
+        (self.ended, self.drafted) = (false, false);
         let committed = std::mem::take(&mut self.committed);
         self.commit(&committed)
     }
@@ -141,7 +150,16 @@ impl Matcher for GrammarMatcher {
 
     fn masks(&mut self, drafts: &[TokenId]) -> Result<Vec<TokenMask>, ConstraintError> {
         let dead_end = || ConstraintError("no token of the model can go on with the grammar here".to_owned());
-        let mut masks = vec![self.mask()?.ok_or_else(dead_end)?];
+        let first = match self.mask() {
+            Ok(mask) => mask,
+            // Without the work for drafts, the text may go on.
+            Err(_) if self.drafted => {
+                self.restart()?;
+                self.mask()?
+            }
+            Err(error) => return Err(error),
+        };
+        let mut masks = vec![first.ok_or_else(dead_end)?];
         // What drafts run into is no fault of the text: without them it would not have happened.
         let went_back = match self.look_ahead(drafts, &mut masks) {
             Ok(0) => Ok(()),

@@ -16,6 +16,8 @@ pub enum GrammarSpec {
     Lark(String),
     /// One of these texts.
     Choice(Vec<String>),
+    /// What any of these describes; no text should be the beginning of two.
+    Either(Vec<GrammarSpec>),
     /// Calls of tools.
     Calls {
         /// The tools that can be called.
@@ -34,8 +36,22 @@ impl GrammarSpec {
             Self::Lark(_) => "grammar",
             Self::Choice(_) => "choice",
             Self::Calls { .. } => "tool call",
+            Self::Either(specs) => specs.first().map_or("grammar", Self::place),
         }
     }
+}
+
+/// What a text may have before what it is to follow, such as a model's reasoning. Newlines between the two belong to
+/// neither.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Lead {
+    /// Nothing.
+    #[default]
+    None,
+    /// Any text that ends with this.
+    Until(String),
+    /// Nothing, or a block from its first text to its second.
+    Block(String, String),
 }
 
 /// A call of a tool as a model writes it.
@@ -128,12 +144,20 @@ fn with_definitions(schema: &Value, whole: &Value) -> Value {
     schema
 }
 
-/// Arguments are an object even if nobody says so.
+/// Arguments are an object even if nobody says so, and have no names but those that are declared: nobody could use
+/// others.
 fn object_schema(parameters: &Value) -> Value {
     let mut schema = parameters.clone();
     match schema.as_object_mut() {
         Some(members) => {
             members.entry("type").or_insert_with(|| "object".into());
+            let elsewhere = ["$ref", "allOf", "anyOf", "oneOf", "patternProperties"];
+            let declared = members.contains_key("properties");
+            if declared && elsewhere.iter().all(|keyword| !members.contains_key(*keyword)) {
+                members
+                    .entry("additionalProperties")
+                    .or_insert_with(|| false.into());
+            }
             schema
         }
         None => serde_json::json!({"type": "object"}),

@@ -174,8 +174,45 @@ impl TokenizerEnv for Env {
     }
 
     fn tokenize_bytes(&self, bytes: &[u8]) -> Vec<TokenId> {
-        self.trie
-            .tokenize_with_greedy_fallback(bytes, |text| self.encode(text))
+        Plain(self).tokenize_bytes(bytes)
+    }
+
+    /// What a grammar forces may be as long as it likes and is looked at for every token: of a long text, this gives
+    /// the beginning.
+    fn tokenize_bytes_marker(&self, bytes: &[u8]) -> (Vec<TokenId>, usize) {
+        const MARK: usize = 128;
+        /// Tokens at the end that would be others in the whole text.
+        const UNSURE: usize = 4;
+        // So many tokens are left, whatever their length, that the library cannot take all of them back.
+        let most = 1024.max(16 * self.trie.max_token_len());
+        if bytes.len() <= most {
+            return Plain(self).tokenize_bytes_marker(bytes);
+        }
+        let begins = |byte: &u8| byte & 0b1100_0000 != 0b1000_0000;
+        let cut = bytes[..=most].iter().rposition(begins).unwrap_or(most);
+        let near = cut.saturating_sub(MARK);
+        let mark = bytes[near..cut]
+            .iter()
+            .position(|byte| *byte == TokTrie::SPECIAL_TOKEN_MARKER);
+        let cut = mark.map_or(cut, |mark| near + mark);
+        let (mut tokens, fixed) = Plain(self).tokenize_bytes_marker(&bytes[..cut]);
+        tokens.truncate(tokens.len().saturating_sub(UNSURE).max(1));
+        let fixed = fixed.min(tokens.len());
+        (tokens, fixed)
+    }
+}
+
+/// The tokenizer for texts of any length.
+struct Plain<'a>(&'a Env);
+
+impl TokenizerEnv for Plain<'_> {
+    fn tok_trie(&self) -> &TokTrie {
+        &self.0.trie
+    }
+
+    fn tokenize_bytes(&self, bytes: &[u8]) -> Vec<TokenId> {
+        let tokens = |text: &str| self.0.encode(text);
+        self.0.trie.tokenize_with_greedy_fallback(bytes, tokens)
     }
 }
 

@@ -19,7 +19,8 @@ fn survive(name: &str, spec: &GrammarSpec) -> Option<String> {
         Ok(grammar) => {
             let mut matcher = grammar.matcher();
             for _ in 0..8 {
-                let Ok(masks) = matcher.masks(&[]) else { break };
+                let Ok(forced) = matcher.forced(7) else { break };
+                let Ok(masks) = matcher.masks(&forced) else { break };
                 let token = masks[0].tokens().last().unwrap();
                 if matcher.commit(&[token]).is_err() || matcher.is_finished() {
                     break;
@@ -129,6 +130,13 @@ fn catastrophic_expressions_are_refused_or_harmless() {
         survive(
             regex,
             &GrammarSpec::JsonSchema(json!({"type": "string", "pattern": regex})),
+        );
+    }
+    // Long texts that leave no choice.
+    for (regex, taken) in [("(a{1000}){50}", true), ("(a{1000}){1000}", false)] {
+        assert_eq!(
+            survive(regex, &GrammarSpec::Regex(regex.to_owned())).is_none(),
+            taken
         );
     }
     let parentheses = format!("{}a{}", "(".repeat(50_000), ")".repeat(50_000));

@@ -1,7 +1,7 @@
 //! What each kind of grammar takes and refuses.
 
 use crate::support::{ENDS, accepts, compile, info, refusal, text, tokenizer, walk};
-use paceline_grammar::{Call, Grammar, GrammarLimits, GrammarSpec, TokenizerInfo};
+use paceline_grammar::{Call, Grammar, GrammarLimits, GrammarSpec, Lead, TokenizerInfo};
 use paceline_text::ToolFormat;
 use paceline_types::Constraint;
 use serde_json::{Value, json};
@@ -92,6 +92,23 @@ fn calls_are_written_as_models_write_them() {
         &[call, &two],
         &["\n", &call[..20]],
     );
+    // Names that a tool does not declare are of no use to it.
+    let open = GrammarSpec::Calls {
+        calls: vec![Call::of(
+            ToolFormat::Llama3Json,
+            "f",
+            &json!({"properties": {"a": {"type": "integer"}}}),
+        )],
+        separator: None,
+    };
+    check(
+        &open,
+        &[
+            r#"{"name": "f", "parameters": {"a": 1}}"#,
+            r#"{"name": "f", "parameters": {}}"#,
+        ],
+        &[r#"{"name": "f", "parameters": {"b": 1}}"#],
+    );
     let llama = r#"{"name": "weather", "parameters": {"city": "Rome", "days": 3}}"#;
     check(
         &one(ToolFormat::Llama3Json, None),
@@ -110,6 +127,60 @@ fn a_grammar_can_begin_behind_another_text() {
     assert!(accepts(&grammar, "well < now</think>\nyes"));
     assert!(!accepts(&grammar, "\nyes"));
     assert!(!accepts(&grammar, "well</think>no"));
+    let object = Grammar::after(info(), "</think>", &GrammarSpec::JsonObject).unwrap();
+    for between in ["", "\n", "\n\n"] {
+        assert!(
+            accepts(&object, &format!("hm</think>{between}{{}}")),
+            "{between:?}"
+        );
+    }
+    assert!(!accepts(&object, "hm</think>{}\n\n{}"));
+}
+
+#[test]
+fn a_block_before_a_text_may_be_left_out() {
+    let lead = Lead::Block("<think>".to_owned(), "</think>".to_owned());
+    let grammar = Grammar::behind(info(), &lead, &GrammarSpec::JsonObject).unwrap();
+    assert!(accepts(&grammar, "{}"));
+    assert!(accepts(&grammar, "<think>\nwell <now\n</think>\n\n{\"a\": 1}"));
+    assert!(!accepts(&grammar, "well</think>{}"));
+    assert!(!accepts(&grammar, "<think>{}"));
+}
+
+#[test]
+fn either_of_two_grammars_takes_the_texts_of_both() {
+    let schema = json!({"type": "object", "properties": {"ok": {"type": "boolean"}}, "required": ["ok"]});
+    let call = Call::of(
+        ToolFormat::Hermes,
+        "f",
+        &json!({"properties": {}, "additionalProperties": false}),
+    );
+    let calls = GrammarSpec::Calls {
+        calls: vec![call],
+        separator: Some("\n".to_owned()),
+    };
+    let either = GrammarSpec::Either(vec![GrammarSpec::JsonSchema(schema), calls]);
+    let call = "<tool_call>\n{\"name\": \"f\", \"arguments\": {}}\n</tool_call>";
+    let mixed = format!("{{\"ok\": true}}{call}");
+    check(
+        &either,
+        &["{\"ok\": true}", call, &format!("{call}\n{call}")],
+        &["{}", "text", &mixed],
+    );
+    let bad = |spec| refusal(&GrammarSpec::Either(vec![GrammarSpec::JsonObject, spec]));
+    let message = bad(GrammarSpec::JsonSchema(
+        json!({"properties": {"a": {"type": "thing"}}}),
+    ));
+    assert!(message.contains("/properties/a"), "{message}");
+    let calls = ["object", "thing"].map(|kind| Call::framed("f", json!({ "type": kind }), "!"));
+    let message = bad(GrammarSpec::Calls {
+        calls: calls.to_vec(),
+        separator: None,
+    });
+    assert!(
+        message.contains("tool 1") && message.contains("thing"),
+        "{message}"
+    );
 }
 
 #[test]
