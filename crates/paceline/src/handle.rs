@@ -7,6 +7,7 @@ use crate::{EngineLimits, MemoryPlan, RequestError, Speculation, Stats, trace};
 use async_channel::Receiver;
 use futures_core::Stream;
 use paceline_schedule::StepRecord;
+use paceline_types::TokenId;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{SyncSender, TrySendError};
@@ -117,6 +118,11 @@ impl Handle {
     /// Tokens that the model knows; ids are below this.
     pub fn vocabulary(&self) -> usize {
         self.bounds.vocabulary
+    }
+
+    /// Tokens that end the model's texts.
+    pub fn end_tokens(&self) -> &[TokenId] {
+        &self.bounds.eos
     }
 
     /// Longest sequence, prompt included.

@@ -156,6 +156,11 @@ impl ReasoningFormat {
         template.contains(OPEN).then_some(Self::Qwen3)
     }
 
+    /// The texts that a block of reasoning begins and ends with.
+    pub fn tags(self) -> (&'static str, &'static str) {
+        (OPEN, CLOSE)
+    }
+
     /// Whether an output begins inside the reasoning, by the end of the rendered prompt.
     pub fn starts_inside(self, prompt: &str) -> bool {
         let prompt = prompt.trim_end();
