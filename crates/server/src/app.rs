@@ -3,6 +3,7 @@
 use crate::admission::Admission;
 use crate::auth::Keys;
 use crate::config::ServerConfig;
+use crate::constraint::{Grammars, Wanted};
 use crate::error::ApiError;
 use crate::generation::{GenerationTask, Outputs};
 use crate::lifecycle::Lifecycle;
@@ -28,6 +29,7 @@ pub(crate) struct Shared {
     pub(crate) keys: Keys,
     pub(crate) started: Instant,
     pub(crate) metrics: Metrics,
+    pub(crate) grammars: Arc<Grammars>,
     admission: Arc<Admission>,
 }
 
@@ -59,11 +61,14 @@ impl App {
         let lifecycle = Arc::new(Lifecycle::new());
         let limits = (config.max_concurrent_requests, config.max_requests_per_key);
         let admission = Admission::new(Arc::clone(&lifecycle), limits, config.api_keys.len());
+        let model = Arc::new(model);
+        let grammars = Grammars::new(Arc::clone(&model), engine.end_tokens());
         Self(Arc::new(Shared {
             keys: Keys::new(&config.api_keys),
-            metrics: Metrics::new(&model, engine.clone()),
+            metrics: Metrics::new(&model, engine.clone(), Arc::clone(&grammars)),
             config,
-            model: Arc::new(model),
+            model,
+            grammars,
             engine,
             features,
             lifecycle,
@@ -75,6 +80,18 @@ impl App {
     /// Refuses what cannot be let in anyway before it costs anything: reading, parsing, tokenizing.
     pub(crate) fn expect_room(&self) -> Result<(), ApiError> {
         self.admission.expect_room()
+    }
+
+    /// A task that follows the grammar that is wanted, if one is.
+    pub(crate) async fn constrain(
+        &self,
+        mut task: GenerationTask,
+        wanted: Option<Wanted>,
+    ) -> Result<GenerationTask, ApiError> {
+        if let Some(wanted) = wanted {
+            task.constraint = Some(self.grammars.constraint(wanted).await?);
+        }
+        Ok(task)
     }
 
     /// Starts a task for a caller, unless a limit is reached or something in it is out of bounds. `rename` gives the

@@ -1,7 +1,9 @@
 //! Conversations, for every interface that has them: from messages to tokens, and from text back to parts.
 
+use crate::constraint::{Forced, Form, Offer, Wanted, wanted};
 use crate::error::ApiError;
 use crate::model::ServedModel;
+use paceline_grammar::Lead;
 use paceline_text::{ChatInput, OutputParser, OutputParserOptions, ReasoningFormat, ToolFormat};
 use paceline_types::TokenId;
 use serde_json::{Map, Value};
@@ -26,6 +28,8 @@ pub(crate) struct Conversation {
 pub(crate) struct Reading {
     reasoning: Option<ReasoningFormat>,
     inside_reasoning: bool,
+    /// The model may begin with its reasoning, or not.
+    may_reason: bool,
     tool_format: Option<ToolFormat>,
     tools: Vec<Value>,
 }
@@ -48,11 +52,18 @@ impl Conversation {
         let tokens = tokenizer
             .encode(&text, false)
             .map_err(|error| ApiError::text("messages", &error))?;
+        let inside_reasoning = model
+            .reasoning_format
+            .is_some_and(|format| format.starts_inside(&text));
+        // A model that reasons has a token for it. One whose prompt has closed the block is done with that.
+        let may_reason = model.reasoning_format.map(ReasoningFormat::tags);
+        let may_reason = may_reason.is_some_and(|(open, close)| {
+            tokenizer.token_to_id(open).is_some() && !text.trim_end().ends_with(close)
+        });
         let reading = Reading {
             reasoning: model.reasoning_format,
-            inside_reasoning: model
-                .reasoning_format
-                .is_some_and(|format| format.starts_inside(&text)),
+            inside_reasoning,
+            may_reason,
             tool_format: model.tool_format.filter(|_| !tools.is_empty()),
             tools,
         };
@@ -61,6 +72,39 @@ impl Conversation {
 }
 
 impl Reading {
+    /// The grammar that an answer must follow, if a form is asked for or calls are forced by `tool_choice`. It holds
+    /// behind the reasoning.
+    pub(crate) fn wanted(
+        &self,
+        form: Option<Form>,
+        forced: &Forced,
+        parallel_calls: bool,
+    ) -> Result<Option<Wanted>, ApiError> {
+        let offer = Offer {
+            tools: &self.tools,
+            format: self.tool_format,
+            parallel: parallel_calls,
+        };
+        let wanted = wanted(form, (forced, "tool_choice"), &offer)?;
+        Ok(wanted.map(|wanted| Wanted {
+            lead: self.lead(),
+            ..wanted
+        }))
+    }
+
+    fn lead(&self) -> Lead {
+        let Some((open, close)) = self.reasoning.map(ReasoningFormat::tags) else {
+            return Lead::None;
+        };
+        if self.inside_reasoning {
+            Lead::Until(close.to_owned())
+        } else if self.may_reason {
+            Lead::Block(open.to_owned(), close.to_owned())
+        } else {
+            Lead::None
+        }
+    }
+
     /// A parser for one choice.
     pub(crate) fn parser(&self) -> OutputParser {
         OutputParser::new(&OutputParserOptions {

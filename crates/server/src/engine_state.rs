@@ -1,11 +1,13 @@
 //! `/v1/engine`: the live state, for people and programs that look closer than metrics do.
 
 use crate::app::App;
+use crate::constraint::Grammars;
 use crate::lifecycle::Phase;
 use axum::Json;
 use axum::extract::State;
 use paceline::{Handle, NeuralDrafter, Stats};
 use serde_json::{Value, json};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// The endpoint.
 pub(crate) async fn engine(State(app): State<App>) -> Json<Value> {
@@ -33,6 +35,7 @@ pub(crate) async fn engine(State(app): State<App>) -> Json<Value> {
         },
         "cache": cache(&app.engine, &stats),
         "speculation": speculation(&app.engine, &stats),
+        "grammars": grammars(&app.grammars),
         "pipeline": pipeline(&app.engine, &stats),
         "memory": memory(&app.engine),
         "limits": limits(&app),
@@ -96,6 +99,7 @@ fn speculation(engine: &Handle, stats: &Stats) -> Value {
         "by_source": {
             "ngram": source(c.ngram.drafted, c.ngram.accepted),
             "neural": source(c.neural.drafted, c.neural.accepted),
+            "grammar": source(c.grammar.drafted, c.grammar.accepted),
         },
         "draft_passes": c.draft_passes,
         "draft_seconds": seconds(c.draft_ns),
@@ -103,6 +107,19 @@ fn speculation(engine: &Handle, stats: &Stats) -> Value {
         "gained_seconds": c.gained_ns as f64 / 1e9,
         "wasted_tokens": c.wasted_tokens,
         "wasted_rows": c.wasted_rows,
+    })
+}
+
+fn grammars(grammars: &Grammars) -> Value {
+    let counts = grammars.counts();
+    let read = |count: &AtomicU64| count.load(Ordering::Relaxed);
+    json!({
+        "compiled": read(&counts.compiled),
+        "refused": read(&counts.refused),
+        "compile_seconds": seconds(read(&counts.compile_ns)),
+        "cache_hits": read(&counts.hits),
+        "cache_misses": read(&counts.misses),
+        "kept": grammars.kept(),
     })
 }
 

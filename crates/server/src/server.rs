@@ -63,6 +63,7 @@ impl Server {
         drain: impl Future<Output = ()>,
     ) -> Result<(), ServeError> {
         let app = App::new(self.config, self.model, self.engine, self.features);
+        app.grammars.warm();
         let patience = app.config.watchdog_timeout;
         let _watchdog =
             Watchdog::start(app.engine.clone(), &app.lifecycle, patience).map_err(ServeError::Thread)?;

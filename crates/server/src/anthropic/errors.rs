@@ -3,7 +3,7 @@
 use crate::error::{ApiError, ErrorKind};
 use axum::body::Body;
 use axum::extract::Request;
-use axum::http::{HeaderName, StatusCode, header};
+use axum::http::{HeaderName, header};
 use axum::middleware::Next;
 use axum::response::Response;
 use serde::Serialize;
@@ -52,12 +52,6 @@ pub(super) fn error_body(error: &ApiError) -> ErrorBody<'_> {
     }
 }
 
-/// Anthropic has a status of its own for a server that cannot take requests now.
-fn status(error: &ApiError) -> StatusCode {
-    let overloaded = (error.kind == ErrorKind::Unavailable).then(|| StatusCode::from_u16(529).ok());
-    overloaded.flatten().unwrap_or_else(|| error.kind.status())
-}
-
 /// Middleware around everything else: errors of this interface's paths are written in its shape, whoever made them,
 /// and its clients find the name of the request where they look for it.
 pub(crate) async fn speak(request: Request, next: Next) -> Response {
@@ -81,7 +75,6 @@ fn translate(mut response: Response) -> Response {
         return response;
     };
     let (mut parts, _) = response.into_parts();
-    parts.status = status(&error);
     parts.headers.remove(header::CONTENT_LENGTH);
     Response::from_parts(parts, Body::from(json))
 }

@@ -11,7 +11,7 @@ pub(crate) use errors::speak;
 
 use crate::app::{App, Caller};
 use crate::body::{Body, shorten};
-use crate::constraint::{Form, constraint_of};
+use crate::constraint::{Forced, Form, Wanted, json_schema};
 use crate::conversation::Conversation;
 use crate::error::ApiError;
 use crate::generation::{self, GenerationTask};
@@ -62,8 +62,17 @@ struct AnswerFields {
 /// A request that has been understood.
 struct Checked {
     task: GenerationTask,
+    wanted: Option<Wanted>,
     writer: Writer,
     stream: bool,
+}
+
+/// What is said, and what the answer must be.
+struct Asked {
+    conversation: Conversation,
+    parallel_calls: bool,
+    forced: Forced,
+    form: Option<Form>,
 }
 
 /// The reply of `/v1/messages/count_tokens`.
@@ -78,7 +87,14 @@ pub(crate) async fn create(
     Extension(caller): Extension<Caller>,
     body: Body,
 ) -> Result<Response, ApiError> {
-    let Checked { task, writer, stream } = app.with_model(move |model| check(model, &body)).await?;
+    let checked = app.with_model(move |model| check(model, &body));
+    let Checked {
+        task,
+        wanted,
+        writer,
+        stream,
+    } = checked.await?;
+    let task = app.constrain(task, wanted).await?;
     let outputs = app.generate(&caller, task, &NAMES)?;
     if stream {
         return Ok(sse::reply(outputs, reply::Events::new(writer)));
@@ -93,8 +109,7 @@ pub(crate) async fn count_tokens(State(app): State<App>, body: Body) -> Result<J
     let count = move |model: &ServedModel| {
         let fields: ConversationFields = body.read()?;
         model.named(fields.model.as_deref())?;
-        let (conversation, _) = fields.conversation()?;
-        let (tokens, _) = conversation.prepare(model)?;
+        let (tokens, _) = fields.asked()?.conversation.prepare(model)?;
         Ok(TokenCount {
             input_tokens: tokens.len(),
         })
@@ -108,8 +123,10 @@ fn check(model: &ServedModel, body: &Body) -> Result<Checked, ApiError> {
     let name = model.named(fields.model.as_deref())?;
     let stream = answer.stream.unwrap_or(false);
     let mut task = answer.task(model)?;
-    let (conversation, parallel_calls) = fields.conversation()?;
-    let (tokens, reading) = conversation.prepare(model)?;
+    let asked = fields.asked()?;
+    let parallel_calls = asked.parallel_calls;
+    let (tokens, reading) = asked.conversation.prepare(model)?;
+    let wanted = reading.wanted(asked.form, &asked.forced, parallel_calls)?;
     let writer = Writer {
         id: identifiers::identifier("msg_"),
         model: name,
@@ -118,7 +135,12 @@ fn check(model: &ServedModel, body: &Body) -> Result<Checked, ApiError> {
         parallel_calls,
     };
     task.prompts = vec![tokens];
-    Ok(Checked { task, writer, stream })
+    Ok(Checked {
+        task,
+        wanted,
+        writer,
+        stream,
+    })
 }
 
 impl AnswerFields {
@@ -151,30 +173,34 @@ impl AnswerFields {
 }
 
 impl ConversationFields {
-    /// The conversation, and whether there may be several calls at a time.
-    fn conversation(self) -> Result<(Conversation, bool), ApiError> {
+    fn asked(self) -> Result<Asked, ApiError> {
         let Some(messages) = self.messages else {
             return Err(ApiError::field("messages", "`messages` is missing"));
         };
         let choice = self.tool_choice.as_ref();
-        let (tools, parallel_calls) = tools::offered(self.tools.unwrap_or_default(), choice)?;
+        let offered = tools::offered(self.tools.unwrap_or_default(), choice)?;
         let mut variables = Map::new();
         if let Some(thinking) = self.thinking.as_ref().filter(|thinking| !thinking.is_null()) {
             variables.insert("enable_thinking".to_owned(), thinks(thinking)?.into());
         }
         let config = self.output_config.unwrap_or_default();
-        check_format(&config["format"], &tools)?;
+        let form = form(&config["format"])?;
         if let Some(effort) = config["effort"].as_str() {
             variables.insert("reasoning_effort".to_owned(), effort.into());
         }
         let conversation = Conversation {
             messages: messages::conversation(self.system, messages)?,
-            tools,
+            tools: offered.tools,
             documents: None,
             variables,
             open_turn: true,
         };
-        Ok((conversation, parallel_calls))
+        Ok(Asked {
+            conversation,
+            parallel_calls: offered.parallel,
+            forced: offered.forced,
+            form,
+        })
     }
 }
 
@@ -191,14 +217,16 @@ fn thinks(thinking: &Value) -> Result<bool, ApiError> {
     }
 }
 
-fn check_format(format: &Value, tools: &[Value]) -> Result<(), ApiError> {
+/// What `output_config.format` asks for.
+fn form(format: &Value) -> Result<Option<Form>, ApiError> {
     const FIELD: &str = "output_config.format";
     if format.is_null() {
-        return Ok(());
+        return Ok(None);
     }
     if format["type"] != "json_schema" {
         let kind = shorten(&format["type"].to_string());
         return Err(ApiError::bound(&format!("{FIELD}.type"), &kind, "json_schema"));
     }
-    constraint_of(Form::JsonSchema(&format["schema"]), FIELD, tools)
+    let spec = json_schema("output_config.format.schema", &format["schema"])?;
+    Ok(Some(Form::answer(FIELD, spec)))
 }

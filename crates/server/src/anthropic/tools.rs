@@ -1,43 +1,51 @@
 //! Tools as Anthropic's clients describe them, and as templates do.
 
 use crate::body::shorten;
-use crate::constraint::{Form, constraint_of};
+use crate::constraint::Forced;
 use crate::error::ApiError;
 use serde_json::{Value, json};
 
-/// The tools on offer, in OpenAI's form, and whether there may be several calls at a time.
-pub(super) fn offered(tools: Vec<Value>, choice: Option<&Value>) -> Result<(Vec<Value>, bool), ApiError> {
+/// Tools that the model is shown.
+#[derive(Debug, PartialEq)]
+pub(super) struct Offered {
+    /// In OpenAI's form.
+    pub(super) tools: Vec<Value>,
+    /// There may be several calls at a time.
+    pub(super) parallel: bool,
+    pub(super) forced: Forced,
+}
+
+/// The tools on offer, and which must be called.
+pub(super) fn offered(tools: Vec<Value>, choice: Option<&Value>) -> Result<Offered, ApiError> {
     let tools = tools.into_iter().enumerate();
     let tools = tools.map(|(index, tool)| function(index, &tool));
-    let tools = tools.collect::<Result<Vec<_>, _>>()?;
-    let Some(choice) = choice.filter(|choice| !choice.is_null()) else {
-        return Ok((tools, true));
+    let mut offered = Offered {
+        tools: tools.collect::<Result<Vec<_>, _>>()?,
+        parallel: true,
+        forced: Forced::No,
     };
-    let parallel = choice["disable_parallel_tool_use"] != true;
+    let Some(choice) = choice.filter(|choice| !choice.is_null()) else {
+        return Ok(offered);
+    };
+    offered.parallel = choice["disable_parallel_tool_use"] != true;
     match choice["type"].as_str() {
-        Some("auto") => Ok((tools, parallel)),
-        Some("none") => Ok((Vec::new(), parallel)),
-        Some("any") => {
-            constraint_of(Form::AnyCall, "tool_choice", &tools)?;
-            Ok((tools, parallel))
-        }
+        Some("auto") => {}
+        Some("none") => offered.tools.clear(),
+        Some("any") => offered.forced = Forced::Any,
         Some("tool") => {
             let Some(name) = choice["name"].as_str() else {
                 let message = "`tool_choice.name` is missing or not a string";
                 return Err(ApiError::field("tool_choice.name", message));
             };
-            constraint_of(Form::Call(name), "tool_choice", &tools)?;
-            Ok((tools, parallel))
+            offered.forced = Forced::One(name.to_owned());
         }
         _ => {
             let kind = shorten(&choice["type"].to_string());
-            Err(ApiError::bound(
-                "tool_choice.type",
-                &kind,
-                "auto, any, tool or none",
-            ))
+            let bound = "auto, any, tool or none";
+            return Err(ApiError::bound("tool_choice.type", &kind, bound));
         }
     }
+    Ok(offered)
 }
 
 fn function(index: usize, tool: &Value) -> Result<Value, ApiError> {
@@ -72,13 +80,19 @@ mod tests {
         let function = json!({ "type": "function", "function":
             { "name": "f", "description": "d", "parameters": { "type": "object" } } });
         let auto = json!({ "type": "auto", "disable_parallel_tool_use": true });
-        assert_eq!(offered(tools(), None).unwrap(), (vec![function.clone()], true));
-        assert_eq!(offered(tools(), Some(&auto)).unwrap(), (vec![function], false));
-        let none = json!({ "type": "none" });
-        assert!(offered(tools(), Some(&none)).unwrap().0.is_empty());
+        let got = |choice: &Value| offered(tools(), Some(choice)).unwrap();
+        let one = |parallel, forced| Offered {
+            tools: vec![function.clone()],
+            parallel,
+            forced,
+        };
+        assert_eq!(offered(tools(), None).unwrap(), one(true, Forced::No));
+        assert_eq!(got(&auto), one(false, Forced::No));
+        assert!(got(&json!({ "type": "none" })).tools.is_empty());
+        assert_eq!(got(&json!({ "type": "any" })), one(true, Forced::Any));
+        let named = Forced::One("f".to_owned());
+        assert_eq!(got(&json!({ "type": "tool", "name": "f" })), one(true, named));
         for (choice, param) in [
-            (json!({ "type": "any" }), "tool_choice"),
-            (json!({ "type": "tool", "name": "f" }), "tool_choice"),
             (json!({ "type": "tool" }), "tool_choice.name"),
             (json!({ "type": "all" }), "tool_choice.type"),
             (json!("auto"), "tool_choice.type"),

@@ -14,7 +14,8 @@ pub use stream::Outputs;
 pub use text::{GeneratedToken, Piece};
 
 use paceline::{RequestSpeculation, Usage};
-use paceline_types::{FinishReason, SamplingParams, TokenId, TokenLogprobs};
+use paceline_types::{Constraint, FinishReason, SamplingParams, TokenId, TokenLogprobs};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// What to generate. The engine checks the numbers when the task is handed in.
@@ -40,6 +41,8 @@ pub struct GenerationTask {
     pub deadline: Option<Duration>,
     /// Who drafts.
     pub speculation: RequestSpeculation,
+    /// What every choice must follow, if anything.
+    pub constraint: Option<Arc<dyn Constraint>>,
 }
 
 /// Something a generation yields.

@@ -185,7 +185,7 @@ impl Source {
             priority: task.priority,
             deadline: task.deadline,
             speculation: task.speculation,
-            ..Request::default()
+            constraint: task.constraint.clone(),
         })?;
         let choice = |number| Choice {
             index: index * task.n + number,

@@ -301,12 +301,20 @@ fn write_speculation(writer: &mut Writer<'_>, stats: &Stats) -> Result<(), Error
     writer.counters(
         ("paceline:draft_tokens", "Drafts verified, by who made them"),
         "source",
-        &[("ngram", c.ngram.drafted), ("neural", c.neural.drafted)],
+        &[
+            ("ngram", c.ngram.drafted),
+            ("neural", c.neural.drafted),
+            ("grammar", c.grammar.drafted),
+        ],
     )?;
     writer.counters(
         ("paceline:accepted_tokens", "Drafts accepted, by who made them"),
         "source",
-        &[("ngram", c.ngram.accepted), ("neural", c.neural.accepted)],
+        &[
+            ("ngram", c.ngram.accepted),
+            ("neural", c.neural.accepted),
+            ("grammar", c.grammar.accepted),
+        ],
     )?;
     writer.gauge(
         (

@@ -6,6 +6,7 @@
 
 mod classic;
 mod engine;
+mod grammars;
 mod http;
 mod requests;
 mod write;
@@ -14,12 +15,14 @@ pub(crate) use http::{HttpMetrics, OpenConnection};
 pub(crate) use requests::{ChoiceMetrics, RequestMetrics};
 
 use crate::app::App;
+use crate::constraint::Grammars;
 use crate::model::ServedModel;
 use axum::extract::State;
 use axum::http::{HeaderMap, HeaderValue, header};
 use axum::response::{IntoResponse, Response};
 use paceline::Handle;
 use prometheus_client::registry::Registry;
+use std::sync::Arc;
 
 const OPEN_METRICS: &str = "application/openmetrics-text";
 
@@ -31,13 +34,14 @@ pub(crate) struct Metrics {
 }
 
 impl Metrics {
-    pub(crate) fn new(model: &ServedModel, engine: Handle) -> Self {
+    pub(crate) fn new(model: &ServedModel, engine: Handle, grammars: Arc<Grammars>) -> Self {
         let labels = [("model_name", model.name()), ("engine", "0")];
         let labels = labels.map(|(name, value)| (name.into(), value.to_owned().into()));
         let mut registry = Registry::with_labels(labels.into_iter());
         let requests = RequestMetrics::register(&mut registry, model.max_model_len);
         let http = HttpMetrics::register(&mut registry);
         registry.register_collector(Box::new(engine::EngineCollector::new(engine)));
+        registry.register_collector(Box::new(grammars::GrammarCollector(grammars)));
         Self {
             registry,
             requests,

@@ -3,6 +3,7 @@
 pub(crate) mod chat;
 pub(crate) mod completions;
 pub(crate) mod fields;
+mod format;
 mod logprobs;
 pub(crate) mod models;
 pub(crate) mod sampling;

@@ -7,7 +7,6 @@ use crate::identifiers;
 use crate::model::ServedModel;
 use paceline_types::{SamplingParams, TokenId};
 use serde::Deserialize;
-use serde_json::Value;
 use std::time::Duration;
 
 /// Longest deadline a request may set: a week, in milliseconds.
@@ -50,7 +49,6 @@ pub(crate) struct SamplingFields {
     pub(crate) stream: Option<bool>,
     pub(crate) stream_options: Option<StreamOptions>,
     pub(crate) return_token_ids: Option<bool>,
-    pub(crate) response_format: Option<Value>,
 }
 
 /// What a stream carries besides the text.
@@ -101,6 +99,7 @@ impl SamplingFields {
             priority: self.priority.unwrap_or(0),
             deadline: deadline.map(Duration::from_millis),
             speculation: self.speculation.unwrap_or_default().0,
+            constraint: None,
         })
     }
 
@@ -118,14 +117,6 @@ impl SamplingFields {
         if self.stream_options.is_some() && !self.streams() {
             let message = "`stream_options` is given although `stream` is not true";
             return Err(ApiError::field("stream_options", message));
-        }
-        if let Some(format) = self.response_format.as_ref().filter(|format| !format.is_null()) {
-            let kind = format.get("type").and_then(Value::as_str);
-            if kind != Some("text") {
-                let shown = crate::body::shorten(&kind.map_or_else(|| format.to_string(), str::to_owned));
-                let message = format!("`response_format` of type {shown} is not supported yet; use text");
-                return Err(ApiError::field("response_format", message));
-            }
         }
         Ok(())
     }

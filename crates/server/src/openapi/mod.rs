@@ -11,9 +11,10 @@ use axum::extract::State;
 use serde_json::{Value, json};
 
 /// The parts: the first has what all share, the others paths and schemas of their own.
-const PARTS: [&str; 5] = [
+const PARTS: [&str; 6] = [
     include_str!("base.json"),
     include_str!("openai.json"),
+    include_str!("structured.json"),
     include_str!("responses.json"),
     include_str!("anthropic.json"),
     include_str!("operations.json"),

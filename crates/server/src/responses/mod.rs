@@ -9,6 +9,7 @@ mod truncate;
 
 use crate::app::{App, Caller};
 use crate::body::{Body, shorten};
+use crate::constraint::{Forced, Wanted};
 use crate::conversation::Conversation;
 use crate::error::ApiError;
 use crate::generation::{self, GenerationTask};
@@ -75,6 +76,7 @@ struct ForeignFields {
 /// A request that has been understood.
 struct Checked {
     task: GenerationTask,
+    wanted: Option<Wanted>,
     writer: Writer,
     stream: bool,
 }
@@ -85,7 +87,14 @@ pub(crate) async fn create(
     Extension(caller): Extension<Caller>,
     body: Body,
 ) -> Result<Response, ApiError> {
-    let Checked { task, writer, stream } = app.with_model(move |model| check(model, &body)).await?;
+    let checked = app.with_model(move |model| check(model, &body));
+    let Checked {
+        task,
+        wanted,
+        writer,
+        stream,
+    } = checked.await?;
+    let task = app.constrain(task, wanted).await?;
     let outputs = app.generate(&caller, task, &NAMES)?;
     if stream {
         return Ok(sse::reply(outputs, events::Events::new(writer)));
@@ -107,19 +116,26 @@ fn check(model: &ServedModel, body: &Body) -> Result<Checked, ApiError> {
     reply.top_p = task.sampling.top_p;
     let stream = fields.stream.unwrap_or(false);
     let truncates = reply.truncation == "auto";
-    let conversation = fields.conversation(&reply)?;
+    let form = tools::form(&reply.text["format"])?;
+    let (conversation, forced) = fields.conversation(&reply)?;
     let (tokens, reading) = if truncates {
         truncate::prepare(&conversation, model)?
     } else {
         conversation.prepare(model).map_err(of_input)?
     };
+    let wanted = reading.wanted(form, &forced, reply.parallel_tool_calls)?;
     let writer = Writer {
         reply,
         reading,
         input_tokens: tokens.len(),
     };
     task.prompts = vec![tokens];
-    Ok(Checked { task, writer, stream })
+    Ok(Checked {
+        task,
+        wanted,
+        writer,
+        stream,
+    })
 }
 
 /// What is wrong with the messages is wrong with the input here.
@@ -168,7 +184,6 @@ impl Fields {
         };
         let mut text = self.text.take().unwrap_or_default();
         let format = text.entry("format").or_insert(Value::Null);
-        tools::check_format(format)?;
         if format.is_null() {
             *format = json!({ "type": "text" });
         }
@@ -198,7 +213,8 @@ impl Fields {
         })
     }
 
-    fn conversation(self, reply: &Reply) -> Result<Conversation, ApiError> {
+    /// The conversation, and whether a tool must be called.
+    fn conversation(self, reply: &Reply) -> Result<(Conversation, Forced), ApiError> {
         let mut variables = self.chat_template_kwargs.unwrap_or_default();
         if let Some(effort) = reply.reasoning["effort"].as_str() {
             variables.entry("reasoning_effort").or_insert(effort.into());
@@ -207,13 +223,15 @@ impl Fields {
             }
         }
         let input = self.input.unwrap_or_default();
-        Ok(Conversation {
+        let (tools, forced) = tools::offered(&reply.tools, &reply.tool_choice)?;
+        let conversation = Conversation {
             messages: input::conversation(reply.instructions.as_deref(), input)?,
-            tools: tools::offered(&reply.tools, &reply.tool_choice)?,
+            tools,
             documents: None,
             variables,
             open_turn: true,
-        })
+        };
+        Ok((conversation, forced))
     }
 }
 

@@ -1,37 +1,41 @@
 //! Tools of the Responses interface, and the form that templates know.
 
 use crate::body::shorten;
-use crate::constraint::{Form, constraint_of};
+use crate::constraint::{Forced, Form, allow, json_schema};
 use crate::error::ApiError;
+use paceline_grammar::GrammarSpec;
 use serde_json::{Value, json};
 
-/// The tools that the model is shown, in the form of chat completions.
-pub(super) fn offered(tools: &[Value], choice: &Value) -> Result<Vec<Value>, ApiError> {
+/// The tools that the model is shown, in the form of chat completions, and whether one must be called.
+pub(super) fn offered(tools: &[Value], choice: &Value) -> Result<(Vec<Value>, Forced), ApiError> {
+    const FIELD: &str = "tool_choice";
     let functions = tools.iter().enumerate();
     let functions = functions.map(|(index, tool)| function(index, tool));
     let functions = functions.collect::<Result<Vec<_>, _>>()?;
-    match choice {
-        Value::Null => Ok(functions),
-        Value::String(choice) if choice == "auto" => Ok(functions),
-        Value::String(choice) if choice == "none" => Ok(Vec::new()),
-        Value::String(choice) if choice == "required" => {
-            constraint_of(Form::AnyCall, "tool_choice", &functions)?;
-            Ok(functions)
+    match (choice.as_str(), choice["type"].as_str()) {
+        _ if choice.is_null() => Ok((functions, Forced::No)),
+        (Some("auto"), _) => Ok((functions, Forced::No)),
+        (Some("none"), _) => Ok((Vec::new(), Forced::No)),
+        (Some("required"), _) => Ok((functions, Forced::Any)),
+        (_, Some("function")) => {
+            let name = name_of(FIELD, choice)?;
+            Ok((functions, Forced::One(name.to_owned())))
         }
-        Value::Object(named) if named.get("type").is_some_and(|kind| kind == "function") => {
-            let Some(name) = choice["name"].as_str() else {
-                let message = "`tool_choice.name` is missing or not a string";
-                return Err(ApiError::field("tool_choice.name", message));
-            };
-            constraint_of(Form::Call(name), "tool_choice", &functions)?;
-            Ok(functions)
-        }
-        other => {
-            let shown = shorten(&other.to_string());
-            let bound = "auto, none, required or a function";
-            Err(ApiError::bound("tool_choice", &shown, bound))
+        (_, Some("allowed_tools")) => allow(FIELD, &functions, choice, name_of),
+        _ => {
+            let shown = shorten(&choice.to_string());
+            let bound = "auto, none, required, a function or allowed tools";
+            Err(ApiError::bound(FIELD, &shown, bound))
         }
     }
+}
+
+fn name_of<'a>(field: &str, tool: &'a Value) -> Result<&'a str, ApiError> {
+    tool["name"].as_str().ok_or_else(|| {
+        let field = format!("{field}.name");
+        let message = format!("`{field}` is missing or not a string");
+        ApiError::field(field, message)
+    })
 }
 
 fn function(index: usize, tool: &Value) -> Result<Value, ApiError> {
@@ -60,14 +64,17 @@ fn function(index: usize, tool: &Value) -> Result<Value, ApiError> {
     Ok(json!({ "type": "function", "function": function }))
 }
 
-/// Checks `text.format`: the form that the answer must have.
-pub(super) fn check_format(format: &Value) -> Result<(), ApiError> {
+/// What `text.format` asks for: the form that the answer must have.
+pub(super) fn form(format: &Value) -> Result<Option<Form>, ApiError> {
     const FIELD: &str = "text.format";
     match format["type"].as_str() {
-        _ if format.is_null() => Ok(()),
-        Some("text") => Ok(()),
-        Some("json_object") => constraint_of(Form::JsonObject, FIELD, &[]),
-        Some("json_schema") => constraint_of(Form::JsonSchema(&format["schema"]), FIELD, &[]),
+        _ if format.is_null() => Ok(None),
+        Some("text") => Ok(None),
+        Some("json_object") => Ok(Some(Form::answer(FIELD, GrammarSpec::JsonObject))),
+        Some("json_schema") => {
+            let spec = json_schema("text.format.schema", &format["schema"])?;
+            Ok(Some(Form::answer(FIELD, spec)))
+        }
         _ => {
             let kind = shorten(&format["type"].to_string());
             let bound = "text, json_object or json_schema";
@@ -89,18 +96,52 @@ mod tests {
         let function = json!({ "type": "function", "function":
             { "name": "f", "description": "d", "parameters": { "type": "object" } } });
         for choice in [Value::Null, json!("auto")] {
-            assert_eq!(offered(&tools, &choice).unwrap(), std::slice::from_ref(&function));
+            assert_eq!(
+                offered(&tools, &choice).unwrap(),
+                (vec![function.clone()], Forced::No)
+            );
         }
-        assert!(offered(&tools, &json!("none")).unwrap().is_empty());
+        assert!(offered(&tools, &json!("none")).unwrap().0.is_empty());
+        let some = |mode: &str| json!({ "type": "allowed_tools", "mode": mode, "tools": [{ "type": "function", "name": "f" }] });
+        for (choice, forced) in [
+            (json!("required"), Forced::Any),
+            (
+                json!({ "type": "function", "name": "f" }),
+                Forced::One("f".to_owned()),
+            ),
+            (some("auto"), Forced::No),
+            (some("required"), Forced::Any),
+        ] {
+            let offered = offered(&tools, &choice).unwrap();
+            assert_eq!(offered, (vec![function.clone()], forced));
+        }
         for (choice, param) in [
-            (json!("required"), "tool_choice"),
-            (json!({ "type": "function", "name": "f" }), "tool_choice"),
             (json!({ "type": "function" }), "tool_choice.name"),
+            (some("none"), "tool_choice.mode"),
             (json!({ "type": "mcp" }), "tool_choice"),
             (json!("all"), "tool_choice"),
         ] {
             let error = offered(&tools, &choice).unwrap_err();
             assert_eq!(error.param.as_deref(), Some(param), "{error}");
+        }
+    }
+
+    #[test]
+    fn formats_are_forms_of_the_answer() {
+        let schema = json!({ "type": "json_schema", "name": "n", "schema": {} });
+        let asked = |format: &Value| form(format).unwrap().map(|form| form.spec);
+        assert_eq!(asked(&Value::Null), None);
+        assert_eq!(asked(&json!({ "type": "text" })), None);
+        assert_eq!(
+            asked(&json!({ "type": "json_object" })),
+            Some(GrammarSpec::JsonObject)
+        );
+        assert_eq!(asked(&schema), Some(GrammarSpec::JsonSchema(json!({}))));
+        for (format, param) in [
+            (json!({ "type": "json_schema" }), "text.format.schema"),
+            (json!({ "type": "xml" }), "text.format.type"),
+        ] {
+            assert_eq!(form(&format).unwrap_err().param.as_deref(), Some(param));
         }
     }
 

@@ -121,12 +121,9 @@ async fn tools_are_accepted_and_what_cannot_be_had_is_refused() {
             .ok(PATH, &talk(json!({ "tools": tools, "tool_choice": choice })))
             .await;
     }
-    let named = json!({ "type": "function", "function": { "name": "look" } });
+    let named = json!({ "type": "function", "function": { "name": "leap" } });
     for (more, param) in [
-        (
-            json!({ "tools": tools, "tool_choice": "required" }),
-            "tool_choice",
-        ),
+        (json!({ "tool_choice": "required" }), "tool_choice"),
         (json!({ "tools": tools, "tool_choice": named }), "tool_choice"),
         (json!({ "tools": tools, "tool_choice": "perhaps" }), "tool_choice"),
         (json!({ "tools": [{}] }), "tools[0]"),
@@ -148,8 +145,8 @@ async fn tools_are_accepted_and_what_cannot_be_had_is_refused() {
         (json!({ "logprobs": 1 }), "logprobs"),
         (json!({ "max_completion_tokens": 0 }), "max_completion_tokens"),
         (
-            json!({ "response_format": { "type": "json_object" } }),
-            "response_format",
+            json!({ "response_format": { "type": "json" } }),
+            "response_format.type",
         ),
         (
             json!({ "messages": [{ "role": "user", "content": "fox ".repeat(3000) }] }),

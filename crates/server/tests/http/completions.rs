@@ -182,9 +182,9 @@ async fn bad_values_are_refused_by_name_bound_and_value() {
         (json!({ "stream": "yes" }), "stream", "yes"),
         (json!({ "stream_options": {} }), "stream_options", "stream"),
         (
-            json!({ "response_format": { "type": "json_object" } }),
-            "response_format",
-            "not supported yet",
+            json!({ "response_format": { "type": "xml" } }),
+            "response_format.type",
+            "xml",
         ),
         (json!({ "use_beam_search": true }), "use_beam_search", "beam"),
     ] {

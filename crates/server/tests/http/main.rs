@@ -5,6 +5,7 @@
 mod chat;
 mod completions;
 mod drain;
+mod forced_calls;
 mod hostile;
 mod identity;
 mod limits;
@@ -13,5 +14,6 @@ mod metrics;
 mod models;
 mod openapi;
 mod responses;
+mod structured;
 mod support;
 mod tokens;

@@ -232,6 +232,7 @@ fn counted(stats: &Stats) -> Vec<(&'static str, u64)> {
             c.ngram.accepted,
         ),
         ("paceline:draft_tokens_total{source=\"neural\"}", 0),
+        ("paceline:draft_tokens_total{source=\"grammar\"}", 0),
         ("paceline:wasted_tokens_total", c.wasted_tokens),
         ("paceline:wasted_rows_total", c.wasted_rows),
         ("paceline:draft_passes_total", c.draft_passes),

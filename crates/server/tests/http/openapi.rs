@@ -86,15 +86,9 @@ async fn what_can_be_got_has_the_form_that_is_told() {
     }
 }
 
-#[tokio::test]
-async fn bounds_are_those_of_the_server() {
-    let server = TestServer::start().await;
-    let document = document(&server).await;
-    let operation = &document["paths"]["/v1/completions"]["post"];
-    let schema = &operation["requestBody"]["content"]["application/json"]["schema"];
-    let validator = validator(&document, schema);
-    let mut refused = 0;
-    for (field, values) in [
+/// Fields with values within their bounds and beyond.
+fn numbers() -> Vec<(&'static str, Value)> {
+    vec![
         ("temperature", json!([0, 0.5, 3, -0.1, "x"])),
         ("top_p", json!([0, 0.5, 1, 1.1, true])),
         (
@@ -131,7 +125,36 @@ async fn bounds_are_those_of_the_server() {
         ("bad_words", json!([[], ["x"], [5], "x"])),
         ("min_tokens", json!([0, 1, -1])),
         ("max_tokens", json!([1, 1u64 << 40, -1, 1.5])),
-    ] {
+    ]
+}
+
+/// The same of fields that say what form the text must have.
+fn forms() -> Vec<(&'static str, Value)> {
+    vec![
+        (
+            "response_format",
+            json!([{ "type": "text" }, { "type": "json_object" }, { "type": "xml" }, {}, 5, "text"]),
+        ),
+        ("guided_regex", json!(["a+", "", 5])),
+        ("guided_choice", json!([["a", "b"], [], [""], [5], "a"])),
+        ("guided_json", json!([{}, { "type": "string" }, 5, []])),
+        (
+            "structured_outputs",
+            json!([{}, { "regex": "a" }, { "choice": [] }, { "structural_tag": {} }, { "json": 5 }, 5]),
+        ),
+    ]
+}
+
+#[tokio::test]
+async fn bounds_are_those_of_the_server() {
+    let server = TestServer::start().await;
+    let document = document(&server).await;
+    let operation = &document["paths"]["/v1/completions"]["post"];
+    let schema = &operation["requestBody"]["content"]["application/json"]["schema"];
+    let validator = validator(&document, schema);
+    let mut refused = 0;
+    let rows = numbers().into_iter().chain(forms());
+    for (field, values) in rows {
         for value in values.as_array().unwrap() {
             let mut body = json!({ "prompt": "Once", "max_tokens": 2 });
             body[field] = value.clone();

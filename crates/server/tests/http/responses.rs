@@ -192,19 +192,19 @@ async fn bad_values_are_refused_by_name() {
             "web_search",
         ),
         (
-            json!({ "tools": tools(), "tool_choice": "required" }),
+            json!({ "tools": [], "tool_choice": "required" }),
             "tool_choice",
-            "not supported yet",
+            "no tools",
         ),
         (
-            json!({ "text": { "format": { "type": "json_object" } } }),
-            "text.format",
-            "not supported yet",
+            json!({ "text": { "format": { "type": "json_schema", "name": "x" } } }),
+            "text.format.schema",
+            "missing",
         ),
         (
-            json!({ "text": { "format": { "type": "json_schema", "name": "x", "schema": {} } } }),
+            json!({ "text": { "format": { "type": "json_schema", "name": "x", "schema": { "type": "thing" } } } }),
             "text.format",
-            "not supported yet",
+            "thing",
         ),
         (
             json!({ "text": { "format": { "type": "xml" } } }),

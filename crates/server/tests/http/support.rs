@@ -70,14 +70,29 @@ impl TestServer {
 
     /// With options of server and engine.
     pub(crate) async fn with(config: ServerConfig, engine: EngineConfig) -> Self {
+        Self::launch(config, engine, |_| {}).await
+    }
+
+    /// With a model that is told to be different.
+    pub(crate) async fn serving(change: impl FnOnce(&mut ServedModel)) -> Self {
+        Self::launch(ServerConfig::default(), engine_config(), change).await
+    }
+
+    async fn launch(
+        config: ServerConfig,
+        engine: EngineConfig,
+        change: impl FnOnce(&mut ServedModel),
+    ) -> Self {
         let engine = Engine::start(&storyteller(), engine, &|_| {}).unwrap();
+        let mut model = served_model(engine.max_model_len());
+        change(&mut model);
         let scheme = if config.tls.is_some() { "https" } else { "http" };
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let base = format!("{scheme}://{}", listener.local_addr().unwrap());
         let (drain, drained) = oneshot::channel();
         let server = Server {
             config,
-            model: served_model(engine.max_model_len()),
+            model,
             engine: engine.clone(),
             features: Vec::new(),
         };

@@ -10,6 +10,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 /// How the model's texts are understood, with reasons.
 pub(super) struct Texts {
+    /// There is text at all, not only tokens.
+    pub(super) tokenizer: bool,
     pub(super) chat: (bool, String),
     pub(super) tools: (Option<ToolFormat>, String),
     pub(super) reasoning: (Option<ReasoningFormat>, String),
@@ -29,6 +31,7 @@ pub(super) fn served(
     };
     let source = sources.join("\n");
     let texts = Texts {
+        tokenizer: model.tokenizer.is_some(),
         chat,
         tools: chosen(
             config.tool_format,

@@ -80,12 +80,21 @@ fn understanding(texts: &Texts) -> [Feature; 4] {
             texts.reasoning.0.map_or("off", |format| format.name()),
             &texts.reasoning.1,
         ),
-        row(
-            "response_format",
-            "text",
-            "json_object and json_schema are not supported yet and are refused",
-        ),
+        structured(texts),
     ]
+}
+
+/// The forms that a text can be asked to have.
+fn structured(texts: &Texts) -> Feature {
+    let (state, reason) = if texts.tokenizer {
+        (
+            "text, json_object, json_schema",
+            "and expressions, grammars, choices, forced tool calls",
+        )
+    } else {
+        ("text", "the model has no tokenizer, so a text has no form")
+    };
+    row("response_format", state, reason)
 }
 
 /// How fast prompts are taken in.
@@ -96,6 +105,7 @@ fn pace(max_step: Option<Duration>) -> String {
     }
 }
 
+/// Who may use the server, and how much.
 fn access(server: &ServerConfig) -> Vec<Feature> {
     let keys = server.api_keys.len();
     let limit = |limit: Option<usize>| limit.map_or("no limit".to_owned(), |limit| limit.to_string());

@@ -7,9 +7,11 @@ mod stream;
 
 pub(crate) use messages::normalise;
 
+use super::format::FormatFields;
 use super::sampling::SamplingFields;
 use crate::app::{App, Caller};
 use crate::body::{Body, shorten};
+use crate::constraint::{Forced, Wanted, allow};
 use crate::conversation::Conversation;
 use crate::error::ApiError;
 use crate::generation::{self, GenerationTask};
@@ -50,6 +52,7 @@ struct Fields {
 /// A request that has been understood.
 struct Checked {
     task: GenerationTask,
+    wanted: Option<Wanted>,
     writer: Writer,
     stream: bool,
 }
@@ -61,9 +64,14 @@ pub(crate) async fn create(
     body: Body,
 ) -> Result<Response, ApiError> {
     let shared = app.model.clone();
-    let Checked { task, writer, stream } = app
-        .with_model(move |model| check(model, &body, Writer::new(shared)))
-        .await?;
+    let checked = app.with_model(move |model| check(model, &body, Writer::new(shared)));
+    let Checked {
+        task,
+        wanted,
+        writer,
+        stream,
+    } = checked.await?;
+    let task = app.constrain(task, wanted).await?;
     let choices = task.n;
     let outputs = app.generate(&caller, task, &NAMES)?;
     if stream {
@@ -81,8 +89,10 @@ fn check(model: &ServedModel, body: &Body, mut writer: Writer) -> Result<Checked
     let mut task = shared.task(model, model.max_model_len)?;
     task.sampling.logprobs = logprobs(&fields)?;
     let parallel = fields.parallel_tool_calls.unwrap_or(true);
-    let conversation = conversation(fields)?;
+    let form = body.read::<FormatFields>()?.form()?;
+    let (conversation, forced) = conversation(fields)?;
     let (tokens, reading) = conversation.prepare(model)?;
+    let wanted = reading.wanted(form, &forced, parallel)?;
     writer.id = identifiers::identifier("chatcmpl-");
     writer.model_name = name;
     writer.n = task.n;
@@ -95,6 +105,7 @@ fn check(model: &ServedModel, body: &Body, mut writer: Writer) -> Result<Checked
     task.prompts = vec![tokens];
     Ok(Checked {
         task,
+        wanted,
         writer,
         stream: shared.streams(),
     })
@@ -111,7 +122,8 @@ fn logprobs(fields: &Fields) -> Result<Option<usize>, ApiError> {
     }
 }
 
-fn conversation(fields: Fields) -> Result<Conversation, ApiError> {
+/// The conversation, and whether a tool must be called.
+fn conversation(fields: Fields) -> Result<(Conversation, Forced), ApiError> {
     if fields.functions.is_some_and(|functions| !functions.is_null()) {
         let message = "`functions` is not supported; describe them in `tools`";
         return Err(ApiError::field("functions", message));
@@ -123,45 +135,55 @@ fn conversation(fields: Fields) -> Result<Conversation, ApiError> {
     let Some(messages) = fields.messages else {
         return Err(ApiError::field("messages", "`messages` is missing"));
     };
-    let offered = offer_tools(fields.tool_choice.as_ref())?;
     let tools = fields.tools.unwrap_or_default();
     check_tools(&tools)?;
+    let (tools, forced) = offered(tools, fields.tool_choice.as_ref())?;
     let mut variables = fields.chat_template_kwargs.unwrap_or_default();
     if let Some(effort) = fields.reasoning_effort {
         variables.entry("reasoning_effort").or_insert(effort.into());
     }
-    Ok(Conversation {
+    let conversation = Conversation {
         messages: normalise(messages)?,
-        tools: if offered { tools } else { Vec::new() },
+        tools,
         documents: fields.documents,
         variables,
         open_turn: fields.add_generation_prompt.unwrap_or(true),
-    })
+    };
+    Ok((conversation, forced))
 }
 
-/// Whether the model is shown the tools.
-fn offer_tools(choice: Option<&Value>) -> Result<bool, ApiError> {
-    match choice {
-        None | Some(Value::Null) => Ok(true),
-        Some(Value::String(choice)) if choice == "auto" => Ok(true),
-        Some(Value::String(choice)) if choice == "none" => Ok(false),
-        Some(Value::String(choice)) if choice == "required" => {
-            let message = "`tool_choice` required is not supported yet; use auto or none";
-            Err(ApiError::field("tool_choice", message))
+/// The tools that the model is shown, and whether one must be called.
+fn offered(tools: Vec<Value>, choice: Option<&Value>) -> Result<(Vec<Value>, Forced), ApiError> {
+    const FIELD: &str = "tool_choice";
+    let Some(choice) = choice.filter(|choice| !choice.is_null()) else {
+        return Ok((tools, Forced::No));
+    };
+    match (choice.as_str(), choice["type"].as_str()) {
+        (Some("auto"), _) => Ok((tools, Forced::No)),
+        (Some("none"), _) => Ok((Vec::new(), Forced::No)),
+        (Some("required"), _) => Ok((tools, Forced::Any)),
+        (_, Some("function")) => {
+            let name = name_of(FIELD, choice)?;
+            Ok((tools, Forced::One(name.to_owned())))
         }
-        Some(Value::Object(_)) => {
-            let message = "`tool_choice` with a named function is not supported yet; use auto or none";
-            Err(ApiError::field("tool_choice", message))
+        (_, Some("allowed_tools")) => {
+            let field = "tool_choice.allowed_tools";
+            allow(field, &tools, &choice["allowed_tools"], name_of)
         }
-        Some(other) => {
-            let shown = shorten(&other.to_string());
-            Err(ApiError::bound(
-                "tool_choice",
-                &shown,
-                "auto, none, required or a named function",
-            ))
+        _ => {
+            let shown = shorten(&choice.to_string());
+            let bound = "auto, none, required, a named function or allowed tools";
+            Err(ApiError::bound(FIELD, &shown, bound))
         }
     }
+}
+
+fn name_of<'a>(field: &str, tool: &'a Value) -> Result<&'a str, ApiError> {
+    tool["function"]["name"].as_str().ok_or_else(|| {
+        let field = format!("{field}.function.name");
+        let message = format!("`{field}` is missing or not a string");
+        ApiError::field(field, message)
+    })
 }
 
 fn check_tools(tools: &[Value]) -> Result<(), ApiError> {

@@ -4,9 +4,11 @@ mod reply;
 mod stream;
 
 use super::fields::{Prompt, Prompts};
+use super::format::FormatFields;
 use super::sampling::SamplingFields;
 use crate::app::{App, Caller};
 use crate::body::Body;
+use crate::constraint::Wanted;
 use crate::error::ApiError;
 use crate::generation::{self, GenerationTask};
 use crate::model::ServedModel;
@@ -35,6 +37,7 @@ struct Fields {
 /// A request that has been understood.
 struct Checked {
     task: GenerationTask,
+    wanted: Option<Wanted>,
     writer: Writer,
     stream: bool,
 }
@@ -46,9 +49,14 @@ pub(crate) async fn create(
     body: Body,
 ) -> Result<Response, ApiError> {
     let shared = app.model.clone();
-    let Checked { task, writer, stream } = app
-        .with_model(move |model| check(model, &body, Writer::new(shared)))
-        .await?;
+    let checked = app.with_model(move |model| check(model, &body, Writer::new(shared)));
+    let Checked {
+        task,
+        wanted,
+        writer,
+        stream,
+    } = checked.await?;
+    let task = app.constrain(task, wanted).await?;
     let sizes = (task.prompts.len(), task.prompts.len() * task.n);
     let outputs = app.generate(&caller, task, &super::NAMES)?;
     if stream {
@@ -97,6 +105,7 @@ fn check(model: &ServedModel, body: &Body, mut writer: Writer) -> Result<Checked
     writer.include_usage = shared.include_usage();
     Ok(Checked {
         task,
+        wanted: body.read::<FormatFields>()?.form()?.map(Wanted::from),
         writer,
         stream: shared.streams(),
     })
