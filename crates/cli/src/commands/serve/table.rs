@@ -65,7 +65,6 @@ pub(super) fn features(config: &ServeConfig, engine: &Handle, texts: &Texts) -> 
     rows
 }
 
-/// Who may use the server, and how much.
 /// What is made of conversations and of what the model says.
 fn understanding(texts: &Texts) -> [Feature; 4] {
     [
