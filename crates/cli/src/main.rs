@@ -1,5 +1,6 @@
 //! The `paceline` command line: flags become a validated configuration, one command runs, one exit code is given.
 
+mod client;
 mod commands;
 mod drafts;
 mod engine;

@@ -446,6 +446,24 @@ fn check_page(page: &str, words: &[&str]) {
 }
 
 #[test]
+fn who_stops_reading_the_table_has_the_files_all_the_same() {
+    let server = Scripted::start(|_, _| answer(Some(2)));
+    let folder = tempfile::tempdir().unwrap();
+    let file = prompts(&folder, 2);
+    let page = folder.path().join("page.html");
+    let mut child = paceline()
+        .args(["bench", "serve", "--base-url", &server.url, "--prompts", &file])
+        .arg("--html")
+        .arg(&page)
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    drop(child.stdout.take());
+    assert_eq!(child.wait().unwrap().code(), Some(0));
+    assert!(fs::read_to_string(page).unwrap().ends_with("</html>\n"));
+}
+
+#[test]
 fn a_run_without_an_answer_is_a_failure() {
     let server = Scripted::start(|_, _| Answer::Refuse(503, "draining"));
     let folder = tempfile::tempdir().unwrap();
@@ -514,6 +532,10 @@ fn wrong_usage_is_told_before_anything_is_sent() {
     expect_failure(
         &["bench", "serve", "--prompts", "/nonexistent/prompts.jsonl"],
         &["prompts.jsonl"],
+    );
+    expect_failure(
+        &["bench", "serve", "--ca-file", "/nonexistent/ca.pem"],
+        &["--ca-file", "ca.pem"],
     );
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("other.json");

@@ -51,6 +51,20 @@ fn a_message_is_answered_as_generate_answers_it() {
 }
 
 #[test]
+fn the_readme_shows_what_chat_says() {
+    let readme = fs::read_to_string(common::repository("README.md")).unwrap();
+    let (_, shown) = readme
+        .split_once("| paceline chat --temperature 0 --quiet\n")
+        .unwrap();
+    let shown = shown.split("```").next().unwrap();
+    let lines = "/set max_tokens 20\nTell me about a fox.\n";
+    assert_eq!(
+        stdout(&run_with_input(&["chat", "--temperature", "0", "--quiet"], lines)),
+        shown
+    );
+}
+
+#[test]
 fn a_conversation_is_remembered_taken_back_and_forgotten() {
     let fox = session(&[], &["Tell me about a fox."]);
     let both = session(

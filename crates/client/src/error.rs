@@ -16,6 +16,12 @@ pub enum ClientError {
     /// The key cannot be sent.
     #[error("the API key has characters that cannot be sent in a header")]
     Key,
+    /// Certificates that cannot be trusted because they make no sense.
+    #[error("certificates: {reason}")]
+    Certificates {
+        /// What is wrong with them.
+        reason: String,
+    },
     /// Nobody answers there.
     #[error("cannot connect to {url}: {reason}")]
     Connect {
@@ -63,6 +69,7 @@ impl ClientError {
     pub fn kind(&self) -> String {
         match self {
             Self::Address { .. } => "address".to_owned(),
+            Self::Certificates { .. } => "certificates".to_owned(),
             Self::Key => "key".to_owned(),
             Self::Connect { .. } => "connection".to_owned(),
             Self::Status { status, .. } => format!("HTTP {status}"),

@@ -14,7 +14,11 @@ use hyper_util::client::legacy::{self, connect::HttpConnector};
 use hyper_util::rt::{TokioExecutor, TokioTimer};
 use serde_json::Value;
 use std::error::Error;
+use std::sync::Arc;
 use std::time::Duration;
+use tokio_rustls::rustls::pki_types::CertificateDer;
+use tokio_rustls::rustls::pki_types::pem::PemObject;
+use tokio_rustls::rustls::{self, ClientConfig, RootCertStore};
 
 /// Longest time to wait for a connection.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
@@ -34,19 +38,21 @@ pub struct Client {
 }
 
 impl Client {
-    /// A client of the server at `url`, which may end in `/v1` or not. Nothing is sent yet.
-    pub fn new(url: &str, key: Option<&str>) -> Result<Self, ClientError> {
+    /// A client of the server at `url`, which may end in `/v1` or not. Over TLS it trusts the usual authorities, or
+    /// the `certificates` (PEM) in their place. Nothing is sent yet.
+    pub fn new(url: &str, key: Option<&str>, certificates: Option<&[u8]>) -> Result<Self, ClientError> {
         let address = Address::new(url)?;
         let authorization = key.map(bearer).transpose()?;
         let mut tcp = HttpConnector::new();
         tcp.enforce_http(false);
         tcp.set_nodelay(true);
         tcp.set_connect_timeout(Some(CONNECT_TIMEOUT));
-        let connector = HttpsConnectorBuilder::new()
-            .with_webpki_roots()
-            .https_or_http()
-            .enable_http1()
-            .wrap_connector(tcp);
+        let builder = HttpsConnectorBuilder::new();
+        let connector = match certificates {
+            Some(pem) => builder.with_tls_config(trusting(pem)?),
+            None => builder.with_webpki_roots(),
+        };
+        let connector = connector.https_or_http().enable_http1().wrap_connector(tcp);
         let http = legacy::Client::builder(TokioExecutor::new())
             .pool_timer(TokioTimer::new())
             .build(connector);
@@ -122,6 +128,24 @@ impl Client {
         }
         ClientError::Broken { reason }
     }
+}
+
+/// Trust in these certificates and no others.
+fn trusting(pem: &[u8]) -> Result<ClientConfig, ClientError> {
+    let refuse = |reason: String| ClientError::Certificates { reason };
+    let mut roots = RootCertStore::empty();
+    for certificate in CertificateDer::pem_slice_iter(pem) {
+        let certificate = certificate.map_err(|error| refuse(error.to_string()))?;
+        let added = roots.add(certificate);
+        added.map_err(|error| refuse(error.to_string()))?;
+    }
+    if roots.is_empty() {
+        return Err(refuse("there is none".to_owned()));
+    }
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let builder = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
+    let builder = builder.map_err(|error| refuse(error.to_string()))?;
+    Ok(builder.with_root_certificates(roots).with_no_client_auth())
 }
 
 /// The header with a key. Logs do not show it.

@@ -19,14 +19,15 @@ Examples:
 What is measured, on this side of the connection:
   TTFT       from the moment a request is due to its first piece of text
   TPOT       from the first piece of text to the last, by the tokens behind the first
-  ITL        between two pieces of text, by the tokens of the second: a server that sends several at a
-             time (drafts that held) is measured per token. How many there are is known with --token-ids;
-             else it is the mean of the stream
+  ITL        between two pieces of text, by the tokens of the second: a server that sends several
+             at a time (drafts that held) is measured per token. How many there are is known with
+             --token-ids; else it is the mean of the stream
   chunk gap  between two pieces of text, as it is
   E2E        from the moment a request is due to the end of its answer
   stall      the longest chunk gap of any stream
-Tokens are those that the server counts (usage); if it does not count, pieces are, and the report says so.
-In an open loop requests are due at their arrival, whether or not the server keeps up.";
+Tokens are those that the server counts (usage). If it does not count, pieces of text are counted,
+and the report says so. In an open loop requests are due at their arrival,
+whether or not the server keeps up.";
 
 /// Load a server with OpenAI's interface, ours or another: latencies, throughput, goodput, errors.
 ///
@@ -49,6 +50,9 @@ pub(crate) struct BenchServeFlags {
     /// Key to send [default: $PACELINE_API_KEY].
     #[arg(long, value_name = "KEY", help_heading = "Server")]
     pub(crate) api_key: Option<String>,
+    /// Certificates to trust, in place of the usual authorities (PEM).
+    #[arg(long, value_name = "FILE", help_heading = "Server")]
+    pub(crate) ca_file: Option<PathBuf>,
     /// How to ask: with messages, or with a text to continue.
     #[arg(long, value_name = "KIND", default_value = "chat", help_heading = "Server")]
     pub(crate) endpoint: EndpointFlag,

@@ -17,9 +17,10 @@ Examples:
   paceline chat --base-url http://127.0.0.1:8000
   echo \"Tell me about a fox.\" | paceline chat --quiet > story.txt
 
-At the prompt: /help lists the commands. A line that ends in \\ goes on in the next one; //text is a message
-that starts with a slash. Ctrl-C stops an answer and keeps what came of it, Ctrl-D leaves.
-If stdin is no terminal, every line is a message or a command, answers go to stdout and nothing else does.";
+At the prompt: /help lists the commands. A line that ends in \\ goes on in the next one; //text is
+a message that starts with a slash. Ctrl-C stops an answer and keeps what came of it, Ctrl-D leaves.
+If stdin is no terminal, every line is a message or a command, and stdout gets answers and
+what commands show.";
 
 /// What only an engine of our own can be told.
 const ENGINE: [&str; 17] = [
@@ -61,6 +62,9 @@ pub(crate) struct ChatFlags {
     /// Key to send to it [default: $PACELINE_API_KEY].
     #[arg(long, value_name = "KEY", requires = "base_url", help_heading = "Server")]
     api_key: Option<String>,
+    /// Certificates to trust there, in place of the usual authorities (PEM).
+    #[arg(long, value_name = "FILE", requires = "base_url", help_heading = "Server")]
+    ca_file: Option<PathBuf>,
 
     /// What the model is told before the conversation.
     #[arg(long, value_name = "TEXT", help_heading = "Conversation")]
@@ -106,6 +110,7 @@ impl ChatFlags {
                 url,
                 model,
                 key: self.api_key,
+                ca_file: self.ca_file,
             },
             None => Place::Here {
                 model: ModelSource::new(model),

@@ -63,6 +63,8 @@ pub(crate) enum Place {
         model: Option<String>,
         /// A key to send.
         key: Option<String>,
+        /// Certificates to trust.
+        ca_file: Option<PathBuf>,
     },
 }
 
@@ -78,14 +80,15 @@ pub(crate) fn run(config: ChatConfig, ui: Ui) -> Result<Ending> {
         Place::Here { model, engine } => {
             Speaker::Local(Box::new(Local::open(&model, &engine, config.plain, ui)?))
         }
-        Place::Server { url, model, key } => {
+        Place::Server {
+            url,
+            model,
+            key,
+            ca_file,
+        } => {
             let key = key.map_or_else(env::api_key, |key| Ok(Some(key)))?;
-            Speaker::Remote(Box::new(Remote::open(
-                &url,
-                model.as_deref(),
-                key.as_deref(),
-                config.plain,
-            )?))
+            let client = crate::client::open(&url, key.as_deref(), ca_file.as_deref())?;
+            Speaker::Remote(Box::new(Remote::open(client, model.as_deref(), config.plain)?))
         }
     };
     let interactive = io::stdin().is_terminal() && io::stdout().is_terminal();

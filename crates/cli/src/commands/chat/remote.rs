@@ -22,8 +22,7 @@ pub(super) struct Remote {
 
 impl Remote {
     /// Asks the server for its models.
-    pub(super) fn open(url: &str, model: Option<&str>, key: Option<&str>, plain: bool) -> Result<Self> {
-        let client = Client::new(url, key)?;
+    pub(super) fn open(client: Client, model: Option<&str>, plain: bool) -> Result<Self> {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()
@@ -35,7 +34,7 @@ impl Remote {
             }
             (None, Ok(list)) => {
                 let first = list["data"][0]["id"].as_str();
-                let first = first.with_context(|| format!("{url} lists no models; name one"))?;
+                let first = first.with_context(|| format!("{} lists no models; name one", client.root()))?;
                 first.to_owned()
             }
             (_, Err(error)) => return Err(explain(&error)),

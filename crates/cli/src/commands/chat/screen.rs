@@ -113,6 +113,11 @@ impl Answering {
         }
     }
 
+    /// Whether anything is out.
+    pub(super) fn has_begun(&self) -> bool {
+        self.state != State::Nothing
+    }
+
     /// Ends the line.
     pub(super) fn end(self) -> Result<()> {
         if self.ends_line { Ok(()) } else { print("\n") }

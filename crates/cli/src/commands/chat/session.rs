@@ -151,7 +151,11 @@ impl Session {
         let answered = self
             .speaker
             .answer(&question, &self.interrupt, &mut |part| answering.show(&part));
-        let ended = answering.end();
+        let ended = if answered.is_ok() || answering.has_begun() {
+            answering.end()
+        } else {
+            Ok(())
+        };
         let answer = match answered.and_then(|answer| ended.map(|()| answer)) {
             Ok(answer) => answer,
             Err(error) => {

@@ -91,6 +91,10 @@ impl<'a> Driver<'a> {
                 () = &mut interrupted, if !self.stop.is_cancelled() => self.stop.cancel(),
                 // Requests that are late are all sent before anything is read.
                 () = sleep_until(due.into()), if room => {
+                    // Time may have run out while nothing was due.
+                    if !self.has_more(start) {
+                        continue;
+                    }
                     let late = if self.load.arrivals.is_some() { due } else { Instant::now() };
                     self.send(start, late);
                     if let Some(arrivals) = &mut self.load.arrivals {

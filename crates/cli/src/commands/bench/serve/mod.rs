@@ -49,7 +49,7 @@ pub(super) fn run(flags: &BenchServeFlags, ui: Ui) -> Result<Ending> {
         .api_key
         .clone()
         .map_or_else(env::api_key, |key| Ok(Some(key)))?;
-    let client = Client::new(&flags.base_url, key.as_deref())?;
+    let client = crate::client::open(&flags.base_url, key.as_deref(), flags.ca_file.as_deref())?;
     // One thread: it waits most of the time, and the server may need the others.
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -57,10 +57,6 @@ pub(super) fn run(flags: &BenchServeFlags, ui: Ui) -> Result<Ending> {
         .context("cannot start the clock of the benchmark")?;
     let measured = runtime.block_on(measure(flags, &client, file, ui))?;
     let (report, records) = measured;
-    table::print(
-        &report,
-        other.as_ref().map(|other| (other, flags.compare.as_deref())),
-    )?;
     if let Some((file, path)) = json {
         report
             .write(file, &records)
@@ -70,6 +66,11 @@ pub(super) fn run(flags: &BenchServeFlags, ui: Ui) -> Result<Ending> {
         let name = flags.compare.as_deref().map(file_name);
         html::write(file, &report, other.as_ref().zip(name)).with_context(|| path.display().to_string())?;
     }
+    // Last: who reads the table may stop in the middle of it.
+    table::print(
+        &report,
+        other.as_ref().map(|other| (other, flags.compare.as_deref())),
+    )?;
     ending(&report, &records)
 }
 
