@@ -107,6 +107,25 @@ def a_conversation_with_a_tool_goes_on():
     assert client.messages.create(**ask | {"messages": again}).usage.input_tokens > reply.usage.input_tokens
 
 
+def a_tool_can_be_insisted_on():
+    schema = {
+        "type": "object",
+        "properties": {"colour": {"enum": ["red", "green"]}},
+        "required": ["colour"],
+        "additionalProperties": False,
+    }
+    tool = {"name": "paint", "input_schema": schema}
+    for choice in [{"type": "any", "disable_parallel_tool_use": True}, {"type": "tool", "name": "paint"}]:
+        ask = ASK | {"max_tokens": 100, "tools": [tool], "tool_choice": choice}
+        reply = client.messages.create(**ask)
+        [use] = reply.content
+        assert reply.stop_reason == "tool_use" and use.name == "paint", reply
+        assert use.input["colour"] in ["red", "green"]
+        with client.messages.stream(**ask) as stream:
+            [streamed] = stream.get_final_message().content
+        assert streamed.input == use.input
+
+
 def tokens_can_be_counted():
     ask = {name: ASK[name] for name in ["model", "messages"]}
     count = client.messages.count_tokens(**ask).input_tokens
@@ -171,6 +190,7 @@ run(
     the_stream_helper_collects_the_answer,
     a_stop_sequence_is_named,
     a_conversation_with_a_tool_goes_on,
+    a_tool_can_be_insisted_on,
     tokens_can_be_counted,
     errors_are_the_clients_own,
     a_bearer_token_opens_too,

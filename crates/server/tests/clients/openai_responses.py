@@ -1,10 +1,11 @@
 """The official OpenAI client with the Responses interface: answers, streams, tools, errors, cancelling."""
 
 import asyncio
+from typing import Literal
 
 import openai
 from openai.types.responses import Response, ResponseStreamEvent
-from pydantic import TypeAdapter
+from pydantic import BaseModel, TypeAdapter
 
 from common import BASE, KEY, MODEL, raises, run
 
@@ -83,6 +84,31 @@ def a_conversation_with_a_tool_goes_on():
     assert longer.usage.input_tokens > reply.usage.input_tokens
 
 
+class Fruit(BaseModel):
+    colour: Literal["red", "green"]
+    ripe: bool
+
+
+def a_class_can_be_asked_for():
+    ask = ASK | {"max_output_tokens": 100}
+    whole = client.responses.parse(**ask, text_format=Fruit).output_parsed
+    assert isinstance(whole, Fruit), whole
+    with client.responses.stream(**ask, text_format=Fruit) as stream:
+        assert stream.get_final_response().output_parsed == whole
+    talk = {"model": ask["model"], "messages": [{"role": "user", "content": "Which?"}], "max_tokens": 100}
+    assert isinstance(client.chat.completions.parse(**talk, response_format=Fruit).choices[0].message.parsed, Fruit)
+
+
+def a_tool_can_be_insisted_on():
+    schema = Fruit.model_json_schema() | {"additionalProperties": False}
+    tool = {"type": "function", "name": "eat", "parameters": schema, "strict": True}
+    for choice in ["required", {"type": "function", "name": "eat"}]:
+        ask = ASK | {"max_output_tokens": 200, "tools": [tool], "tool_choice": choice}
+        [call] = client.responses.create(**ask, parallel_tool_calls=False).output
+        assert call.type == "function_call" and call.name == "eat", call
+        Fruit.model_validate_json(call.arguments)
+
+
 def errors_are_the_clients_own():
     def ask(**more):
         return lambda: client.responses.create(**ASK | more)
@@ -134,6 +160,8 @@ run(
     a_stream_is_valid_and_is_the_whole_response,
     the_stream_helper_collects_the_response,
     a_conversation_with_a_tool_goes_on,
+    a_class_can_be_asked_for,
+    a_tool_can_be_insisted_on,
     errors_are_the_clients_own,
     our_extensions_are_taken,
     a_stream_can_be_left,
