@@ -1,7 +1,7 @@
 //! The parts of an answer: text, reasoning, tool calls.
 
 use crate::identifiers;
-use paceline_text::{OutputParser, OutputPart};
+use paceline_text::OutputPart;
 use serde::Serialize;
 
 /// A part of a message, or all of it.
@@ -42,6 +42,13 @@ struct Function {
 }
 
 impl Delta {
+    /// These parts of a message.
+    pub(super) fn of(parts: Vec<OutputPart>) -> Self {
+        let mut delta = Self::default();
+        parts.into_iter().for_each(|part| delta.add(part));
+        delta
+    }
+
     /// Whether there is nothing in it.
     pub(super) fn is_empty(&self) -> bool {
         *self == Self::default()
@@ -80,59 +87,6 @@ impl Delta {
             self.tool_calls.len() - 1
         });
         &mut self.tool_calls[position]
-    }
-}
-
-/// Reads one answer while it comes.
-#[derive(Debug)]
-pub(super) struct AnswerReader {
-    parser: OutputParser,
-    /// Calls after the first are left out.
-    one_call: bool,
-    called: bool,
-}
-
-impl AnswerReader {
-    pub(super) fn new(parser: OutputParser, parallel_calls: bool) -> Self {
-        Self {
-            parser,
-            one_call: !parallel_calls,
-            called: false,
-        }
-    }
-
-    /// More text.
-    pub(super) fn push(&mut self, text: &str) -> Delta {
-        let parts = self.parser.push(text);
-        self.delta(parts)
-    }
-
-    /// The end of the text.
-    pub(super) fn finish(&mut self) -> Delta {
-        let parts = self.parser.finish();
-        self.delta(parts)
-    }
-
-    /// Whether a tool was called.
-    pub(super) fn called(&self) -> bool {
-        self.called
-    }
-
-    fn delta(&mut self, parts: Vec<OutputPart>) -> Delta {
-        let mut delta = Delta::default();
-        for part in parts {
-            let call = match &part {
-                OutputPart::ToolCallStart { index, .. }
-                | OutputPart::ToolCallArguments { index, .. }
-                | OutputPart::ToolCallEnd { index, .. } => Some(*index),
-                OutputPart::Content(_) | OutputPart::Reasoning(_) => None,
-            };
-            self.called |= call.is_some();
-            if !(self.one_call && call.is_some_and(|index| index > 0)) {
-                delta.add(part);
-            }
-        }
-        delta
     }
 }
 

@@ -1,8 +1,8 @@
 //! Replies of `/v1/chat/completions`, whole and in pieces.
 
-use super::parts::{AnswerReader, Delta};
+use super::parts::Delta;
 use crate::conversation::Reading;
-use crate::generation::{Collected, Finish, GeneratedToken};
+use crate::generation::{Collected, Finish, GeneratedToken, PartReader};
 use crate::identifiers;
 use crate::model::ServedModel;
 use crate::openai::logprobs::finite;
@@ -114,8 +114,8 @@ impl Writer {
         UsageReply::of_prompts(self.prompt_tokens.len())
     }
 
-    pub(super) fn reader(&self) -> AnswerReader {
-        AnswerReader::new(self.reading.parser(), self.parallel_calls)
+    pub(super) fn reader(&self) -> PartReader {
+        PartReader::new(self.reading.parser(), self.parallel_calls)
     }
 
     pub(super) fn reply(&self, object: &'static str, choices: Vec<ChoiceReply>) -> Reply {
@@ -169,7 +169,8 @@ impl Writer {
         for (index, completion) in collected.completions.into_iter().enumerate() {
             let mut reader = self.reader();
             let mut choice = self.choice(index, &completion.tokens);
-            choice.message = Some(message(reader.push(&completion.text), reader.finish()));
+            let first = Delta::of(reader.push(&completion.text));
+            choice.message = Some(message(first, Delta::of(reader.finish())));
             if let Some(finish) = &completion.finish {
                 choice.finish(finish, &reader);
                 usage.add(finish);
@@ -204,7 +205,7 @@ fn message(first: Delta, rest: Delta) -> Message {
 }
 
 impl ChoiceReply {
-    pub(super) fn finish(&mut self, finish: &Finish, reader: &AnswerReader) {
+    pub(super) fn finish(&mut self, finish: &Finish, reader: &PartReader) {
         let calls = finish.reason == FinishReason::Stop && reader.called();
         self.finish_reason = Some(if calls {
             "tool_calls"

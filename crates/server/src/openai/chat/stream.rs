@@ -1,8 +1,8 @@
 //! An answer as it comes.
 
-use super::parts::{AnswerReader, Delta};
+use super::parts::Delta;
 use super::reply::{ChoiceReply, Writer};
-use crate::generation::{Finish, Output, Piece};
+use crate::generation::{Finish, Output, PartReader, Piece};
 use crate::openai::error_body;
 use crate::openai::usage::{UsageField, UsageReply};
 use crate::sse::{Encoder, Frames};
@@ -10,7 +10,7 @@ use crate::sse::{Encoder, Frames};
 /// Writes the chunks.
 pub(super) struct Chunks {
     writer: Writer,
-    readers: Vec<AnswerReader>,
+    readers: Vec<PartReader>,
     usage: UsageReply,
     failed: bool,
 }
@@ -36,7 +36,7 @@ impl Chunks {
     }
 
     fn piece(&mut self, index: usize, piece: &Piece, frames: &mut Frames) {
-        let delta = self.readers[index].push(&piece.text);
+        let delta = Delta::of(self.readers[index].push(&piece.text));
         let reports = self.writer.logprobs || self.writer.token_ids;
         if delta.is_empty() && (!reports || piece.tokens.is_empty()) {
             return;
@@ -47,7 +47,7 @@ impl Chunks {
     }
 
     fn finish(&mut self, index: usize, finish: &Finish, frames: &mut Frames) {
-        let rest = self.readers[index].finish();
+        let rest = Delta::of(self.readers[index].finish());
         let mut choice = self.writer.choice(index, &[]);
         choice.delta = Some(rest);
         choice.logprobs = None;
