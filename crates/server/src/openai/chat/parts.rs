@@ -45,7 +45,9 @@ impl Delta {
     /// These parts of a message.
     pub(super) fn of(parts: Vec<OutputPart>) -> Self {
         let mut delta = Self::default();
-        parts.into_iter().for_each(|part| delta.add(part));
+        for part in parts {
+            delta.add(part);
+        }
         delta
     }
 
