@@ -56,7 +56,8 @@ fn answer(tokens: Option<u64>) -> Answer {
 #[test]
 fn waits_of_the_server_are_found_where_they_were() {
     let server = Scripted::start(|number, _| {
-        let stall = if number == 2 { 120 } else { 0 };
+        // Longer than a busy machine keeps anything waiting.
+        let stall = if number == 2 { 1000 } else { 0 };
         Answer::Stream(vec![
             Step::Event(json!({ "choices": [{ "delta": { "role": "assistant", "content": "" } }] })),
             Step::Wait(60),
@@ -75,12 +76,12 @@ fn waits_of_the_server_are_found_where_they_were() {
     let ms = |name: &str, column: &str| figures[name][column].as_f64().unwrap();
     // A wait may be longer than was asked for, never shorter.
     assert!(ms("ttft_ms", "p50") >= 60.0);
-    assert!(ms("chunk_gap_ms", "p50") >= 20.0 && ms("chunk_gap_ms", "max") >= 140.0);
+    assert!(ms("chunk_gap_ms", "p50") >= 20.0 && ms("chunk_gap_ms", "max") >= 1020.0);
     // Three tokens behind the first.
     assert!(ms("tpot_ms", "p50") >= 50.0 / 3.0);
-    assert!(ms("e2e_ms", "p50") >= 110.0 && ms("e2e_ms", "max") >= 230.0);
+    assert!(ms("e2e_ms", "p50") >= 110.0 && ms("e2e_ms", "max") >= 1110.0);
     assert!(ms("ttft_ms", "max") < ms("e2e_ms", "max"));
-    assert!(figures["worst_stall"]["ms"].as_f64().unwrap() >= 140.0);
+    assert!(figures["worst_stall"]["ms"].as_f64().unwrap() >= 1020.0);
     assert_eq!(figures["worst_stall"]["request"], 2);
     assert_eq!(
         (&figures["completed"], &figures["output_tokens"]),
@@ -125,7 +126,7 @@ fn failures_are_counted_by_their_kind_and_do_not_end_the_run() {
         "--concurrency",
         "1",
         "--timeout",
-        "1",
+        "3",
         "--slo",
         "e2e:60000",
     ];
@@ -141,7 +142,7 @@ fn failures_are_counted_by_their_kind_and_do_not_end_the_run() {
         ("HTTP 500", "out of order"),
         ("broken stream", "without a finish reason"),
         ("failed stream", "lost"),
-        ("timeout", "no end after 1 s"),
+        ("timeout", "no end after 3 s"),
     ] {
         assert_eq!(figures["errors"][kind]["count"], 1, "{kind}: {table}");
         let first = figures["errors"][kind]["first"].as_str().unwrap();

@@ -307,6 +307,21 @@ fn reasoning_of_a_server_stays_out_of_a_pipe() {
 }
 
 #[test]
+fn reasoning_of_the_engine_stays_out_of_a_pipe() {
+    let copy = Copy::of("assets/storyteller");
+    copy.edit_json("tokenizer_config.json", |config| {
+        let template = config["chat_template"].as_str().unwrap();
+        // The turn begins inside the reasoning, and this model never ends it.
+        let thinking = template.replace("<|im_start|>assistant\n", "<|im_start|>assistant\n<think>\n");
+        assert_ne!(thinking, template);
+        config["chat_template"] = json!(thinking + "{# </think> #}");
+    });
+    let output = run_with_input(&[&GREEDY[..], &[copy.path()]].concat(), "Hello\n");
+    assert_eq!(stdout(&output), "\n", "{}", stderr(&output));
+    assert!(stderr(&output).contains("40 tokens"), "{}", stderr(&output));
+}
+
+#[test]
 fn an_answer_that_breaks_off_is_a_failure() {
     let server = Scripted::start(|_, _| Answer::Stream(vec![Step::Text("Hi")]));
     let output = run_with_input(&["chat", "--base-url", &server.url], "Hello\n");

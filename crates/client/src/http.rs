@@ -11,7 +11,7 @@ use hyper::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HeaderValue, USER_AGENT
 use hyper::{Method, Request, Response};
 use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
 use hyper_util::client::legacy::{self, connect::HttpConnector};
-use hyper_util::rt::{TokioExecutor, TokioTimer};
+use hyper_util::rt::TokioExecutor;
 use serde_json::Value;
 use std::error::Error;
 use std::sync::Arc;
@@ -29,7 +29,7 @@ const LONGEST_ERROR: usize = 64 << 10;
 
 type Connector = HttpsConnector<HttpConnector>;
 
-/// A server at an address, asked with a key if there is one. Connections are kept and used again; a clone shares them.
+/// A server at an address, asked with a key if there is one. Every request has a connection of its own.
 #[derive(Clone, Debug)]
 pub struct Client {
     http: legacy::Client<Connector, Full<Bytes>>,
@@ -53,8 +53,10 @@ impl Client {
             None => builder.with_webpki_roots(),
         };
         let connector = connector.https_or_http().enable_http1().wrap_connector(tcp);
+        // A server may close a connection between two requests; who sends the second one at that moment cannot tell
+        // this from a failure. So nothing is kept.
         let http = legacy::Client::builder(TokioExecutor::new())
-            .pool_timer(TokioTimer::new())
+            .pool_max_idle_per_host(0)
             .build(connector);
         Ok(Self {
             http,

@@ -117,7 +117,7 @@ impl Reply {
             });
         };
         if event.data.trim() == "[DONE]" {
-            // The body is read to its end, or the connection could not be used again.
+            // The body is read to its end, or the server would see a client that left.
             while self.events.next().await?.is_some() {}
             self.done = true;
             return Ok(None);

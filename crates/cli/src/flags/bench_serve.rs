@@ -17,7 +17,8 @@ Examples:
   paceline bench serve --base-url http://127.0.0.1:8080 --compare run.json --html both.html
 
 What is measured, on this side of the connection:
-  TTFT       from the moment a request is due to its first piece of text
+  TTFT       from the moment a request is due to its first piece of text; every request makes a
+             connection of its own, which is part of it
   TPOT       from the first piece of text to the last, by the tokens behind the first
   ITL        between two pieces of text, by the tokens of the second: a server that sends several
              at a time (drafts that held) is measured per token. How many there are is known with
