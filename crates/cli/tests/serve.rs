@@ -4,117 +4,15 @@
 
 mod common;
 
-use common::{paceline, run, stderr};
+use common::served::{PATIENCE, Served, serve as command};
+use common::{run, stderr};
 use serde_json::{Value, json};
 use std::fs::{self, File};
-use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{TcpListener, TcpStream};
-use std::process::{Child, ChildStdout, Command, Stdio};
+use std::io::Read;
+use std::net::TcpListener;
+use std::process::Stdio;
 use std::thread;
 use std::time::{Duration, Instant};
-
-/// How long anything may take before a test counts as stuck.
-const PATIENCE: Duration = Duration::from_mins(1);
-
-/// A server in a process of its own.
-struct Served {
-    child: Child,
-    address: String,
-    _out: BufReader<ChildStdout>,
-}
-
-impl Served {
-    fn start(arguments: &[&str]) -> Self {
-        Self::spawn(&mut command(arguments))
-    }
-
-    /// Waits for the line with the address.
-    fn spawn(command: &mut Command) -> Self {
-        let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
-        let mut out = BufReader::new(child.stdout.take().unwrap());
-        let mut line = String::new();
-        out.read_line(&mut line).unwrap();
-        let address = line.trim().strip_prefix("Paceline is listening on http://");
-        let address = address
-            .unwrap_or_else(|| panic!("no address in {line:?}"))
-            .to_owned();
-        Self {
-            child,
-            address,
-            _out: out,
-        }
-    }
-
-    /// Sends a request and returns the open connection.
-    fn open(&self, request: &str, headers: &str, body: &str) -> TcpStream {
-        let mut socket = TcpStream::connect(&self.address).unwrap();
-        socket.set_read_timeout(Some(PATIENCE)).unwrap();
-        let length = body.len();
-        let head = format!(
-            "{request} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n{headers}content-length: {length}\r\n\r\n{body}"
-        );
-        socket.write_all(head.as_bytes()).unwrap();
-        socket
-    }
-
-    /// Sends a request and returns status and reply.
-    fn ask(&self, request: &str, headers: &str, body: &str) -> (u16, String) {
-        let mut reply = String::new();
-        self.open(request, headers, body)
-            .read_to_string(&mut reply)
-            .unwrap();
-        let status = reply.split(' ').nth(1).unwrap().parse().unwrap();
-        (status, reply)
-    }
-
-    fn signal(&self, name: &str) {
-        let pid = self.child.id().to_string();
-        assert!(
-            Command::new("kill")
-                .args(["-s", name, &pid])
-                .status()
-                .unwrap()
-                .success()
-        );
-    }
-
-    /// The exit code.
-    fn wait(&mut self) -> Option<i32> {
-        let start = Instant::now();
-        loop {
-            if let Some(status) = self.child.try_wait().unwrap() {
-                return status.code();
-            }
-            assert!(start.elapsed() < PATIENCE, "it does not end");
-            thread::sleep(Duration::from_millis(5));
-        }
-    }
-}
-
-impl Drop for Served {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
-fn command(arguments: &[&str]) -> Command {
-    let mut command = paceline();
-    command
-        .args([
-            "serve",
-            "--port",
-            "0",
-            "--threads",
-            "1",
-            "--max-model-len",
-            "1024",
-        ])
-        .args(arguments)
-        .env_remove("PACELINE_API_KEY")
-        .stderr(Stdio::null());
-    command
-}
 
 /// A request that takes a while.
 fn long() -> String {

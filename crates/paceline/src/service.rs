@@ -281,6 +281,7 @@ impl<R: StepRunner, C: Clock> Service<R, C> {
         stats.waiting = scheduler.waiting();
         stats.blocks_used = stats.blocks - usage.free_blocks;
         stats.snapshots_used = stats.snapshots - usage.free_snapshots;
+        stats.snapshots_reserved = usage.reserved_snapshots;
         stats.tokens += tokens;
         stats.finished += finished;
         stats.counters = scheduler.counters();

@@ -16,8 +16,10 @@ pub struct Stats {
     pub blocks_used: usize,
     /// Pages.
     pub blocks: usize,
-    /// Saved states in use.
+    /// Places for saved states that hold one or are reserved for one.
     pub snapshots_used: usize,
+    /// Those that running requests have reserved; none when nothing runs.
+    pub snapshots_reserved: usize,
     /// Places for saved states.
     pub snapshots: usize,
     /// Tokens handed to requests.

@@ -66,6 +66,7 @@ fn cache(engine: &Handle, stats: &Stats) -> Value {
         "snapshots": {
             "total": stats.snapshots,
             "in_use": stats.snapshots_used,
+            "reserved": stats.snapshots_reserved,
             "written": c.snapshots_written,
             "published": c.snapshots_published,
             "used": c.snapshots_used,

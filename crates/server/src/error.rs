@@ -9,6 +9,9 @@ use std::time::Duration;
 /// When to try again if nothing better is known.
 pub const RETRY_AFTER: Duration = Duration::from_secs(1);
 
+/// Longest message, and longest name of a field, in bytes.
+const MAX_TEXT: usize = 2000;
+
 /// Kinds of failures, by what the client can do about them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ErrorKind {
@@ -71,7 +74,7 @@ impl ApiError {
         let again = matches!(kind, ErrorKind::Busy | ErrorKind::Unavailable);
         Self {
             kind,
-            message: message.into(),
+            message: bounded(message.into()),
             param: None,
             code: None,
             retry_after: again.then_some(RETRY_AFTER),
@@ -81,7 +84,7 @@ impl ApiError {
     /// A field that cannot be served, in words.
     pub fn field(param: impl Into<String>, message: impl Into<String>) -> Self {
         Self {
-            param: Some(param.into()),
+            param: Some(bounded(param.into())),
             ..Self::new(ErrorKind::Invalid, message)
         }
     }
@@ -115,6 +118,15 @@ impl ApiError {
     }
 }
 
+/// A text that may quote the client, such as a path through its own names, is cut where nobody would read on.
+fn bounded(mut text: String) -> String {
+    if text.len() > MAX_TEXT {
+        text.truncate(text.floor_char_boundary(MAX_TEXT));
+        text.push('…');
+    }
+    text
+}
+
 impl IntoResponse for ApiError {
     /// In the shape of OpenAI. The error goes along as an extension, so that another interface can rewrite it.
     fn into_response(self) -> Response {
@@ -129,5 +141,18 @@ impl IntoResponse for ApiError {
         }
         response.extensions_mut().insert(self);
         response
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_quotes_the_client_is_short() {
+        let error = ApiError::field("é".repeat(5000), "ß".repeat(5000));
+        assert!(error.message.len() < MAX_TEXT + 4 && error.message.ends_with('…'));
+        assert!(error.param.is_some_and(|param| param.len() < MAX_TEXT + 4));
+        assert_eq!(ApiError::field("a", "b").message, "b");
     }
 }

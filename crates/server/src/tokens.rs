@@ -17,7 +17,7 @@ struct TokenizeFields {
     model: Option<String>,
     prompt: Option<String>,
     messages: Option<Vec<Map<String, Value>>>,
-    tools: Option<Vec<Value>>,
+    tools: Option<Vec<Map<String, Value>>>,
     add_special_tokens: Option<bool>,
     add_generation_prompt: Option<bool>,
     return_token_strs: Option<bool>,
@@ -59,9 +59,10 @@ fn tokens_of(model: &ServedModel, fields: TokenizeFields) -> Result<Tokenized, A
             tokens.map_err(|error| ApiError::text("prompt", &error))?
         }
         (None, Some(messages)) => {
+            let tools = fields.tools.unwrap_or_default();
             let conversation = Conversation {
                 messages: normalise(messages)?,
-                tools: fields.tools.unwrap_or_default(),
+                tools: tools.into_iter().map(Value::Object).collect(),
                 documents: None,
                 variables: fields.chat_template_kwargs.unwrap_or_default(),
                 open_turn: fields.add_generation_prompt.unwrap_or(true),

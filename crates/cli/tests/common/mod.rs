@@ -3,6 +3,7 @@
 #![allow(dead_code, reason = "each test file uses its own part of this")]
 #![allow(clippy::unwrap_used, reason = "a failure here fails the test")]
 
+pub(crate) mod mix;
 pub(crate) mod scripted;
 pub(crate) mod served;
 

@@ -38,7 +38,7 @@ struct ConversationFields {
     tools: Option<Vec<Value>>,
     tool_choice: Option<Value>,
     thinking: Option<Value>,
-    output_config: Option<Value>,
+    output_config: Option<Map<String, Value>>,
 }
 
 /// How to answer.
@@ -183,10 +183,17 @@ impl ConversationFields {
         if let Some(thinking) = self.thinking.as_ref().filter(|thinking| !thinking.is_null()) {
             variables.insert("enable_thinking".to_owned(), thinks(thinking)?.into());
         }
-        let config = self.output_config.unwrap_or_default();
+        let config = Value::Object(self.output_config.unwrap_or_default());
         let form = form(&config["format"])?;
-        if let Some(effort) = config["effort"].as_str() {
-            variables.insert("reasoning_effort".to_owned(), effort.into());
+        match &config["effort"] {
+            Value::Null => {}
+            Value::String(effort) => {
+                variables.insert("reasoning_effort".to_owned(), effort.as_str().into());
+            }
+            other => {
+                let shown = shorten(&other.to_string());
+                return Err(ApiError::bound("output_config.effort", &shown, "a string"));
+            }
         }
         let conversation = Conversation {
             messages: messages::conversation(self.system, messages)?,

@@ -72,6 +72,10 @@ pub(super) fn form(format: &Value) -> Result<Option<Form>, ApiError> {
         Some("text") => Ok(None),
         Some("json_object") => Ok(Some(Form::answer(FIELD, GrammarSpec::JsonObject))),
         Some("json_schema") => {
+            if !(format["name"].is_string() || format["name"].is_null()) {
+                let message = format!("`{FIELD}.name` is not a string");
+                return Err(ApiError::field(format!("{FIELD}.name"), message));
+            }
             let spec = json_schema("text.format.schema", &format["schema"])?;
             Ok(Some(Form::answer(FIELD, spec)))
         }

@@ -1,6 +1,7 @@
 """The official Anthropic client: answers, streams, tools, stop sequences, errors, cancelling."""
 
 import asyncio
+import json
 
 import anthropic
 from anthropic.types import Message, RawMessageStreamEvent
@@ -107,23 +108,34 @@ def a_conversation_with_a_tool_goes_on():
     assert client.messages.create(**ask | {"messages": again}).usage.input_tokens > reply.usage.input_tokens
 
 
-def a_tool_can_be_insisted_on():
-    schema = {
-        "type": "object",
-        "properties": {"colour": {"enum": ["red", "green"]}},
-        "required": ["colour"],
-        "additionalProperties": False,
-    }
-    tool = {"name": "paint", "input_schema": schema}
-    for choice in [{"type": "any", "disable_parallel_tool_use": True}, {"type": "tool", "name": "paint"}]:
-        ask = ASK | {"max_tokens": 100, "tools": [tool], "tool_choice": choice}
+def a_tool_is_called_when_it_must_be():
+    city = {"enum": ["Rome", "Oslo"]}
+    schema = {"type": "object", "properties": {"city": city}, "required": ["city"], "additionalProperties": False}
+    ask = ASK | {"tools": [TOOLS[0] | {"input_schema": schema}], "max_tokens": 120}
+    for choice in [{"type": "any"}, {"type": "tool", "name": "weather"}]:
+        ask["tool_choice"] = choice | {"disable_parallel_tool_use": True}
         reply = client.messages.create(**ask)
-        [use] = reply.content
-        assert reply.stop_reason == "tool_use" and use.name == "paint", reply
-        assert use.input["colour"] in ["red", "green"]
+        Message.model_validate(reply.to_dict(), strict=False)
+        assert reply.stop_reason == "tool_use", reply
+        use = [block for block in reply.content if block.type == "tool_use"]
+        assert [block.name for block in use] == ["weather"]
+        assert use[0].input["city"] in city["enum"]
+        # The same as a stream: the input comes in pieces of JSON.
         with client.messages.stream(**ask) as stream:
-            [streamed] = stream.get_final_message().content
-        assert streamed.input == use.input
+            pieces = [event.delta.partial_json for event in stream if is_piece(event)]
+            final = stream.get_final_message()
+        assert [block.input for block in final.content if block.type == "tool_use"] == [use[0].input]
+        assert json.loads("".join(pieces)) == use[0].input
+        answer = {"type": "tool_result", "tool_use_id": use[0].id, "content": "30 degrees"}
+        turns = [{"role": "assistant", "content": reply.content}, {"role": "user", "content": [answer]}]
+        more = ask | {"messages": ask["messages"] + turns, "tool_choice": {"type": "none"}}
+        assert client.messages.create(**more).stop_reason != "tool_use"
+    unknown = {"type": "tool", "name": "cook"}
+    raises(anthropic.BadRequestError, lambda: client.messages.create(**ask | {"tool_choice": unknown}), "cook")
+
+
+def is_piece(event):
+    return event.type == "content_block_delta" and event.delta.type == "input_json_delta"
 
 
 def tokens_can_be_counted():
@@ -190,7 +202,7 @@ run(
     the_stream_helper_collects_the_answer,
     a_stop_sequence_is_named,
     a_conversation_with_a_tool_goes_on,
-    a_tool_can_be_insisted_on,
+    a_tool_is_called_when_it_must_be,
     tokens_can_be_counted,
     errors_are_the_clients_own,
     a_bearer_token_opens_too,

@@ -3,12 +3,15 @@
 use crate::support::{PATIENCE, TestServer};
 use serde_json::json;
 use std::time::Duration;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-const PATHS: [&str; 4] = [
+const PATHS: [&str; 7] = [
     "/v1/chat/completions",
     "/v1/completions",
+    "/v1/responses",
+    "/v1/messages",
+    "/v1/messages/count_tokens",
     "/tokenize",
     "/detokenize",
 ];
@@ -28,10 +31,10 @@ async fn bodies_that_are_no_requests_are_refused_with_a_reason() {
             b"[1, 2, 3]".to_vec(),
             b"\"text\"".to_vec(),
             b"{\"prompt\": \"\xff\xfe\"}".to_vec(),
-            b"{\"prompt\": \"\\ud800\", \"tokens\": \"\", \"messages\": 1}".to_vec(),
+            b"{\"prompt\": \"\\ud800\", \"tokens\": \"\", \"messages\": 1, \"input\": 1}".to_vec(),
             b"{\"prompt\": \"x\"} trailing".to_vec(),
-            b"{\"prompt\": 1e999, \"tokens\": [1e999], \"messages\": 1e999}".to_vec(),
-            b"{\"prompt\": \"x\", \"prompt\": \"y\", \"tokens\": 1, \"messages\": 2}".to_vec(),
+            b"{\"prompt\": 1e999, \"tokens\": [1e999], \"messages\": 1e999, \"input\": 1e999}".to_vec(),
+            b"{\"prompt\": \"x\", \"prompt\": \"y\", \"tokens\": 1, \"messages\": 2, \"input\": 3}".to_vec(),
             vec![0; 1000],
             deep("[", "]"),
             deep("{\"a\":", "}"),
@@ -106,6 +109,150 @@ async fn a_body_over_the_limit_is_refused() {
 }
 
 #[tokio::test]
+async fn a_hundred_megabytes_are_refused_without_being_kept() {
+    const MEGABYTE: usize = 1 << 20;
+    let server = TestServer::start().await;
+    for path in PATHS {
+        // Announced: refused before a byte of it has come.
+        let mut socket = TcpStream::connect(server.address()).await.unwrap();
+        let length = 100 * MEGABYTE;
+        let head = format!("POST {path} HTTP/1.1\r\nhost: x\r\ncontent-length: {length}\r\n\r\n{{");
+        socket.write_all(head.as_bytes()).await.unwrap();
+        let reply = answer(&mut socket).await;
+        assert!(reply.starts_with("HTTP/1.1 413"), "{path}: {reply}");
+        // In chunks: refused when it has become too much, whoever goes on writing.
+        let mut socket = TcpStream::connect(server.address()).await.unwrap();
+        let head = format!("POST {path} HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n");
+        socket.write_all(head.as_bytes()).await.unwrap();
+        let (mut reading, mut writing) = socket.into_split();
+        let written = tokio::spawn(async move {
+            let chunk = format!("{MEGABYTE:x}\r\n{}\r\n", " ".repeat(MEGABYTE));
+            let mut written = 0;
+            while written < 100 && writing.write_all(chunk.as_bytes()).await.is_ok() {
+                written += 1;
+            }
+            written
+        });
+        let reply = answer(&mut reading).await;
+        // The answer may be lost in the reset that stops such a client.
+        assert!(
+            reply.is_empty() || reply.starts_with("HTTP/1.1 413"),
+            "{path}: {reply}"
+        );
+        drop(reading);
+        assert!(written.await.unwrap() < 100, "{path}: all of it was taken");
+    }
+    assert_eq!(server.get("/health").await.0, 200);
+}
+
+#[tokio::test]
+async fn bytes_that_trickle_in_cost_connections_and_no_more() {
+    let server = TestServer::configured(|config| {
+        config.header_timeout = Duration::from_millis(500);
+        config.body_timeout = Duration::from_millis(500);
+    })
+    .await;
+    let post = "POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-length: 10000\r\n\r\n";
+    let mut slow = Vec::new();
+    for number in 0..100 {
+        let address = server.address().to_owned();
+        slow.push(tokio::spawn(async move {
+            let mut socket = TcpStream::connect(address).await.unwrap();
+            let start = if number % 2 == 0 {
+                "GET /health HTTP/1.1\r\nx: "
+            } else {
+                post
+            };
+            socket.write_all(start.as_bytes()).await.unwrap();
+            let (mut reading, mut writing) = socket.into_split();
+            let trickle = async move {
+                while writing.write_all(b" ").await.is_ok() {
+                    tokio::time::sleep(Duration::from_millis(50)).await;
+                }
+            };
+            let trickle = tokio::spawn(trickle);
+            let reply = answer(&mut reading).await;
+            trickle.abort();
+            (number, reply)
+        }));
+    }
+    for _ in 0..10 {
+        let body = json!({ "prompt": "x", "max_tokens": 1 });
+        assert_eq!(server.post("/v1/completions", &body).await.0, 200);
+    }
+    for task in slow {
+        let (number, reply) = task.await.unwrap();
+        if number % 2 == 1 {
+            assert!(reply.starts_with("HTTP/1.1 408"), "{reply}");
+        }
+    }
+    assert_eq!(server.get("/health").await.0, 200);
+}
+
+#[tokio::test]
+async fn heads_that_contradict_themselves_are_refused() {
+    let server = TestServer::start().await;
+    let many = "x: y\r\n".repeat(2000);
+    for head in [
+        b"content-length: -1\r\n".to_vec(),
+        b"content-length: 99999999999999999999999\r\n".to_vec(),
+        b"content-length: 5\r\ncontent-length: 6\r\n".to_vec(),
+        b"transfer-encoding: gzip\r\n".to_vec(),
+        b"content-length: 2\r\nbroken header\r\n".to_vec(),
+        b"content-length: 2\r\nx: a\x00b\r\n".to_vec(),
+        b"content-length: 2\r\n\xff\xfe: a\r\n".to_vec(),
+        many.into_bytes(),
+    ] {
+        let shown = String::from_utf8_lossy(&head[..head.len().min(60)]).into_owned();
+        let mut socket = TcpStream::connect(server.address()).await.unwrap();
+        let start = b"POST /v1/completions HTTP/1.1\r\nhost: x\r\n".to_vec();
+        let _ = socket
+            .write_all(&[start, head, b"\r\n{}".to_vec()].concat())
+            .await;
+        let _ = socket.shutdown().await;
+        let reply = answer(&mut socket).await;
+        assert!(
+            reply.is_empty() || reply.starts_with("HTTP/1.1 4"),
+            "{shown}: {reply}"
+        );
+    }
+    // A chunk that says it is larger than anything.
+    let mut socket = TcpStream::connect(server.address()).await.unwrap();
+    let head = "POST /v1/completions HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n";
+    let body = "ffffffffffffffffff\r\n{}\r\n0\r\n\r\n";
+    socket
+        .write_all(format!("{head}{body}").as_bytes())
+        .await
+        .unwrap();
+    assert!(answer(&mut socket).await.starts_with("HTTP/1.1 400"));
+    assert_eq!(server.get("/health").await.0, 200);
+}
+
+#[tokio::test]
+async fn paths_and_names_may_be_anything() {
+    let server = TestServer::start().await;
+    let long = format!("/v1/models/{}", "a".repeat(20_000));
+    for path in [
+        "/v1/models/%00",
+        "/v1/models/%ff%fe",
+        "/v1/models/..%2f..%2fetc%2fpasswd",
+        "/../../etc/passwd",
+        "//",
+        "/%",
+        "/v1/completions/",
+        "/v1/models/{*name}",
+        &long,
+    ] {
+        let mut socket = TcpStream::connect(server.address()).await.unwrap();
+        let head = format!("GET {path} HTTP/1.1\r\nhost: x\r\nx-request-id: \u{80}\r\n\r\n");
+        let _ = socket.write_all(head.as_bytes()).await;
+        let reply = answer(&mut socket).await;
+        assert!(reply.starts_with("HTTP/1.1 4"), "{path}: {reply}");
+    }
+    assert_eq!(server.get("/health").await.0, 200);
+}
+
+#[tokio::test]
 async fn headers_that_do_not_end_cost_a_connection_and_no_more() {
     let server = TestServer::configured(|config| config.header_timeout = Duration::from_millis(300)).await;
     let mut slow = TcpStream::connect(server.address()).await.unwrap();
@@ -162,7 +309,7 @@ async fn noise_is_no_request() {
 }
 
 /// What the server says until it closes or goes quiet after a reply.
-async fn answer(socket: &mut TcpStream) -> String {
+async fn answer(socket: &mut (impl AsyncRead + Unpin)) -> String {
     let mut reply = Vec::new();
     let mut buffer = [0; 4096];
     loop {

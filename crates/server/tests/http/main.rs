@@ -6,6 +6,7 @@ mod chat;
 mod completions;
 mod drain;
 mod forced_calls;
+mod fuzz;
 mod hostile;
 mod identity;
 mod limits;

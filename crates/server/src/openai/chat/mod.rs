@@ -42,7 +42,7 @@ struct Fields {
     tool_choice: Option<Value>,
     parallel_tool_calls: Option<bool>,
     functions: Option<Value>,
-    documents: Option<Vec<Value>>,
+    documents: Option<Vec<Map<String, Value>>>,
     reasoning_effort: Option<String>,
     chat_template_kwargs: Option<Map<String, Value>>,
     add_generation_prompt: Option<bool>,
@@ -145,7 +145,9 @@ fn conversation(fields: Fields) -> Result<(Conversation, Forced), ApiError> {
     let conversation = Conversation {
         messages: normalise(messages)?,
         tools,
-        documents: fields.documents,
+        documents: fields
+            .documents
+            .map(|documents| documents.into_iter().map(Value::Object).collect()),
         variables,
         open_turn: fields.add_generation_prompt.unwrap_or(true),
     };
@@ -192,6 +194,12 @@ fn check_tools(tools: &[Value]) -> Result<(), ApiError> {
         if tool["type"] != "function" || name.as_str().is_none_or(str::is_empty) {
             let param = format!("tools[{index}]");
             let message = format!("`{param}` must be of type function and its function must have a name");
+            return Err(ApiError::field(param, message));
+        }
+        let parameters = &tool["function"]["parameters"];
+        if !(parameters.is_object() || parameters.is_null()) {
+            let param = format!("tools[{index}].function.parameters");
+            let message = format!("`{param}` is not an object");
             return Err(ApiError::field(param, message));
         }
     }

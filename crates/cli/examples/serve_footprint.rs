@@ -1,0 +1,129 @@
+//! What a server costs before it does anything: the time from start to ready, its memory when idle, and what a
+//! connection and an open stream add to it. Linux only, where `/proc` tells.
+//!
+//! ```text
+//! cargo build --release && cargo run --release --example serve_footprint -- target/release/paceline
+//! ```
+
+use anyhow::{Context, Result, ensure};
+use std::env;
+use std::fs;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// Starts that are timed.
+const STARTS: usize = 21;
+
+/// Connections that are open at a time.
+const CONNECTIONS: usize = 500;
+
+/// Streams that are open at a time.
+const STREAMS: usize = 200;
+
+struct Server {
+    child: Child,
+    address: String,
+}
+
+impl Server {
+    fn start(binary: &str) -> Result<Self> {
+        let mut child = Command::new(binary)
+            .args(["serve", "--port", "0", "--log", "off"])
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .with_context(|| format!("cannot run {binary}"))?;
+        let mut line = String::new();
+        let out = child.stdout.take().context("its output")?;
+        BufReader::new(out).read_line(&mut line)?;
+        let address = line.trim().rsplit_once("//").context("no address")?.1.to_owned();
+        Ok(Self { child, address })
+    }
+
+    /// A connection that has had one reply and stays open.
+    fn connect(&self) -> Result<TcpStream> {
+        let mut socket = TcpStream::connect(&self.address)?;
+        socket.write_all(b"GET /ready HTTP/1.1\r\nhost: x\r\n\r\n")?;
+        let reply = some(&mut socket)?;
+        ensure!(reply.starts_with("HTTP/1.1 200"), "{reply}");
+        Ok(socket)
+    }
+
+    /// A stream that has begun and goes on.
+    fn stream(&self) -> Result<TcpStream> {
+        let mut socket = TcpStream::connect(&self.address)?;
+        let body = r#"{"prompt": "Once", "max_tokens": 400, "ignore_eos": true, "stream": true}"#;
+        let length = body.len();
+        let head = format!("POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-length: {length}\r\n\r\n");
+        socket.write_all(format!("{head}{body}").as_bytes())?;
+        Ok(socket)
+    }
+
+    /// Its memory in bytes.
+    fn resident(&self) -> Result<u64> {
+        let status = fs::read_to_string(format!("/proc/{}/status", self.child.id()))?;
+        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+        let kibibytes = line.and_then(|line| line.trim().strip_suffix(" kB"));
+        Ok(kibibytes.context("VmRSS")?.parse::<u64>()? * 1024)
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn some(socket: &mut TcpStream) -> Result<String> {
+    let mut buffer = [0; 1000];
+    let read = socket.read(&mut buffer)?;
+    Ok(String::from_utf8_lossy(&buffer[..read]).into_owned())
+}
+
+fn main() -> Result<()> {
+    let binary = env::args().nth(1).context("usage: serve_footprint BINARY")?;
+    let mut times = Vec::new();
+    for _ in 0..STARTS {
+        let start = Instant::now();
+        let server = Server::start(&binary)?;
+        server.connect()?;
+        times.push(start.elapsed());
+    }
+    times.sort_unstable();
+    println!("start to ready, median of {STARTS}: {:?}", times[STARTS / 2]);
+    println!("start to ready, slowest: {:?}", times[STARTS - 1]);
+
+    let server = Server::start(&binary)?;
+    server.connect()?;
+    thread::sleep(Duration::from_secs(1));
+    let idle = server.resident()?;
+    println!("idle: {:.1} MB", idle as f64 / 1e6);
+    let connections = (0..CONNECTIONS)
+        .map(|_| server.connect())
+        .collect::<Result<Vec<_>>>()?;
+    let each = server.resident()?.saturating_sub(idle) / CONNECTIONS as u64;
+    println!(
+        "per idle connection of {CONNECTIONS}: {:.1} kB",
+        each as f64 / 1e3
+    );
+    drop(connections);
+
+    let server = Server::start(&binary)?;
+    // What the first requests allocate is no part of a stream.
+    for _ in 0..32 {
+        some(&mut server.stream()?)?;
+    }
+    thread::sleep(Duration::from_secs(2));
+    let warm = server.resident()?;
+    let streams = (0..STREAMS)
+        .map(|_| server.stream())
+        .collect::<Result<Vec<_>>>()?;
+    thread::sleep(Duration::from_millis(200));
+    let each = server.resident()?.saturating_sub(warm) / streams.len() as u64;
+    println!("per open stream of {STREAMS}: {:.1} kB", each as f64 / 1e3);
+    Ok(())
+}
