@@ -27,7 +27,15 @@ pub(super) fn offered(tools: Vec<Value>, choice: Option<&Value>) -> Result<Offer
     let Some(choice) = choice.filter(|choice| !choice.is_null()) else {
         return Ok(offered);
     };
-    offered.parallel = choice["disable_parallel_tool_use"] != true;
+    offered.parallel = match &choice["disable_parallel_tool_use"] {
+        Value::Null => true,
+        Value::Bool(disabled) => !disabled,
+        other => {
+            let shown = shorten(&other.to_string());
+            let field = "tool_choice.disable_parallel_tool_use";
+            return Err(ApiError::bound(field, &shown, "true or false"));
+        }
+    };
     match choice["type"].as_str() {
         Some("auto") => {}
         Some("none") => offered.tools.clear(),

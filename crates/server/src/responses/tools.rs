@@ -143,6 +143,10 @@ mod tests {
         assert_eq!(asked(&schema), Some(GrammarSpec::JsonSchema(json!({}))));
         for (format, param) in [
             (json!({ "type": "json_schema" }), "text.format.schema"),
+            (
+                json!({ "type": "json_schema", "name": 1, "schema": {} }),
+                "text.format.name",
+            ),
             (json!({ "type": "xml" }), "text.format.type"),
         ] {
             assert_eq!(form(&format).unwrap_err().param.as_deref(), Some(param));

@@ -128,6 +128,11 @@ async fn tools_are_accepted_and_what_cannot_be_had_is_refused() {
         (json!({ "tools": tools, "tool_choice": "perhaps" }), "tool_choice"),
         (json!({ "tools": [{}] }), "tools[0]"),
         (json!({ "tools": "hammer" }), "tools"),
+        (
+            json!({ "tools": [{ "type": "function", "function": { "name": "f", "parameters": [] } }] }),
+            "tools[0].function.parameters",
+        ),
+        (json!({ "documents": [["a"]] }), "documents[0]"),
         (json!({ "functions": [] }), "functions"),
         (json!({ "messages": [] }), "messages"),
         (json!({ "messages": null }), "messages"),

@@ -153,6 +153,15 @@ async fn bad_values_are_refused_in_anthropics_shape() {
         (json!({ "top_k": -2 }), "`top_k`"),
         (json!({ "stop_sequences": [1] }), "`stop_sequences`"),
         (json!({ "system": 1 }), "`system`"),
+        (json!({ "output_config": [] }), "`output_config`"),
+        (
+            json!({ "tool_choice": { "type": "auto", "disable_parallel_tool_use": 1 } }),
+            "`tool_choice.disable_parallel_tool_use` is 1",
+        ),
+        (
+            json!({ "output_config": { "effort": 1 } }),
+            "`output_config.effort` is 1",
+        ),
         (json!({ "thinking": { "type": "deep" } }), "`thinking.type`"),
         (
             json!({ "tools": [{ "type": "web_search_20250305" }] }),

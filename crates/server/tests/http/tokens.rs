@@ -43,6 +43,7 @@ async fn what_is_neither_is_refused() {
         ("/tokenize", json!({})),
         ("/tokenize", json!({ "prompt": 1 })),
         ("/tokenize", json!({ "prompt": "a", "messages": [] })),
+        ("/tokenize", json!({ "prompt": "a", "tools": [[]] })),
         ("/detokenize", json!({})),
         ("/detokenize", json!({ "tokens": [1, 99999] })),
         ("/detokenize", json!({ "tokens": [-1] })),
