@@ -147,11 +147,7 @@ async fn a_hundred_megabytes_are_refused_without_being_kept() {
 
 #[tokio::test]
 async fn bytes_that_trickle_in_cost_connections_and_no_more() {
-    let server = TestServer::configured(|config| {
-        config.header_timeout = Duration::from_millis(500);
-        config.body_timeout = Duration::from_millis(500);
-    })
-    .await;
+    let server = impatient(500).await;
     let post = "POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-length: 10000\r\n\r\n";
     let mut slow = Vec::new();
     for number in 0..100 {
@@ -254,7 +250,7 @@ async fn paths_and_names_may_be_anything() {
 
 #[tokio::test]
 async fn headers_that_do_not_end_cost_a_connection_and_no_more() {
-    let server = TestServer::configured(|config| config.header_timeout = Duration::from_millis(300)).await;
+    let server = impatient(300).await;
     let mut slow = TcpStream::connect(server.address()).await.unwrap();
     slow.write_all(b"GET /health HTTP/1.1\r\nx: ").await.unwrap();
     // A connection that never says anything.
@@ -306,6 +302,20 @@ async fn noise_is_no_request() {
         .post("/v1/completions", &json!({ "prompt": "x", "max_tokens": 1 }))
         .await;
     assert_eq!(status, 200);
+}
+
+/// A server that waits so many milliseconds for anybody.
+async fn impatient(milliseconds: u64) -> TestServer {
+    let time = Duration::from_millis(milliseconds);
+    let mut server = TestServer::configured(|config| {
+        config.header_timeout = time;
+        config.body_timeout = time;
+    })
+    .await;
+    // It closes idle connections as quickly, perhaps just when a client wants to use one again.
+    let client = reqwest::Client::builder().pool_max_idle_per_host(0);
+    server.client = client.build().unwrap();
+    server
 }
 
 /// What the server says until it closes or goes quiet after a reply.
