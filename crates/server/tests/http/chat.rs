@@ -132,6 +132,10 @@ async fn tools_are_accepted_and_what_cannot_be_had_is_refused() {
             json!({ "tools": [{ "type": "function", "function": { "name": "f", "parameters": [] } }] }),
             "tools[0].function.parameters",
         ),
+        (
+            json!({ "tools": [{ "type": "function", "function": { "name": "f", "description": 1 } }] }),
+            "tools[0].function.description",
+        ),
         (json!({ "documents": [["a"]] }), "documents[0]"),
         (json!({ "functions": [] }), "functions"),
         (json!({ "messages": [] }), "messages"),

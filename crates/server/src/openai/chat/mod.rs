@@ -196,10 +196,22 @@ fn check_tools(tools: &[Value]) -> Result<(), ApiError> {
             let message = format!("`{param}` must be of type function and its function must have a name");
             return Err(ApiError::field(param, message));
         }
-        let parameters = &tool["function"]["parameters"];
-        if !(parameters.is_object() || parameters.is_null()) {
-            let param = format!("tools[{index}].function.parameters");
-            let message = format!("`{param}` is not an object");
+        let (description, parameters) = (&tool["function"]["description"], &tool["function"]["parameters"]);
+        let checked = [
+            (
+                "description",
+                description.is_string() || description.is_null(),
+                "a string",
+            ),
+            (
+                "parameters",
+                parameters.is_object() || parameters.is_null(),
+                "an object",
+            ),
+        ];
+        if let Some((name, _, kind)) = checked.iter().find(|(_, right, _)| !right) {
+            let param = format!("tools[{index}].function.{name}");
+            let message = format!("`{param}` is not {kind}");
             return Err(ApiError::field(param, message));
         }
     }
