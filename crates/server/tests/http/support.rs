@@ -101,7 +101,7 @@ impl TestServer {
         }));
         Self {
             base,
-            client: client(),
+            client: reqwest::Client::new(),
             engine,
             drain: Some(drain),
             task,
@@ -222,11 +222,4 @@ pub(crate) fn frames(text: &str) -> Vec<String> {
     };
     let frames = text.split("\n\n").map(data);
     frames.filter(|data| !data.is_empty()).collect()
-}
-
-/// A client that does not come back to a connection which the server may be closing: the shortest time that any test's
-/// server waits for a request is 300 ms.
-fn client() -> reqwest::Client {
-    let builder = reqwest::Client::builder().pool_idle_timeout(Duration::from_millis(100));
-    builder.build().expect("a client with nothing special")
 }
