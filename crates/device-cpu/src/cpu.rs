@@ -9,8 +9,8 @@ use crate::stream::{CpuRead, Op, Stream};
 use crate::weight::CpuWeight;
 use paceline_device::{
     Accept, Activation, AddNorm, Attention, Backend, CausalConv, ClearKv, DeltaRule, DeviceError, Element,
-    Epilogue, Experts, GatedNorm, GatherStates, KeepPageEnds, KeyValueStore, KvShape, Prepare, PrepareDrafts,
-    ProposeNgram, Router, Rows, Sample, StateShape, StateSpace, TakeDrafts, WeightPart,
+    Epilogue, Experts, GatedNorm, GatherStates, KeepPageEnds, KeyValueStore, KvShape, PoolStates, Prepare,
+    PrepareDrafts, ProposeNgram, Router, Rows, Sample, StateShape, StateSpace, TakeDrafts, WeightPart,
 };
 use paceline_types::DType;
 use std::ops::Range;
@@ -304,6 +304,10 @@ impl Backend for Cpu {
 
     fn prepare_drafts(&self, args: PrepareDrafts<'_, Self>) {
         self.enqueue_prepare_drafts(&args);
+    }
+
+    fn pool_states(&self, args: PoolStates<'_, Self>) {
+        self.enqueue_pool_states(&args);
     }
 
     fn keep_page_ends(&self, args: KeepPageEnds<'_, Self>) {

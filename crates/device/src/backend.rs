@@ -5,8 +5,8 @@ use crate::args::{
     Router, Sample, StateSpace,
 };
 use crate::{
-    Accept, ClearKv, DeviceError, GatherStates, KeepPageEnds, KvShape, Prepare, PrepareDrafts, ProposeNgram,
-    Rows, StateShape, TakeDrafts, WeightPart,
+    Accept, ClearKv, DeviceError, GatherStates, KeepPageEnds, KvShape, PoolStates, Prepare, PrepareDrafts,
+    ProposeNgram, Rows, StateShape, TakeDrafts, WeightPart,
 };
 use paceline_types::DType;
 
@@ -175,6 +175,8 @@ pub trait Backend: Clone + Send + Sync + 'static {
     fn prepare(&self, args: Prepare<'_, Self>);
     /// Counts accepted drafts, advances the slots and writes the record.
     fn accept(&self, args: Accept<'_, Self>);
+    /// Adds up states of texts.
+    fn pool_states(&self, args: PoolStates<'_, Self>);
     /// Drafts from the slots' own texts.
     fn propose_ngram(&self, args: ProposeNgram<'_, Self>);
     /// Lays out a pass of a neural drafter.

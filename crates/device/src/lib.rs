@@ -10,6 +10,7 @@ mod backend;
 mod drafts;
 mod error;
 mod host_map;
+mod pooling;
 mod recorder;
 mod slots;
 mod step;
@@ -26,6 +27,7 @@ pub use drafts::{
 };
 pub use error::DeviceError;
 pub use host_map::HostMap;
+pub use pooling::{PoolStates, PoolTable};
 pub use recorder::{Recorder, RecorderBuffer, RecorderCache, RecorderTensor, RecorderWeight};
 pub use slots::{Accept, LIST_INTS, MaskTable, Prepare, SlotLimits, SlotTable, plan, record, slot};
 pub use step::{KvShape, MAX_LOGPROBS, Rows, SAMPLE_FLOATS, SamplingRow, StateShape, StepLimits, StepTables};

@@ -5,8 +5,8 @@ use crate::args::{
     RouteScores, Router, Sample, StateSpace,
 };
 use crate::{
-    Accept, Backend, ClearKv, DeviceError, Element, GatherStates, KeepPageEnds, KvShape, Pending, Prepare,
-    PrepareDrafts, ProposeNgram, Rows, StateShape, TakeDrafts, WeightPart,
+    Accept, Backend, ClearKv, DeviceError, Element, GatherStates, KeepPageEnds, KvShape, Pending, PoolStates,
+    Prepare, PrepareDrafts, ProposeNgram, Rows, StateShape, TakeDrafts, WeightPart,
 };
 use paceline_types::DType;
 use std::fmt;
@@ -394,6 +394,13 @@ impl Backend for Recorder {
             optional(a.before.map(|before| &before.ids)),
             draft.ids,
             a.source
+        ));
+    }
+
+    fn pool_states(&self, a: PoolStates<'_, Self>) {
+        self.record(format!(
+            "pool_states {} {} -> {} {}",
+            a.plan, a.states, a.table.sums, a.table.done
         ));
     }
 

@@ -87,7 +87,8 @@ pub mod plan {
     pub const ROW_START: usize = 3;
     /// Of a prefill row: its tokens. Of a verify row: most drafts.
     pub const ROW_COUNT: usize = 4;
-    /// Of a prefill row: [`SAMPLE_LAST`] or [`SAMPLE_ALL`] bits. Of a verify row: [`GIVEN`]. Of both: [`MASKED`].
+    /// Of a prefill row: [`SAMPLE_LAST`] or [`SAMPLE_ALL`] bits, or one of the `POOL` bits. Of a verify row: [`GIVEN`].
+    /// Of both: [`MASKED`].
     pub const ROW_FLAGS: usize = 5;
     /// Of a prefill row: the known token after its last one, or -1.
     pub const ROW_FOLLOWING: usize = 6;
@@ -114,6 +115,12 @@ pub mod plan {
     pub const GIVEN: i32 = 4;
     /// Choices are confined to the slot's masks: the first to the first mask, and so on.
     pub const MASKED: i32 = 8;
+    /// Add the states to the slot's sum.
+    pub const POOL_SUM: i32 = 16;
+    /// Give the mean of all states in the sum.
+    pub const POOL_MEAN: i32 = 32;
+    /// Give the last state.
+    pub const POOL_LAST: i32 = 64;
 }
 
 /// What a step leaves for the host: [`HEADER`](record::HEADER) words, then [`ROW`](record::ROW) words per row.

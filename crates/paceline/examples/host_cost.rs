@@ -44,6 +44,7 @@ impl StepRunner for Stub {
         let answer = |work: &Work| match work {
             Work::Prefill { last, .. } => usize::from(*last),
             Work::Verify { .. } => 1,
+            Work::Embed { .. } => 0,
         };
         let rows = plan.rows.iter().map(|row| RowOutput {
             tokens: vec![7; answer(&row.work)],
@@ -121,6 +122,7 @@ fn request(id: usize, context: usize) -> NewRequest {
         group: None,
         speculation: NewRequest::ANY_DRAFTS,
         constraint: None,
+        pooling: None,
     }
 }
 

@@ -5,17 +5,17 @@ use crate::handle::{Handle, Shared};
 use crate::memory_plan::sample_rows;
 use crate::request::Bounds;
 use crate::service::Service;
-use crate::{DrafterShape, EngineConfig, EngineLimits, MaskPool, MemoryPlan, Speculation, StartError, Stats};
+use crate::{DrafterShape, EngineConfig, EngineLimits, MaskPool, MemoryPlan, Speculation, StartError};
 use paceline_device_cpu::{Cpu, CpuOptions, Instructions};
 use paceline_models::{Decoder, ModelError};
 use paceline_runner::{DeviceRunner, RunnerConfig};
 use paceline_schedule::{
     DepthControl, DraftPolicy, FixedDrafts, Pipeline, RealClock, RecurrentConfig, Scheduler, SchedulerConfig,
+    StepRunner,
 };
 use paceline_weights::Checkpoint;
-use std::sync::atomic::AtomicUsize;
+use std::sync::Arc;
 use std::sync::mpsc::sync_channel;
-use std::sync::{Arc, Mutex};
 use std::thread;
 
 /// An engine's beginning.
@@ -100,6 +100,16 @@ impl EngineParts {
 
     /// Starts the step loop on its own thread.
     pub fn start(self) -> Result<Handle, StartError> {
+        self.start_around(|runner| runner)
+    }
+
+    /// The same with a runner of the caller's around that of the device: an instrument that watches steps, or one that
+    /// lets them fail.
+    pub fn start_around<R>(self, around: impl FnOnce(DeviceRunner<Cpu>) -> R) -> Result<Handle, StartError>
+    where
+        R: StepRunner + Send + 'static,
+        R::InFlight: Send,
+    {
         let Self {
             backend,
             mut model,
@@ -110,6 +120,7 @@ impl EngineParts {
         } = self;
         let bounds = Arc::new(Bounds {
             vocabulary: model.dims.vocabulary,
+            width: model.dims.hidden,
             max_model_len: memory.max_model_len,
             max_choices: config.max_num_seqs.min(128),
             eos: model.dims.eos.clone(),
@@ -128,22 +139,13 @@ impl EngineParts {
             runner = runner.with_proposer(proposer);
         }
         runner.warm_up().map_err(ModelError::from)?;
-        let mut pipeline = Pipeline::new(scheduler, runner, clock, config.pipeline_depth);
+        let mut pipeline = Pipeline::new(scheduler, around(runner), clock, config.pipeline_depth);
         if config.constraints {
             // Masks take little time next to steps; a few threads do for many requests.
             let threads = config.threads.div_ceil(4).min(4);
             pipeline = pipeline.with_mask_workers(Box::new(MaskPool::new(threads, memory.slots)?));
         }
-        let shared = Arc::new(Shared {
-            stats: Mutex::new(Stats {
-                blocks: memory.blocks,
-                snapshots: memory.snapshot_count,
-                ..Stats::default()
-            }),
-            trace: Mutex::default(),
-            open: AtomicUsize::new(0),
-            stopped: Mutex::default(),
-        });
+        let shared = Arc::new(Shared::new(&memory));
         let limits = EngineLimits {
             pipeline_depth: config.pipeline_depth,
             max_num_batched_tokens: config.max_num_batched_tokens,

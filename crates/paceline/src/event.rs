@@ -42,6 +42,9 @@ pub enum Event {
 pub struct Usage {
     /// Tokens of the prompt.
     pub prompt_tokens: usize,
+    /// Of these, tokens that need not be run: they were in the prefix cache when the continuation started. All but the
+    /// first continuation of a request find the prompt there as a rule.
+    pub cached_tokens: usize,
     /// Tokens generated, a final stop token not counted.
     pub completion_tokens: usize,
     /// From the request's arrival to its first token.

@@ -1,15 +1,17 @@
 //! The caller's side of the engine.
 
+use crate::embedding::{Embedding, EmbeddingRequest};
 use crate::event::Event;
 use crate::request::{Bounds, Request};
-use crate::service::Job;
+use crate::service::{Job, Task};
+use crate::wishes::Wishes;
 use crate::{EngineLimits, MemoryPlan, RequestError, Speculation, Stats, trace};
 use async_channel::Receiver;
 use futures_core::Stream;
 use paceline_schedule::StepRecord;
 use paceline_types::TokenId;
 use std::pin::Pin;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{SyncSender, TrySendError};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
@@ -29,6 +31,20 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
+    /// Of an engine that has done nothing yet.
+    pub(crate) fn new(memory: &MemoryPlan) -> Self {
+        Self {
+            stats: Mutex::new(Stats {
+                blocks: memory.blocks,
+                snapshots: memory.snapshot_count,
+                ..Stats::default()
+            }),
+            trace: Mutex::default(),
+            open: AtomicUsize::new(0),
+            stopped: Mutex::default(),
+        }
+    }
+
     pub(crate) fn stop_reason(&self) -> Option<String> {
         self.stopped
             .lock()
@@ -53,37 +69,56 @@ impl Handle {
     /// Hands in a request. Fails at once if it cannot be served or if too many wait.
     pub fn generate(&self, request: Request) -> Result<Generation, RequestError> {
         self.bounds.check(&request)?;
-        let open = self.shared.open.fetch_add(request.count(), Ordering::Relaxed);
-        if open + request.count() > self.max_open {
-            self.shared.open.fetch_sub(request.count(), Ordering::Relaxed);
+        let choices = request.count();
+        let (events, receiver) = async_channel::bounded(EVENTS);
+        let wishes = self.submit(Task::Generate(Box::new(request), events), choices)?;
+        Ok(Generation {
+            events: Box::pin(receiver),
+            wishes,
+            open: choices,
+        })
+    }
+
+    /// Hands in a text that is to become a vector. It shares steps, queue and priorities with everything else. Fails at
+    /// once if it cannot be served or if too many wait.
+    pub fn embed(&self, request: EmbeddingRequest) -> Result<Embedding, RequestError> {
+        self.bounds.check_embedding(&request)?;
+        let (result, receiver) = async_channel::bounded(1);
+        let wishes = self.submit(Task::Embed(request, result), 1)?;
+        Ok(Embedding {
+            result: Box::pin(receiver),
+            wishes,
+        })
+    }
+
+    /// Queues a task that counts as so many requests.
+    fn submit(&self, task: Task, count: usize) -> Result<Arc<Wishes>, RequestError> {
+        // The engine says why it stops before it lets go of its queue.
+        if let Some(reason) = self.shared.stop_reason() {
+            return Err(RequestError::Stopped(reason));
+        }
+        let open = self.shared.open.fetch_add(count, Ordering::Relaxed);
+        if open + count > self.max_open {
+            self.shared.open.fetch_sub(count, Ordering::Relaxed);
             return Err(RequestError::QueueFull { open });
         }
-        let (events, receiver) = async_channel::bounded(EVENTS);
-        let cancelled = Arc::new(AtomicBool::new(false));
-        let choices = request.count();
+        let wishes = Arc::new(Wishes::new(count));
         let job = Job {
-            request,
-            events,
-            cancelled: Arc::clone(&cancelled),
+            task,
+            wishes: Arc::clone(&wishes),
             arrived: Instant::now(),
         };
-        match self.intake.try_send(job) {
-            Ok(()) => Ok(Generation {
-                events: Box::pin(receiver),
-                cancelled,
-                open: choices,
-            }),
-            Err(error) => {
-                self.shared.open.fetch_sub(choices, Ordering::Relaxed);
-                Err(match error {
-                    TrySendError::Full(_) => RequestError::QueueFull { open },
-                    TrySendError::Disconnected(_) => {
-                        let reason = self.shared.stop_reason();
-                        RequestError::Stopped(reason.unwrap_or_else(|| "it has ended".to_owned()))
-                    }
-                })
+        self.intake.try_send(job).map_err(|error| {
+            self.shared.open.fetch_sub(count, Ordering::Relaxed);
+            match error {
+                TrySendError::Full(_) => RequestError::QueueFull { open },
+                TrySendError::Disconnected(_) => {
+                    let reason = self.shared.stop_reason();
+                    RequestError::Stopped(reason.unwrap_or_else(|| "it has ended".to_owned()))
+                }
             }
-        }
+        })?;
+        Ok(wishes)
     }
 
     /// How the engine is doing.
@@ -125,6 +160,11 @@ impl Handle {
         &self.bounds.eos
     }
 
+    /// Elements of the vectors that texts become.
+    pub fn width(&self) -> usize {
+        self.bounds.width
+    }
+
     /// Longest sequence, prompt included.
     pub fn max_model_len(&self) -> usize {
         self.bounds.max_model_len
@@ -139,7 +179,7 @@ impl Handle {
 /// The events of one request, in order.
 pub struct Generation {
     events: Pin<Box<Receiver<Event>>>,
-    cancelled: Arc<AtomicBool>,
+    wishes: Arc<Wishes>,
     /// Continuations that have not ended.
     open: usize,
 }
@@ -157,7 +197,13 @@ impl Generation {
 
     /// Ends the request; what was generated until then still arrives, then its end.
     pub fn cancel(&self) {
-        self.cancelled.store(true, Ordering::Release);
+        self.wishes.cancel_all();
+    }
+
+    /// Ends one continuation because its text is complete, such as at a stop string; the others go on. Within a step it
+    /// ends like one that met a stop token, and what it held is free.
+    pub fn stop_choice(&self, choice: usize) {
+        self.wishes.stop(choice);
     }
 
     fn note(&mut self, event: Option<&Event>) {

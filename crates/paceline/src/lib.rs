@@ -2,13 +2,16 @@
 //!
 //! [`Engine::start`] builds a checkpoint's model and starts the step loop on a thread of its own.
 //! [`Handle::generate`] hands it a request and returns a [`Generation`]: a stream of [`Event`]s, read by blocking or
-//! by `async`. Every queue is bounded. Dropping a generation cancels it, wherever it is.
+//! by `async`. [`Handle::embed`] turns a text into a vector, in the same steps. Every queue is bounded. Dropping a generation cancels it, wherever it is.
 
+mod client;
 mod config;
 mod drafter;
+mod embedding;
 mod engine;
 mod error;
 mod event;
+pub mod faults;
 mod handle;
 mod histogram;
 mod masks;
@@ -18,8 +21,10 @@ mod service;
 mod speculation;
 mod stats;
 mod trace;
+mod wishes;
 
 pub use config::EngineConfig;
+pub use embedding::{Embedded, Embedding, EmbeddingError, EmbeddingRequest};
 pub use engine::{Engine, EngineParts, ModelFiles};
 pub use error::{RequestError, StartError};
 pub use event::{Event, Usage};

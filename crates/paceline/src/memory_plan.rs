@@ -246,7 +246,9 @@ fn scratch_bytes<B: Backend>(
     } else {
         0
     };
-    (step + drafting + masks) * ELEMENT
+    // Sums and means of the states of texts that become vectors.
+    let pooled = 2 * slots * dims.hidden as u64;
+    (step + drafting + masks + pooled) * ELEMENT
 }
 
 /// Rows of logits a step may have: one verify window per request, and more for prompt log-probabilities as long as

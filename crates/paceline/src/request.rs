@@ -1,7 +1,7 @@
 //! What callers ask of the engine, and the checks it passes before anything runs.
 
-use crate::RequestError;
 use crate::speculation::{Speculation, SpeculationMethod};
+use crate::{EmbeddingRequest, RequestError};
 use paceline_device::MAX_LOGPROBS;
 use paceline_runner::list_words;
 use paceline_types::{Constraint, Propose, SamplingParams, TokenId};
@@ -62,6 +62,8 @@ fn seed_of(seed: u64, choice: usize) -> u64 {
 #[derive(Clone, Debug)]
 pub(crate) struct Bounds {
     pub(crate) vocabulary: usize,
+    /// Elements of a state.
+    pub(crate) width: usize,
     pub(crate) max_model_len: usize,
     pub(crate) max_choices: usize,
     pub(crate) eos: Vec<TokenId>,
@@ -83,7 +85,8 @@ impl Bounds {
     /// Checks everything that can be wrong with a request; each error names the field, its value and its bound.
     pub(crate) fn check(&self, request: &Request) -> Result<(), RequestError> {
         let params = &request.sampling;
-        self.check_prompt(&request.prompt)?;
+        let most = self.max_model_len - 1;
+        self.check_prompt("prompt", &request.prompt, (most, " (one is left to generate)"))?;
         check_numbers(params)?;
         let n = request.count();
         ensure("n", n >= 1 && n <= self.max_choices, &n, || {
@@ -141,14 +144,21 @@ impl Bounds {
         })
     }
 
-    fn check_prompt(&self, prompt: &[TokenId]) -> Result<(), RequestError> {
-        let most = self.max_model_len - 1;
+    /// The same for a text that becomes a vector.
+    pub(crate) fn check_embedding(&self, request: &EmbeddingRequest) -> Result<(), RequestError> {
+        self.check_prompt("input", &request.prompt, (self.max_model_len, ""))
+    }
+
+    fn check_prompt(
+        &self,
+        field: &'static str,
+        prompt: &[TokenId],
+        (most, why): (usize, &str),
+    ) -> Result<(), RequestError> {
         let fits = !prompt.is_empty() && prompt.len() <= most;
         let value = format!("{} tokens long", prompt.len());
-        ensure("prompt", fits, &value, || {
-            format!("1 to {most} tokens long (one is left to generate)")
-        })?;
-        self.check_tokens("prompt", prompt.iter().copied())
+        ensure(field, fits, &value, || format!("1 to {most} tokens long{why}"))?;
+        self.check_tokens(field, prompt.iter().copied())
     }
 
     fn check_tokens(
@@ -243,6 +253,7 @@ mod tests {
     fn bounds() -> Bounds {
         Bounds {
             vocabulary: 100,
+            width: 8,
             max_model_len: 32,
             max_choices: 4,
             eos: vec![2, 0],

@@ -1,16 +1,20 @@
 //! The engine's thread: requests in, steps, events out.
 
-use crate::event::{Event, Usage};
+use crate::client::{Client, Reader, TextReader};
+use crate::embedding::{Embedded, EmbeddingError, EmbeddingRequest};
+use crate::event::Event;
 use crate::handle::Shared;
 use crate::request::{Bounds, Request};
-use async_channel::{Sender, TrySendError};
+use crate::wishes::{Wish, Wishes};
+use async_channel::Sender;
 use paceline_schedule::{
-    Clock, Delivery, Finish, GroupId, NewRequest, Pipeline, RequestId, RunnerFault, SpeculationReport,
-    StepRecord, StepRunner, Stepped,
+    Clock, Delivery, GroupId, NewRequest, Pipeline, RequestId, RunnerFault, StepRecord, StepRunner, Stepped,
 };
-use paceline_types::{FinishReason, Propose, TokenId};
-use std::collections::{HashMap, VecDeque};
-use std::sync::atomic::{AtomicBool, Ordering};
+use paceline_types::{Propose, TokenId};
+use std::any::Any;
+use std::collections::HashMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError};
 use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
@@ -23,26 +27,15 @@ const CATCH_UP: Duration = Duration::from_millis(2);
 
 /// A request on its way in.
 pub(crate) struct Job {
-    pub(crate) request: Request,
-    pub(crate) events: Sender<Event>,
-    pub(crate) cancelled: Arc<AtomicBool>,
+    pub(crate) task: Task,
+    pub(crate) wishes: Arc<Wishes>,
     pub(crate) arrived: Instant,
 }
 
-/// One continuation of a request that the engine works on.
-struct Client {
-    choice: usize,
-    events: Sender<Event>,
-    /// Events the reader has not made room for yet; bounded by what the request may generate.
-    backlog: VecDeque<Event>,
-    cancelled: Arc<AtomicBool>,
-    stop_tokens: Vec<TokenId>,
-    arrived: Instant,
-    /// From its arrival to its first slot.
-    queued: Option<Duration>,
-    first_token: Option<Duration>,
-    prompt_tokens: usize,
-    tokens: usize,
+/// What is asked, and where the answer goes.
+pub(crate) enum Task {
+    Generate(Box<Request>, Sender<Event>),
+    Embed(EmbeddingRequest, Sender<Result<Embedded, EmbeddingError>>),
 }
 
 /// The step loop with its clients.
@@ -80,13 +73,18 @@ impl<R: StepRunner, C: Clock> Service<R, C> {
         }
     }
 
-    /// Runs until every handle is gone and everything is done, or the device fails.
+    /// Runs until every handle is gone and everything is done, or something fails: the device, or an invariant of the
+    /// engine. Whatever it was, everybody who waits is told.
     pub(crate) fn run(mut self) {
-        let outcome = self.serve();
-        if let Err(fault) = outcome {
-            tracing::error!("engine stopped: {fault}");
-            self.fail(&fault.to_string());
-        }
+        // What a panic leaves half done is not looked at again, but for the readers.
+        let outcome = catch_unwind(AssertUnwindSafe(|| self.serve()));
+        let fault = match outcome {
+            Ok(Ok(())) => return,
+            Ok(Err(fault)) => fault.to_string(),
+            Err(panic) => format!("its thread panicked: {}", panic_message(panic.as_ref())),
+        };
+        tracing::error!("the engine has stopped: {fault}");
+        self.fail(&fault);
     }
 
     fn serve(&mut self) -> Result<(), RunnerFault> {
@@ -113,7 +111,7 @@ impl<R: StepRunner, C: Clock> Service<R, C> {
         let mut next = first;
         loop {
             match next {
-                Ok(job) => self.admit(&job),
+                Ok(job) => self.admit(job),
                 Err(TryRecvError::Empty) => break,
                 Err(TryRecvError::Disconnected) => {
                     open = false;
@@ -139,73 +137,119 @@ impl<R: StepRunner, C: Clock> Service<R, C> {
         })
     }
 
-    fn admit(&mut self, job: &Job) {
-        let count = job.request.count();
-        let prompt: Arc<[TokenId]> = job.request.prompt.as_slice().into();
-        let deadline = job.request.deadline.map(|wait| {
-            let spent = job.arrived.elapsed();
-            self.clock.now_ns() + wait.saturating_sub(spent).as_nanos() as u64
-        });
-        let group = (count > 1).then_some(GroupId(self.next_id));
-        // Checked when the request was handed in.
-        let speculation = self
-            .bounds
-            .drafts(&job.request.speculation)
-            .unwrap_or(Propose::NONE);
-        for choice in 0..count {
-            let params = job.request.params_of(choice);
-            let stop_tokens = self.bounds.stop_tokens(&params);
-            let id = RequestId(self.next_id);
-            self.next_id += 1;
-            let max_length = (prompt.len() + params.max_tokens).min(self.bounds.max_model_len);
-            let client = Client {
-                choice,
-                events: job.events.clone(),
-                backlog: VecDeque::new(),
-                cancelled: Arc::clone(&job.cancelled),
-                stop_tokens: stop_tokens.clone(),
-                arrived: job.arrived,
-                queued: None,
-                first_token: None,
-                prompt_tokens: prompt.len(),
-                tokens: 0,
-            };
-            let request = NewRequest {
-                id,
-                prompt: Arc::clone(&prompt),
-                params,
-                stop_tokens,
-                priority: job.request.priority,
-                deadline,
-                salt: 0,
-                max_length,
-                group,
-                speculation,
-                constraint: job.request.constraint.clone(),
-            };
-            match self.pipeline.scheduler_mut().add(request) {
-                Ok(()) => {
-                    self.clients.insert(id, client);
+    fn admit(&mut self, job: Job) {
+        let Job {
+            task,
+            wishes,
+            arrived,
+        } = job;
+        let client = |choice, prompt_tokens, reader| Client {
+            wishes: Arc::clone(&wishes),
+            choice,
+            arrived,
+            queued: None,
+            prompt_tokens,
+            reader,
+        };
+        match task {
+            Task::Generate(request, events) => {
+                let group = (request.count() > 1).then_some(GroupId(self.next_id));
+                let prompt: Arc<[TokenId]> = request.prompt.as_slice().into();
+                for choice in 0..request.count() {
+                    let new = self.continuation(&request, (choice, &prompt), group, arrived);
+                    let reader = TextReader::new(events.clone(), new.stop_tokens.clone());
+                    self.add(new, client(choice, prompt.len(), Reader::Text(reader)));
                 }
-                Err(rejection) => self.refuse(client, rejection.to_string()),
             }
+            Task::Embed(request, result) => {
+                let new = self.embedding(&request, arrived);
+                self.add(new, client(0, request.prompt.len(), Reader::Vector(result)));
+            }
+        }
+    }
+
+    /// The scheduler's request for one continuation.
+    fn continuation(
+        &mut self,
+        request: &Request,
+        (choice, prompt): (usize, &Arc<[TokenId]>),
+        group: Option<GroupId>,
+        arrived: Instant,
+    ) -> NewRequest {
+        let params = request.params_of(choice);
+        // Checked when the request was handed in.
+        let speculation = self.bounds.drafts(&request.speculation);
+        NewRequest {
+            id: self.name(),
+            prompt: Arc::clone(prompt),
+            stop_tokens: self.bounds.stop_tokens(&params),
+            priority: request.priority,
+            deadline: self.deadline(request.deadline, arrived),
+            salt: 0,
+            max_length: (prompt.len() + params.max_tokens).min(self.bounds.max_model_len),
+            params,
+            group,
+            speculation: speculation.unwrap_or(Propose::NONE),
+            constraint: request.constraint.clone(),
+            pooling: None,
+        }
+    }
+
+    /// The scheduler's request for a vector.
+    fn embedding(&mut self, request: &EmbeddingRequest, arrived: Instant) -> NewRequest {
+        NewRequest {
+            id: self.name(),
+            prompt: request.prompt.as_slice().into(),
+            params: Arc::default(),
+            stop_tokens: Vec::new(),
+            priority: request.priority,
+            deadline: self.deadline(request.deadline, arrived),
+            salt: 0,
+            max_length: request.prompt.len(),
+            group: None,
+            speculation: Propose::NONE,
+            constraint: None,
+            pooling: Some(request.pooling),
+        }
+    }
+
+    fn name(&mut self) -> RequestId {
+        self.next_id += 1;
+        RequestId(self.next_id - 1)
+    }
+
+    fn deadline(&self, wait: Option<Duration>, arrived: Instant) -> Option<u64> {
+        wait.map(|wait| self.clock.now_ns() + wait.saturating_sub(arrived.elapsed()).as_nanos() as u64)
+    }
+
+    fn add(&mut self, request: NewRequest, client: Client) {
+        let id = request.id;
+        match self.pipeline.scheduler_mut().add(request) {
+            Ok(()) => {
+                self.clients.insert(id, client);
+            }
+            Err(rejection) => self.refuse(client, rejection.to_string()),
         }
     }
 
     /// The checks of the handle leave nothing for the scheduler to refuse but a full queue.
     fn refuse(&mut self, mut client: Client, message: String) {
-        client.backlog.push_back(Event::Failed { message });
+        client.refuse(message);
         self.leave(client);
     }
 
     fn cancel_flagged(&mut self) {
-        let flagged = self
+        let wishes = self
             .clients
             .iter()
-            .filter(|(_, client)| client.cancelled.load(Ordering::Acquire));
-        let ids: Vec<RequestId> = flagged.map(|(id, _)| *id).collect();
-        for id in ids {
-            self.pipeline.scheduler_mut().cancel(id);
+            .filter_map(|(id, client)| Some((*id, client.wish()?)));
+        let wishes: Vec<(RequestId, Wish)> = wishes.collect();
+        let scheduler = self.pipeline.scheduler_mut();
+        for (id, wish) in wishes {
+            match wish {
+                Wish::Stop => scheduler.stop(id),
+                Wish::Cancel => scheduler.cancel(id),
+            };
         }
     }
 
@@ -234,24 +278,19 @@ impl<R: StepRunner, C: Clock> Service<R, C> {
         self.catch_up();
     }
 
-    fn deliver(&mut self, mut delivery: Delivery) {
-        let id = delivery.id;
+    fn deliver(&mut self, delivery: Delivery) {
+        let (id, ends) = (delivery.id, delivery.finish.is_some());
         let Some(client) = self.clients.get_mut(&id) else {
             return;
         };
-        let finish = delivery.finish;
-        let report = delivery.speculation.take();
-        let waits = client.first_token.is_none();
+        let waits = client.first_token().is_none();
         client.take(delivery);
-        if let Some(first) = client.first_token.filter(|_| waits) {
+        if let Some(first) = client.first_token().filter(|_| waits) {
             let prefill = first.saturating_sub(client.queued.unwrap_or_default());
             let mut stats = self.shared.stats.lock().unwrap_or_else(PoisonError::into_inner);
             stats.sizes.prefill_ns.record(prefill.as_nanos() as u64);
         }
-        if let Some(finish) = finish
-            && let Some(mut client) = self.clients.remove(&id)
-        {
-            client.finish(finish, report.map(|report| *report).unwrap_or_default());
+        if ends && let Some(client) = self.clients.remove(&id) {
             self.leave(client);
         }
     }
@@ -268,7 +307,7 @@ impl<R: StepRunner, C: Clock> Service<R, C> {
         }
         self.leaving.retain_mut(|client| {
             client.flush();
-            !client.backlog.is_empty()
+            !client.is_served()
         });
     }
 
@@ -299,92 +338,35 @@ impl<R: StepRunner, C: Clock> Service<R, C> {
         }
     }
 
-    /// Tells everyone that it is over.
+    /// Tells everyone that it is over: those who are served and those who wait to be let in. A reader that is slow finds
+    /// its stream closed behind what it has yet to read.
     fn fail(&mut self, message: &str) {
         *self.shared.stopped.lock().unwrap_or_else(PoisonError::into_inner) = Some(message.to_owned());
-        for (_, client) in self.clients.drain() {
-            // The reader may be gone or slow; closing the channel ends its stream either way.
-            let _ = client.events.try_send(Event::Failed {
-                message: message.to_owned(),
-            });
+        let mut stats = self.shared.stats.lock().unwrap_or_else(PoisonError::into_inner);
+        (stats.running, stats.waiting) = (0, 0);
+        drop(stats);
+        self.shared.open.store(0, Ordering::Relaxed);
+        for (_, mut client) in self.clients.drain() {
+            client.refuse(message.to_owned());
+            client.flush();
         }
-    }
-}
-
-impl Client {
-    /// Turns a delivery into events. A stop token is not part of the text.
-    fn take(&mut self, mut delivery: Delivery) {
-        if self.first_token.is_none() && !delivery.tokens.is_empty() {
-            self.first_token = Some(self.arrived.elapsed());
-        }
-        if delivery.finish == Some(Finish::Stop)
-            && delivery
-                .tokens
-                .last()
-                .is_some_and(|token| self.stop_tokens.contains(token))
-        {
-            delivery.tokens.pop();
-            delivery.logprobs.truncate(delivery.tokens.len());
-        }
-        if !delivery.prompt_logprobs.is_empty() {
-            self.backlog.push_back(Event::Prompt {
-                logprobs: delivery.prompt_logprobs,
-            });
-        }
-        if delivery.tokens.is_empty() {
-            return;
-        }
-        self.tokens += delivery.tokens.len();
-        if let Some(Event::Tokens { tokens, logprobs, .. }) = self.backlog.back_mut() {
-            tokens.extend(delivery.tokens);
-            logprobs.extend(delivery.logprobs);
-            return;
-        }
-        let (choice, tokens, logprobs) = (self.choice, delivery.tokens, delivery.logprobs);
-        self.backlog.push_back(Event::Tokens {
-            choice,
-            tokens,
-            logprobs,
-        });
-    }
-
-    fn finish(&mut self, finish: Finish, speculation: SpeculationReport) {
-        let reason = match finish {
-            Finish::Stop => FinishReason::Stop,
-            Finish::Length => FinishReason::Length,
-            Finish::Cancelled => FinishReason::Cancelled,
-            Finish::Deadline => FinishReason::Deadline,
-            Finish::Constraint => FinishReason::Constraint,
-        };
-        let total = self.arrived.elapsed();
-        let usage = Usage {
-            prompt_tokens: self.prompt_tokens,
-            completion_tokens: self.tokens,
-            first_token: self.first_token.unwrap_or(total),
-            total,
-            speculation,
-        };
-        self.backlog.push_back(Event::Finished {
-            choice: self.choice,
-            reason,
-            usage,
-        });
-    }
-
-    /// Sends as much of the backlog as there is room for; a reader that is gone wants none of it.
-    fn flush(&mut self) {
-        while let Some(event) = self.backlog.pop_front() {
-            match self.events.try_send(event) {
-                Ok(()) => {}
-                Err(TrySendError::Full(event)) => {
-                    self.backlog.push_front(event);
-                    return;
+        while let Ok(job) = self.intake.try_recv() {
+            match job.task {
+                Task::Generate(_, events) => {
+                    let message = message.to_owned();
+                    drop(events.try_send(Event::Failed { message }));
                 }
-                Err(TrySendError::Closed(_)) => {
-                    self.cancelled.store(true, Ordering::Release);
-                    self.backlog.clear();
+                Task::Embed(_, result) => {
+                    drop(result.try_send(Err(EmbeddingError::Failed(message.to_owned()))));
                 }
             }
         }
     }
+}
+
+/// What a panic said.
+fn panic_message(panic: &(dyn Any + Send)) -> &str {
+    let text = panic.downcast_ref::<String>().map(String::as_str);
+    text.or_else(|| panic.downcast_ref::<&str>().copied())
+        .unwrap_or("without a message")
 }

@@ -211,6 +211,78 @@ fn choices_share_the_prompt_and_the_first_is_the_only_one_of_one() {
 }
 
 #[test]
+fn a_choice_that_is_stopped_leaves_its_place_and_its_siblings_go_on() {
+    let handle = start(EngineConfig {
+        prefix_caching: false,
+        ..config()
+    });
+    let many = Request {
+        n: Some(3),
+        ..request(40, 8, 800)
+    };
+    let expected = read(handle.generate(many.clone()).unwrap());
+    wait_until_free(&handle, 3);
+    let mut generation = handle.generate(many).unwrap();
+    let mut text = Text::default();
+    // Each is stopped with its first tokens; one that does not exist is nobody's business.
+    while text.reasons.iter().flatten().count() < 2 {
+        let event = generation.next_blocking().unwrap();
+        if let Event::Tokens { choice, .. } = event
+            && choice != 1
+        {
+            generation.stop_choice(choice);
+        }
+        generation.stop_choice(3);
+        text.take(event);
+    }
+    wait_until(&handle, "alone", |stats| stats.running == 1 && stats.waiting == 0);
+    assert!(handle.stats().blocks_used <= 840_usize.div_ceil(16));
+    assert_eq!(
+        text.reasons,
+        [Some(FinishReason::Stop), None, Some(FinishReason::Stop)]
+    );
+    while let Some(event) = generation.next_blocking() {
+        text.take(event);
+    }
+    assert_eq!(text.reasons[1], Some(FinishReason::Length));
+    assert_eq!(text.tokens[1], expected.tokens[1]);
+    for choice in [0, 2] {
+        assert!(text.tokens[choice].len() < 800 && expected.tokens[choice].starts_with(&text.tokens[choice]));
+    }
+    wait_until_free(&handle, 6);
+}
+
+#[test]
+fn usage_tells_what_the_prefix_cache_spared() {
+    let cached = |handle: &Handle, request: Request| {
+        let mut generation = handle.generate(request).unwrap();
+        let mut cached = Vec::new();
+        while let Some(event) = generation.next_blocking() {
+            if let Event::Finished { choice, usage, .. } = event {
+                cached.push((choice, usage.cached_tokens));
+            }
+        }
+        cached.sort_unstable();
+        cached
+    };
+    let handle = start(config());
+    assert_eq!(cached(&handle, request(100, 1, 4)), [(0, 0)]);
+    assert_eq!(cached(&handle, request(100, 1, 4)), [(0, 96)]);
+    let many = Request {
+        n: Some(2),
+        ..request(100, 2, 4)
+    };
+    assert_eq!(cached(&handle, many), [(0, 0), (1, 96)]);
+    let handle = start(EngineConfig {
+        prefix_caching: false,
+        ..config()
+    });
+    for _ in 0..2 {
+        assert_eq!(cached(&handle, request(100, 1, 4)), [(0, 0)]);
+    }
+}
+
+#[test]
 fn a_full_queue_is_an_error_and_the_engine_goes_on() {
     let handle = start(EngineConfig {
         max_num_seqs: 2,

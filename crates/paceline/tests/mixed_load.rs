@@ -68,6 +68,7 @@ fn request(id: RequestId, prompt: usize, tokens: usize) -> NewRequest {
         group: None,
         speculation: NewRequest::ANY_DRAFTS,
         constraint: None,
+        pooling: None,
     }
 }
 

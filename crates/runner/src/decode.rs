@@ -10,6 +10,8 @@ pub(crate) struct RowNote {
     pub(crate) logprobs: Option<usize>,
     /// Alternatives to report per known token, and how many of those the row has.
     pub(crate) prompt_logprobs: Option<(usize, usize)>,
+    /// The row is the last of a text that becomes a vector.
+    pub(crate) embeds: bool,
     /// The slot whose drafts behind the row are read back: the host has to look at them.
     pub(crate) shows_drafts: Option<usize>,
 }
@@ -65,6 +67,7 @@ fn decode_row(row: &[i32], floats: &[f32], note: RowNote) -> RowOutput {
         made: (Vec::new(), None),
         logprobs,
         prompt_logprobs,
+        embedding: Vec::new(),
     }
 }
 
@@ -88,6 +91,14 @@ pub(crate) fn decode_drafts(output: &mut StepOutput, slots: &[i32], notes: &[Row
             drafts.map(|token| *token as TokenId).collect(),
             source_of(state[slot::SOURCE]),
         );
+    }
+}
+
+/// The vectors that the step has completed, one after the other.
+pub(crate) fn decode_embeddings(output: &mut StepOutput, floats: &[f32], notes: &[RowNote], width: usize) {
+    let rows = output.rows.iter_mut().zip(notes).filter(|(_, note)| note.embeds);
+    for ((row, _), vector) in rows.zip(floats.chunks_exact(width)) {
+        row.embedding = vector.to_vec();
     }
 }
 

@@ -1,7 +1,9 @@
 //! Plans as the device reads them; the layout is [`paceline_device::plan`].
 
 use paceline_device::{LIST_INTS, SamplingRow, plan, slot};
-use paceline_types::{Admission, DraftSource, PlanRow, SamplingParams, StepPlan, TokenId, TokenMask, Work};
+use paceline_types::{
+    Admission, DraftSource, PlanRow, Pooling, SamplingParams, StepPlan, TokenId, TokenMask, Work,
+};
 
 /// A request whose stop tokens, biases and bad words do not fit a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -57,7 +59,7 @@ pub(crate) fn encode(step: &StepPlan, words: &mut Vec<i32>) -> Result<(), ListsT
     }
     for row in &step.rows {
         let tokens = match (&row.work, &row.constraint) {
-            (Work::Prefill { tokens, .. }, _) => tokens.as_slice(),
+            (Work::Prefill { tokens, .. } | Work::Embed { tokens, .. }, _) => tokens.as_slice(),
             (Work::Verify { .. }, Some(constraint)) => constraint.drafts.as_slice(),
             (Work::Verify { .. }, None) => &[],
         };
@@ -110,10 +112,26 @@ fn encode_row(row: &PlanRow) -> [i32; plan::ROW] {
             words[plan::ROW_KIND] = plan::VERIFY;
             words[plan::ROW_COUNT] = *drafts as i32;
         }
+        Work::Embed {
+            start,
+            tokens,
+            last,
+            pooling,
+        } => {
+            words[plan::ROW_KIND] = plan::PREFILL;
+            words[plan::ROW_START] = *start as i32;
+            words[plan::ROW_COUNT] = tokens.len() as i32;
+            words[plan::ROW_FLAGS] = match (pooling, last) {
+                (Pooling::Mean, true) => plan::POOL_SUM | plan::POOL_MEAN,
+                (Pooling::Mean, false) => plan::POOL_SUM,
+                (Pooling::Last, true) => plan::POOL_LAST,
+                (Pooling::Last, false) => 0,
+            };
+        }
     }
     if let Some(constraint) = &row.constraint {
         let given = match row.work {
-            Work::Prefill { .. } => 0,
+            Work::Prefill { .. } | Work::Embed { .. } => 0,
             Work::Verify { drafts } => {
                 assert!(
                     drafts == constraint.drafts.len(),

@@ -1,11 +1,12 @@
 //! The device side of the step loop.
 
-use crate::decode::{RowNote, decode, decode_drafts};
+use crate::decode::{RowNote, decode, decode_drafts, decode_embeddings};
 use crate::encode::{encode, mask_words};
 use crate::propose::{Proposer, Stage};
 use paceline_device::{
-    Accept, Backend, DeviceError, LIST_INTS, MaskTable, Pending, Prepare, SAMPLE_FLOATS, Sample, SampledText,
-    SlotLimits, SlotTable, StepLimits, StepTables, Workspace, plan, record, slot,
+    Accept, Backend, DeviceError, LIST_INTS, MaskTable, Pending, PoolStates, PoolTable, Prepare,
+    SAMPLE_FLOATS, Sample, SampledText, SlotLimits, SlotTable, StepLimits, StepTables, Workspace, plan,
+    record, slot,
 };
 use paceline_models::{Caches, Decoder, Forward, ModelError};
 use paceline_schedule::{RunnerFault, StepRunner};
@@ -44,6 +45,8 @@ struct Shape {
     samples: usize,
     /// Of the neural drafter.
     passes: usize,
+    /// Some states are pooled.
+    pools: bool,
 }
 
 /// A step on the device. It owns the read of its own record, so no two steps share a host buffer.
@@ -53,6 +56,8 @@ pub struct InFlight<B: Backend> {
     logprobs: Option<B::Read<f32>>,
     /// The slots behind the step, if the host has to see drafts.
     slots: Option<B::Read<i32>>,
+    /// Vectors that the step completes.
+    embeddings: Option<B::Read<f32>>,
     notes: Vec<RowNote>,
 }
 
@@ -70,6 +75,7 @@ pub struct DeviceRunner<B: Backend> {
     record: B::Buffer<i32>,
     sampled: B::Buffer<i32>,
     logprobs: B::Buffer<f32>,
+    pooled: PoolTable<B>,
     params: Vec<Option<Arc<SamplingParams>>>,
     words: Vec<i32>,
     config: RunnerConfig,
@@ -128,6 +134,7 @@ impl<B: Backend> DeviceRunner<B> {
             record: backend.buffer(record::HEADER + slots * record::ROW)?,
             sampled: backend.buffer(samples)?,
             logprobs: backend.buffer(samples * SAMPLE_FLOATS)?,
+            pooled: PoolTable::new(&backend, slots, model.dims.hidden)?,
             params: vec![None; slots],
             words: Vec::new(),
             config,
@@ -158,6 +165,8 @@ impl<B: Backend> DeviceRunner<B> {
             requests: limits.requests,
             samples: limits.samples,
             passes: self.passes(self.config.drafts),
+            // Pooling takes no scratch.
+            pools: false,
         };
         self.program(shape).map(|_| ())
     }
@@ -189,6 +198,14 @@ impl<B: Backend> DeviceRunner<B> {
         let mut cx = Forward::new(backend, &step, &self.workspace, &self.caches);
         let taps = self.proposer.as_ref().map_or(&[][..], |proposer| proposer.taps());
         let (hidden, tapped) = self.model.forward_tapped(&mut cx, taps)?;
+        if shape.pools {
+            backend.pool_states(PoolStates {
+                plan: &self.plan,
+                step: &step,
+                states: &hidden,
+                table: &self.pooled,
+            });
+        }
         if shape.samples > 0 {
             let logits = self.model.logits(&cx, &hidden)?;
             backend.sample(Sample {
@@ -272,6 +289,7 @@ impl<B: Backend> DeviceRunner<B> {
                 .and_then(|params| params.logprobs)
                 .filter(|_| row.work.samples() > 0),
             prompt_logprobs: prompt.map(|count| (count, prompt_rows)),
+            embeds: matches!(row.work, Work::Embed { last: true, .. }),
             shows_drafts: (row.constraint.is_some() && row.propose != Propose::NONE)
                 .then_some(row.slot.0 as usize),
         }
@@ -350,6 +368,7 @@ impl<B: Backend> StepRunner for DeviceRunner<B> {
             requests: bucket(step.rows.len(), limits.requests),
             samples: bucket(samples, limits.samples),
             passes: self.passes(Self::wanted_drafts(step)),
+            pools: step.rows.iter().any(|row| matches!(row.work, Work::Embed { .. })),
         };
         let program = self.program(shape).map_err(|error| fault(&error))?;
         self.backend.launch(&program);
@@ -358,12 +377,17 @@ impl<B: Backend> StepRunner for DeviceRunner<B> {
             .iter()
             .any(|note| note.logprobs.is_some() || note.prompt_logprobs.is_some());
         let shown = notes.iter().filter_map(|note| note.shows_drafts).max();
+        let embeddings = notes.iter().filter(|note| note.embeds).count();
         let record_words = record::HEADER + step.rows.len() * record::ROW;
         Ok(InFlight {
             step: step.step,
             record: self.backend.read(&self.record, record_words),
             logprobs: wanted.then(|| self.backend.read(&self.logprobs, samples * SAMPLE_FLOATS)),
             slots: shown.map(|slot| self.backend.read(&self.slots.state, (slot + 1) * slot::INTS)),
+            embeddings: (embeddings > 0).then(|| {
+                self.backend
+                    .read(&self.pooled.done, embeddings * self.pooled.width)
+            }),
             notes,
         })
     }
@@ -376,6 +400,10 @@ impl<B: Backend> StepRunner for DeviceRunner<B> {
         let mut output = decode(step.step, &words, floats.as_deref(), &step.notes);
         if let Some(slots) = step.slots {
             decode_drafts(&mut output, &slots.wait().map_err(fault)?, &step.notes);
+        }
+        if let Some(embeddings) = step.embeddings {
+            let floats = embeddings.wait().map_err(fault)?;
+            decode_embeddings(&mut output, &floats, &step.notes, self.pooled.width);
         }
         Ok(output)
     }

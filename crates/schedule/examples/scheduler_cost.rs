@@ -60,6 +60,7 @@ fn scheduler(running: usize, context: usize, kind: Kind) -> Scheduler {
             group: None,
             speculation: NewRequest::ANY_DRAFTS,
             constraint: None,
+            pooling: None,
         };
         assert_eq!(scheduler.add(new), Ok(()));
     }
@@ -72,6 +73,7 @@ fn output(plan: &StepPlan) -> StepOutput {
         let (tokens, drafted) = match row.work {
             Work::Prefill { last, .. } => (usize::from(last), 0),
             Work::Verify { drafts } => (1 + drafts.min((plan.step % 5) as usize), drafts),
+            Work::Embed { .. } => (0, 0),
         };
         RowOutput {
             tokens: vec![7; tokens],

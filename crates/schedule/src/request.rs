@@ -4,7 +4,7 @@ use crate::constraint::Constrained;
 use crate::report::SpeculationReport;
 use crate::scheduler::Running;
 use paceline_cache::TokenList;
-use paceline_types::{Constraint, MAX_DRAFTS, Propose, SamplingParams, TokenId, TokenLogprobs};
+use paceline_types::{Constraint, MAX_DRAFTS, Pooling, Propose, SamplingParams, TokenId, TokenLogprobs};
 use std::sync::Arc;
 
 /// A request's name, unique among those alive.
@@ -47,6 +47,9 @@ pub struct NewRequest {
     pub speculation: Propose,
     /// What its text must follow, if anything.
     pub constraint: Option<Arc<dyn Constraint>>,
+    /// The prompt is to become one vector, and nothing is generated: `max_length` is its length, and nothing that is
+    /// about generating matters.
+    pub pooling: Option<Pooling>,
 }
 
 impl NewRequest {
@@ -107,8 +110,12 @@ pub struct Delivery {
     pub prompt_logprobs: Vec<TokenLogprobs>,
     /// Set on the last delivery of a request, which comes exactly once.
     pub finish: Option<Finish>,
+    /// The vector that the prompt has become, if that was asked for, with the last delivery; else empty.
+    pub embedding: Vec<f32>,
     /// With the last delivery: what speculation did for the request.
     pub speculation: Option<Box<SpeculationReport>>,
+    /// Tokens of the prompt that it found in the prefix cache when it first started.
+    pub cached_tokens: usize,
 }
 
 /// How a request ended.
@@ -116,7 +123,7 @@ pub struct Delivery {
 pub enum Finish {
     /// With a stop token, or a stop string that the host found.
     Stop,
-    /// At its greatest length.
+    /// At its greatest length. A prompt that becomes a vector has it from the start, and ends when it is run.
     Length,
     /// The caller asked.
     Cancelled,
@@ -146,9 +153,12 @@ pub(crate) struct Request {
     pub(crate) group: Option<GroupId>,
     pub(crate) speculation: Propose,
     pub(crate) constraint: Option<Constrained>,
+    pub(crate) pooling: Option<Pooling>,
     pub(crate) report: SpeculationReport,
     /// Prompt log-probabilities delivered.
     pub(crate) scored: usize,
+    /// Tokens of the prompt that its first start found cached; `None` before it.
+    pub(crate) cached: Option<usize>,
     pub(crate) phase: Phase,
 }
 
@@ -178,8 +188,10 @@ impl Request {
             group: new.group,
             speculation: new.speculation,
             constraint: new.constraint.map(Constrained::new),
+            pooling: new.pooling,
             report: SpeculationReport::default(),
             scored: 0,
+            cached: None,
             phase: Phase::Waiting,
         }
     }
@@ -196,6 +208,17 @@ impl Request {
     /// Whether some of the prompt's log-probabilities are still owed. The first token has none.
     pub(crate) fn scores_prompt(&self) -> bool {
         self.params.prompt_logprobs.is_some() && self.scored + 1 < self.prompt.len()
+    }
+
+    /// Most tokens that may come from the prefix cache: those that nobody needs the states or logits of.
+    pub(crate) fn reusable(&self) -> usize {
+        if self.pooling == Some(Pooling::Mean) {
+            0
+        } else if self.scores_prompt() {
+            self.scored
+        } else {
+            usize::MAX
+        }
     }
 
     pub(crate) fn running(&self) -> Option<&Running> {
@@ -220,7 +243,9 @@ impl Request {
             logprobs: Vec::new(),
             prompt_logprobs: Vec::new(),
             finish: Some(finish),
+            embedding: Vec::new(),
             speculation: Some(Box::new(self.report)),
+            cached_tokens: self.cached.unwrap_or(0),
         }
     }
 }

@@ -157,7 +157,8 @@ impl Scheduler {
         if prompt == 0 {
             return Err(Rejection::EmptyPrompt);
         }
-        if prompt >= new.max_length {
+        let least = prompt + usize::from(new.pooling.is_none());
+        if least > new.max_length {
             return Err(Rejection::NoRoom {
                 prompt,
                 max_length: new.max_length,

@@ -37,7 +37,7 @@ impl StepTimes {
         };
         for (row, done) in plan.rows.iter().zip(&output.rows) {
             match &row.work {
-                Work::Prefill { .. } => times.prompt_tokens += tokens_run(row, done),
+                Work::Prefill { .. } | Work::Embed { .. } => times.prompt_tokens += tokens_run(row, done),
                 Work::Verify { .. } if done.tokens.is_empty() => continue,
                 Work::Verify { .. } => {
                     times.decodes += 1;
@@ -71,7 +71,7 @@ impl StepTimes {
 /// Tokens that a row ran, which may be fewer than planned.
 pub(crate) fn tokens_run(row: &PlanRow, done: &RowOutput) -> usize {
     match &row.work {
-        Work::Prefill { tokens, .. } => tokens.len(),
+        Work::Prefill { tokens, .. } | Work::Embed { tokens, .. } => tokens.len(),
         Work::Verify { .. } if done.tokens.is_empty() => 0,
         Work::Verify { .. } => 1 + done.drafted,
     }

@@ -307,6 +307,7 @@ fn a_request_that_can_never_be_served_is_refused_with_the_bound() {
         group: None,
         speculation: NewRequest::ANY_DRAFTS,
         constraint: None,
+        pooling: None,
     };
     let refused =
         |scheduler: &mut Scheduler, request| scheduler.add(request).expect_err("refused").to_string();
@@ -358,6 +359,7 @@ fn a_fault_of_the_device_is_an_error_of_the_step() {
         group: None,
         speculation: NewRequest::ANY_DRAFTS,
         constraint: None,
+        pooling: None,
     };
     assert_eq!(pipeline.scheduler_mut().add(new), Ok(()));
     let fault = pipeline.step().expect_err("a fault");

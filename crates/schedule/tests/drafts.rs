@@ -36,6 +36,7 @@ fn request(id: u64, prompt: usize, max_length: usize) -> NewRequest {
         group: None,
         speculation: NewRequest::ANY_DRAFTS,
         constraint: None,
+        pooling: None,
     }
 }
 
@@ -45,6 +46,7 @@ fn output(plan: &StepPlan, accepted: usize) -> StepOutput {
         let (tokens, drafted) = match work {
             Work::Prefill { last, .. } => (usize::from(*last), 0),
             Work::Verify { drafts } => (1 + accepted.min(*drafts), *drafts),
+            Work::Embed { .. } => (0, 0),
         };
         RowOutput {
             tokens: vec![5; tokens],
@@ -79,7 +81,7 @@ fn both(drafts: usize) -> Propose {
 fn verified(plan: &StepPlan) -> Vec<usize> {
     let drafts = plan.rows.iter().map(|row| match row.work {
         Work::Verify { drafts } => drafts,
-        Work::Prefill { .. } => 0,
+        Work::Prefill { .. } | Work::Embed { .. } => 0,
     });
     drafts.collect()
 }

@@ -1,7 +1,7 @@
 //! Scheduler, caches and pipeline against a scripted device on virtual time.
 //!
 //! Each case is drawn from a seed: configuration, arrivals, cancels, stops, deadlines, groups, priorities,
-//! acceptance counts. The device checks every row (positions, pages, tokens, states), the callers every delivery.
+//! constraints, texts that become vectors, acceptance counts. The device checks every row (positions, pages, tokens, states), the callers every delivery.
 //! A failing case is made simpler as far as it still fails, and printed with its seed.
 //! `PACELINE_TEST_LONG=1`: a million steps. `PACELINE_SIM_SEED=n`: that case alone.
 
@@ -28,6 +28,7 @@ fn run(scenario: &Scenario) -> (Tally, paceline_schedule::Counters, Counts) {
         most_accepted: device.most_accepted,
         early_drafts: device.early_drafts,
         drafted: device.drafted,
+        vectors: device.vectors,
     };
     (world.tally, world.pipeline.scheduler().counters(), counts)
 }
@@ -37,7 +38,8 @@ struct Counts {
     restores: u64,
     most_accepted: usize,
     early_drafts: u64,
-    drafted: [u64; 2],
+    drafted: [u64; 3],
+    vectors: u64,
 }
 
 /// The simplest variant of a failing case that still fails.
@@ -64,8 +66,9 @@ fn every_token_is_delivered_once_in_order_and_everything_comes_back() {
     let seeds = seeds();
     let (mut steps, mut tokens, mut wasted, mut preempted) = (0, 0, 0, 0);
     let (mut hits, mut unreached, mut used, mut idle, mut accepted) = (0, 0, 0, 0, 0);
-    let (mut early, mut drafted) = (0, [0; 2]);
-    let mut finished = [0; 4];
+    let (mut early, mut drafted) = (0, [0; 3]);
+    let (mut made, mut vectors, mut completed) = (0, 0, 0);
+    let mut finished = [0; 5];
     for seed in &seeds {
         let scenario = Scenario::draw(*seed, steps_of(*seed));
         let Ok((tally, counters, counts)) = catch_unwind(AssertUnwindSafe(|| run(&scenario))) else {
@@ -82,6 +85,9 @@ fn every_token_is_delivered_once_in_order_and_everything_comes_back() {
         idle += counts.idle_rows;
         accepted = accepted.max(counts.most_accepted);
         early += counts.early_drafts;
+        made += counts.vectors;
+        vectors += tally.vectors;
+        completed += tally.completed;
         for (sum, count) in drafted.iter_mut().zip(counts.drafted) {
             *sum += count;
         }
@@ -98,7 +104,8 @@ fn every_token_is_delivered_once_in_order_and_everything_comes_back() {
     println!(
         "{} cases, {steps} steps, {tokens} tokens, finished {finished:?}, preempted {preempted}, prefix hits {hits}, \
          states used {used} released {unreached}, wasted rows {wasted}, idle rows {idle}, drafted {drafted:?}, \
-         in first decodes {early}, most accepted {accepted}",
+         in first decodes {early}, most accepted {accepted}, vectors {vectors} of {made}, completed by grammars \
+         {completed}",
         seeds.len()
     );
     if seeds.len() > 1 {
@@ -106,6 +113,8 @@ fn every_token_is_delivered_once_in_order_and_everything_comes_back() {
         assert!(steps >= seeds.len() as u64 * STEPS_PER_CASE / 2);
         assert!(finished.iter().all(|count| *count > 0), "{finished:?}");
         assert!(early > 0 && drafted.iter().all(|count| *count > 0));
+        // Some vectors are made for nothing: their requests ended while the step was in flight.
+        assert!(vectors > 0 && vectors < made && completed > 0);
         assert!(
             preempted > 0 && hits > 0 && used > 0 && unreached > 0 && wasted > 0 && idle > 0 && accepted > 8
         );

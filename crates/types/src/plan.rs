@@ -138,6 +138,15 @@ pub struct SnapshotPlan {
     pub id: SnapshotId,
 }
 
+/// How the states of a text's tokens become one vector.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Pooling {
+    /// Their mean, added up in order.
+    Mean,
+    /// The last one.
+    Last,
+}
+
 /// What a row computes.
 #[derive(Clone, Debug)]
 pub enum Work {
@@ -159,13 +168,24 @@ pub enum Work {
         /// Most drafts.
         drafts: usize,
     },
+    /// Tokens of a text that is to become one vector, from a position on. Nothing is chosen.
+    Embed {
+        /// Position of the first.
+        start: usize,
+        /// The tokens.
+        tokens: Vec<TokenId>,
+        /// They end with the last one: give the vector.
+        last: bool,
+        /// How it is made of the tokens' final states.
+        pooling: Pooling,
+    },
 }
 
 impl Work {
     /// Most tokens run.
     pub fn tokens(&self) -> usize {
         match self {
-            Self::Prefill { tokens, .. } => tokens.len(),
+            Self::Prefill { tokens, .. } | Self::Embed { tokens, .. } => tokens.len(),
             Self::Verify { drafts } => 1 + drafts,
         }
     }
@@ -180,6 +200,7 @@ impl Work {
             } => tokens.len(),
             Self::Prefill { last, .. } => usize::from(*last),
             Self::Verify { drafts } => 1 + drafts,
+            Self::Embed { .. } => 0,
         }
     }
 }
@@ -218,6 +239,8 @@ pub struct RowOutput {
     pub logprobs: Vec<TokenLogprobs>,
     /// Of the prompt's tokens that follow the row's, where asked for.
     pub prompt_logprobs: Vec<TokenLogprobs>,
+    /// The vector of a text that has been run to its end, and else empty.
+    pub embedding: Vec<f32>,
 }
 
 /// Why the device ended a request.

@@ -3,9 +3,10 @@
 use crate::checks::Checks;
 use crate::cpu::Cpu;
 use crate::ops::accept::{self, Outcome};
+use crate::ops::pooling::{self, Pooled};
 use crate::ops::prepare::{self, Frame, SlotViews, TableViews};
 use crate::storage::CpuBuffer;
-use paceline_device::{Accept, Prepare, SlotTable, StepTables};
+use paceline_device::{Accept, PoolStates, PoolTable, Prepare, SlotTable, StepTables};
 
 /// All of a buffer, for writing.
 ///
@@ -103,6 +104,27 @@ impl Cpu {
                 }
             };
             accept::accept(outcome);
+        });
+    }
+
+    pub(crate) fn enqueue_pool_states(&self, args: &PoolStates<'_, Self>) {
+        let check = Checks("pool_states");
+        check.columns("states", args.states, args.table.width);
+        let (plan, step, states) = (args.plan.clone(), args.step.clone(), args.states.clone());
+        let PoolTable { sums, done, .. } = args.table.clone();
+        self.stream.enqueue(move |_| {
+            // SAFETY: on the stream; only the sums and the vectors are written, two buffers of the table's own.
+            let mut pooled = unsafe {
+                Pooled {
+                    plan: plan.read(),
+                    first_token: step.first_token.read(),
+                    token_count: step.token_count.read(),
+                    states: states.read(),
+                    sums: sums.storage.slice_mut(0..sums.storage.len()),
+                    done: done.storage.slice_mut(0..done.storage.len()),
+                }
+            };
+            pooling::pool_states(&mut pooled);
         });
     }
 

@@ -16,6 +16,7 @@ pub(crate) mod linear;
 pub(crate) mod ngram;
 pub(crate) mod norm;
 pub(crate) mod options;
+pub(crate) mod pooling;
 pub(crate) mod prepare;
 pub(crate) mod rope;
 pub(crate) mod route;

@@ -455,6 +455,7 @@ fn new_request(id: RequestId, request: &Asked, speculation: Propose) -> NewReque
             speculation
         },
         constraint: request.constraint.as_ref().map(|(_, it)| Arc::clone(it)),
+        pooling: None,
     }
 }
 

@@ -97,14 +97,10 @@ impl Scheduler {
         {
             return false;
         }
-        // Rows that owe log-probabilities of the prompt have to be run again, cached or not.
-        let limit = if request.scores_prompt() {
-            request.scored
-        } else {
-            usize::MAX
-        };
         let target = request.known();
-        let mut hit = self.caches.lookup(request.tokens(), request.salt, limit);
+        let mut hit = self
+            .caches
+            .lookup(request.tokens(), request.salt, request.reusable());
         let fresh = target.div_ceil(self.config.block_size) - hit.blocks.len();
         let left = self.caches.free_blocks();
         if left < fresh + headroom || !self.caches.extend(&mut hit.blocks, fresh) {
@@ -122,7 +118,10 @@ impl Scheduler {
         };
         self.counters.prefix_queries += target as u64;
         self.counters.prefix_hits += hit.cached_tokens as u64;
-        self.request_mut(id).phase = Phase::Running(Box::new(Running {
+        let request = self.request_mut(id);
+        // Where it starts again, it finds what it has computed itself.
+        request.cached.get_or_insert(hit.cached_tokens);
+        request.phase = Phase::Running(Box::new(Running {
             slot,
             generation,
             blocks: hit.blocks,

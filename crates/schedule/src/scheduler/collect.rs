@@ -55,7 +55,8 @@ impl Scheduler {
 
     fn collect_row(&mut self, id: RequestId, row: &PlanRow, mut output: RowOutput) -> Option<Delivery> {
         let prompt_computed = matches!(row.work, Work::Prefill { last: true, .. });
-        let end = output.end;
+        let embedded = matches!(row.work, Work::Embed { last: true, .. });
+        let end = output.end.or(embedded.then_some(RowEnd::Length));
         let made = std::mem::take(&mut output.made);
         let mut delivery = self.with_running(id, |scheduler, request, running| {
             let computed = match &row.work {
@@ -72,11 +73,14 @@ impl Scheduler {
                     // All but the newest, which was sampled and not yet run.
                     request.known() + output.tokens.len() - 1
                 }
+                Work::Embed { start, tokens, .. } => start + tokens.len(),
             };
             request.generated.extend_from_slice(&output.tokens);
             let known = request.known();
             assert!(
-                known < request.max_length || (known == request.max_length && output.end.is_some()),
+                request.pooling.is_some()
+                    || known < request.max_length
+                    || (known == request.max_length && output.end.is_some()),
                 "request {} is {known} tokens long and may be {}",
                 id.0,
                 request.max_length
@@ -91,7 +95,9 @@ impl Scheduler {
                 tokens: output.tokens,
                 logprobs: output.logprobs,
                 finish: None,
+                embedding: output.embedding,
                 speculation: None,
+                cached_tokens: request.cached.unwrap_or(0),
             }
         });
         if prompt_computed && let Some(group) = self.request(id).group {
@@ -165,6 +171,7 @@ fn check_output(id: RequestId, row: &PlanRow, output: &RowOutput) {
     let holds = match row.work {
         Work::Prefill { last, .. } => tokens == usize::from(last),
         Work::Verify { drafts } => (1..=1 + drafts).contains(&tokens) && output.drafted <= drafts,
+        Work::Embed { last, .. } => tokens == 0 && output.embedding.is_empty() != last,
     };
     assert!(holds, "request {}: {:?} yielded {tokens} tokens", id.0, row.work);
     assert!(

@@ -29,7 +29,7 @@ impl Draft {
     fn push(&mut self, row: PlanRow) {
         self.tokens -= row.work.tokens();
         self.samples -= row.work.samples();
-        if let Work::Prefill { tokens, .. } = &row.work {
+        if let Work::Prefill { tokens, .. } | Work::Embed { tokens, .. } = &row.work {
             self.prompt_tokens -= tokens.len();
         }
         self.plan.rows.push(row);
@@ -66,8 +66,10 @@ impl Scheduler {
     fn plan_running(&mut self, draft: &mut Draft) {
         let in_order: Vec<RequestId> = self.running.values().copied().collect();
         let prefilling = |id: &RequestId| self.request(*id).running().is_some_and(Running::prefilling);
-        let (prefills, decodes): (Vec<RequestId>, Vec<RequestId>) =
+        let (prefills, mut decodes): (Vec<RequestId>, Vec<RequestId>) =
             in_order.iter().partition(|id| prefilling(id));
+        // A text that becomes a vector is done when it is planned.
+        decodes.retain(|id| self.request(*id).pooling.is_none());
         // Everyone who runs gets a token; drafts share the rest, with prompts if there are any.
         let share = if prefills.is_empty() { 1 } else { 2 };
         let mut spare = (draft.tokens.min(draft.samples) - in_order.len()) / share;
@@ -184,9 +186,7 @@ impl Scheduler {
             if scores {
                 len = len.min(samples);
             }
-            // The token behind the last one is not to be chosen without a row of logits, nor without its mask.
-            let choosable = samples > 0 && request.constraint.as_ref().is_none_or(Constrained::is_ready);
-            if len > 0 && running.planned + len == running.target && !choosable {
+            if len > 0 && running.planned + len == running.target && !may_end(request, samples) {
                 len -= 1;
             }
             if len == 0 {
@@ -199,11 +199,10 @@ impl Scheduler {
             running.planned += len;
             let last = !running.prefilling();
             let propose = scheduler.propose_behind_prompt(request, running);
-            if last {
+            if last && request.pooling.is_none() {
                 running.bounds.plan(0);
             }
             running.proposed = propose;
-            let following = request.tokens().get(running.planned);
             let window = request.constraint.as_ref().and_then(Constrained::ready);
             let constraint = window.filter(|_| last).map(|window| window.row(0));
             let admission = (!running.announced).then(|| admission(request, running));
@@ -211,12 +210,20 @@ impl Scheduler {
             let row = PlanRow {
                 slot: running.slot,
                 generation: running.generation,
-                work: Work::Prefill {
-                    start,
-                    tokens: chunk,
-                    last,
-                    following,
-                    prompt_logprobs: scores,
+                work: match request.pooling {
+                    Some(pooling) => Work::Embed {
+                        start,
+                        tokens: chunk,
+                        last,
+                        pooling,
+                    },
+                    None => Work::Prefill {
+                        start,
+                        tokens: chunk,
+                        last,
+                        following: request.tokens().get(running.planned),
+                        prompt_logprobs: scores,
+                    },
                 },
                 new_blocks: running.unsent_blocks(),
                 snapshot,
@@ -237,6 +244,9 @@ impl Scheduler {
     /// Drafts wanted behind a piece of a prompt that has just been planned. Behind the last piece they need pages,
     /// like those behind a decode row; before that it is a matter of what the neural drafter sees.
     fn propose_behind_prompt(&mut self, request: &Request, running: &mut Running) -> Propose {
+        if request.pooling.is_some() {
+            return Propose::NONE;
+        }
         let last = !running.prefilling();
         let room = request.max_length - running.target;
         let limit = cut(request.speculation, both(self.config.drafts));
@@ -323,6 +333,12 @@ impl Pages {
         let room = (held * block_size).saturating_sub(self.run() + 1);
         cut(self.propose, both(room))
     }
+}
+
+/// Whether a row may run the last known token of a request: the token behind it is not to be chosen without a row of
+/// logits, nor without its mask.
+fn may_end(request: &Request, samples: usize) -> bool {
+    request.pooling.is_some() || samples > 0 && request.constraint.as_ref().is_none_or(Constrained::is_ready)
 }
 
 fn admission(request: &Request, running: &Running) -> Admission {

@@ -170,6 +170,7 @@ impl World {
             group: None,
             speculation: NewRequest::ANY_DRAFTS,
             constraint: None,
+            pooling: None,
         };
         self.scheduler.add(new).expect("there is room");
         self.names += 1;
@@ -231,7 +232,7 @@ impl World {
         }
         let mut output = RowOutput::default();
         let run = match &row.work {
-            Work::Prefill { tokens, .. } => tokens.len(),
+            Work::Prefill { tokens, .. } | Work::Embed { tokens, .. } => tokens.len(),
             Work::Verify { drafts } => {
                 output.drafted = slot.drafts.min(*drafts);
                 output.source = slot.source.filter(|_| output.drafted > 0);

@@ -20,13 +20,14 @@ pub fn check_plan(plan: &StepPlan, config: &SchedulerConfig) {
         .take_while(|row| matches!(row.work, Work::Verify { .. }))
         .count();
     let rest_is_prefill =
-        |rows: &[paceline_types::PlanRow]| rows.iter().all(|row| matches!(row.work, Work::Prefill { .. }));
+        |rows: &[paceline_types::PlanRow]| rows.iter().all(|row| !matches!(row.work, Work::Verify { .. }));
     assert!(rest_is_prefill(&plan.rows[decodes..]), "a decode behind a prompt");
     for admission in &plan.admissions {
         let starts = |row: &&paceline_types::PlanRow| {
             row.slot == admission.slot
                 && row.generation == admission.generation
-                && matches!(row.work, Work::Prefill { start, .. } if start == admission.cached_tokens)
+                && matches!(row.work, Work::Prefill { start, .. } | Work::Embed { start, .. }
+                    if start == admission.cached_tokens)
         };
         assert_eq!(
             plan.rows.iter().filter(starts).count(),
@@ -44,7 +45,7 @@ pub fn check_plan(plan: &StepPlan, config: &SchedulerConfig) {
             "{:?} is written by two rows",
             snapshot.id
         );
-        if let Work::Prefill { start, tokens, .. } = &row.work {
+        if let Work::Prefill { start, tokens, .. } | Work::Embed { start, tokens, .. } = &row.work {
             let reached = *start < snapshot.position && snapshot.position <= start + tokens.len();
             assert!(reached, "a prompt's row does not reach its state");
         }

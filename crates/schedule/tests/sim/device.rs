@@ -3,11 +3,11 @@
 
 use super::check::check_plan;
 use super::rng::Rng;
-use super::text::Script;
+use super::text::{Script, state};
 use paceline_schedule::{Clock, RunnerFault, SchedulerConfig, StepRunner};
 use paceline_types::{
-    Admission, BlockId, DraftSource, PlanRow, Propose, RowEnd, RowOutput, SnapshotPlan, StepOutput, StepPlan,
-    TokenId, TokenLogprobs, Work,
+    Admission, BlockId, DraftSource, PlanRow, Pooling, Propose, RowEnd, RowOutput, SnapshotPlan, StepOutput,
+    StepPlan, TokenId, TokenLogprobs, Work,
 };
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -88,7 +88,11 @@ pub struct Device {
     /// First decode rows of requests that had drafts to verify.
     pub early_drafts: u64,
     /// Drafts verified, by source.
-    pub drafted: [u64; 2],
+    pub drafted: [u64; 3],
+    /// Per slot, whoever owns it: states added up, and how many.
+    sums: Vec<(usize, u64)>,
+    /// Vectors made.
+    pub vectors: u64,
 }
 
 /// A step on its way; the outcome is fixed, the host just does not know it yet.
@@ -121,7 +125,9 @@ impl Device {
             restores: 0,
             most_accepted: 0,
             early_drafts: 0,
-            drafted: [0; 2],
+            drafted: [0; 3],
+            sums: vec![(99, 99); config.slots],
+            vectors: 0,
             config: config.clone(),
         }
     }
@@ -202,10 +208,11 @@ impl Device {
             }
             let output = match &row.work {
                 Work::Prefill { .. } => self.prefill(&mut slot, row),
-                Work::Verify { drafts } => self.verify(&mut slot, *drafts, row.snapshot),
+                Work::Verify { drafts } => self.verify(&mut slot, *drafts, row),
+                Work::Embed { .. } => self.embed(&mut slot, row),
             };
             self.draft(&mut slot, row.propose);
-            output
+            self.show_drafts(&slot, row, output)
         };
         self.slots[index] = Some(slot);
         output
@@ -222,25 +229,10 @@ impl Device {
         else {
             panic!()
         };
-        assert!(!slot.decoding, "known tokens behind the last");
-        assert_eq!(*start, slot.computed, "positions are not contiguous");
-        assert!(!tokens.is_empty());
+        let snapshot_written = self.run_known(slot, row, (*start, tokens));
         let end = start + tokens.len();
-        assert_eq!(
-            tokens[..],
-            slot.script.tokens[*start..end],
-            "the tokens are not the request's"
-        );
         let expected = (!last).then(|| slot.script.tokens[end]);
         assert_eq!(*following, expected, "the token behind the row");
-        for position in *start..end {
-            let content = (slot.script.hashes[position], slot.script.tokens[position]);
-            self.write(slot, position, content);
-        }
-        self.attend(slot, end);
-        let snapshot_written = self.fold(slot, end, row.snapshot);
-        slot.computed = end;
-        slot.known = end;
         let mut output = RowOutput {
             snapshot_written,
             ..RowOutput::default()
@@ -250,21 +242,88 @@ impl Device {
             output.prompt_logprobs = scored.map(score).collect();
         }
         if *last {
+            check_masks(slot, row, 0);
             slot.decoding = true;
             Self::emit(slot, 1, &mut output);
         }
         output
     }
 
-    fn verify(&mut self, slot: &mut Slot, drafts: usize, snapshot: Option<SnapshotPlan>) -> RowOutput {
+    /// Tokens that the host knows: they go into the pages and the state.
+    fn run_known(&mut self, slot: &mut Slot, row: &PlanRow, (start, tokens): (usize, &[TokenId])) -> bool {
+        assert!(!slot.decoding, "known tokens behind the last");
+        assert_eq!(start, slot.computed, "positions are not contiguous");
+        assert!(!tokens.is_empty());
+        let end = start + tokens.len();
+        assert_eq!(
+            tokens[..],
+            slot.script.tokens[start..end],
+            "the tokens are not the request's"
+        );
+        for position in start..end {
+            let content = (slot.script.hashes[position], slot.script.tokens[position]);
+            self.write(slot, position, content);
+        }
+        self.attend(slot, end);
+        let snapshot_written = self.fold(slot, end, row.snapshot);
+        slot.computed = end;
+        slot.known = end;
+        snapshot_written
+    }
+
+    /// A text that becomes a vector.
+    fn embed(&mut self, slot: &mut Slot, row: &PlanRow) -> RowOutput {
+        let Work::Embed {
+            start,
+            tokens,
+            last,
+            pooling,
+        } = &row.work
+        else {
+            panic!()
+        };
+        assert_eq!(row.propose, Propose::NONE, "drafts behind a text that ends");
+        let snapshot_written = self.run_known(slot, row, (*start, tokens));
+        let end = start + tokens.len();
+        assert_eq!(*last, end == slot.script.tokens.len(), "the end of the text");
+        let (count, sum) = &mut self.sums[row.slot.0 as usize];
+        if *start == 0 {
+            (*count, *sum) = (0, 0);
+        }
+        *count += tokens.len();
+        *sum += (start + 1..=end)
+            .map(|length| state(slot.script.hashes[length]))
+            .sum::<u64>();
+        let mut output = RowOutput {
+            snapshot_written,
+            ..RowOutput::default()
+        };
+        if *last {
+            self.vectors += 1;
+            slot.finished = true;
+            output.embedding = match pooling {
+                Pooling::Mean => vec![*count as f32, *sum as f32],
+                Pooling::Last => vec![1.0, state(slot.script.hashes[end]) as f32],
+            };
+        }
+        output
+    }
+
+    fn verify(&mut self, slot: &mut Slot, drafts: usize, row: &PlanRow) -> RowOutput {
         assert!(slot.decoding, "a decode before the end of the prompt");
         assert_eq!(slot.computed + 1, slot.known);
         let newest = slot.computed;
-        assert!(
-            drafts <= slot.proposed.most(),
-            "{drafts} drafts to verify, and {:?} were asked for",
-            slot.proposed
-        );
+        if let Some(given) = &row.constraint {
+            assert_eq!(drafts, given.drafts.len());
+            (slot.drafts, slot.source) = (drafts, given.source);
+        } else {
+            assert!(
+                drafts <= slot.proposed.most(),
+                "{drafts} drafts to verify, and {:?} were asked for",
+                slot.proposed
+            );
+        }
+        check_masks(slot, row, drafts);
         let drafted = drafts.min(slot.drafts);
         let source = slot.source.filter(|_| drafted > 0);
         if let Some(source) = source {
@@ -272,7 +331,9 @@ impl Device {
             let first = slot.known == slot.admission.prompt_tokens + 1;
             self.early_drafts += u64::from(first);
         }
-        let accepted = self.rng.within(0, drafted);
+        // Masks leave nothing but the text, so what is given holds.
+        let least = if row.constraint.is_some() { drafted } else { 0 };
+        let accepted = self.rng.within(least, drafted);
         let length = slot.script.tokens.len();
         for position in newest..=newest + drafted {
             // Accepted drafts are the text itself; what was rejected leaves garbage behind.
@@ -283,7 +344,7 @@ impl Device {
             };
             self.write(slot, position, content);
         }
-        let snapshot_written = self.fold(slot, slot.known, snapshot);
+        let snapshot_written = self.fold(slot, slot.known, row.snapshot);
         let mut output = RowOutput {
             drafted,
             source,
@@ -335,6 +396,19 @@ impl Device {
                 slot.source = (slot.drafts > 0).then_some(source);
             }
         }
+    }
+
+    /// Tells the host of the drafts behind a confined row: some of them are the text, and some are not.
+    fn show_drafts(&mut self, slot: &Slot, row: &PlanRow, mut output: RowOutput) -> RowOutput {
+        if row.constraint.is_none() || row.propose == Propose::NONE || slot.finished {
+            return output;
+        }
+        let right = self.rng.below(slot.drafts + 2);
+        let text = slot.script.tokens[slot.known..].iter().copied();
+        let wrong = std::iter::repeat_with(|| (self.rng.next() % 25) as TokenId);
+        let drafts = text.take(right).chain(wrong).take(slot.drafts);
+        output.made = (drafts.collect(), slot.source);
+        output
     }
 
     /// Adds up to `most` tokens of the script to the text, and ends it where the script ends.
@@ -400,6 +474,25 @@ impl Device {
         }
         reached
     }
+}
+
+/// A row of a confined text comes with the masks of just its positions, and with drafts that they allow.
+fn check_masks(slot: &Slot, row: &PlanRow, drafts: usize) {
+    let Some(grammar) = &slot.script.grammar else {
+        assert!(row.constraint.is_none(), "masks for a free text");
+        return;
+    };
+    let Some(constraint) = &row.constraint else {
+        panic!("a confined text without masks at {}", slot.known);
+    };
+    assert!(constraint.masks.len() > drafts, "masks are missing");
+    for (offset, mask) in constraint.masks.iter().enumerate() {
+        let position = slot.known + offset;
+        assert_eq!(*mask, grammar.mask(position), "the mask of position {position}");
+        assert!(mask.allows(slot.script.tokens[position]));
+    }
+    let text = &slot.script.tokens[slot.known..];
+    assert!(text.starts_with(&constraint.drafts), "a draft that may not come");
 }
 
 /// Log-probabilities that tell the position they are of.

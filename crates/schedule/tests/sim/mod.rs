@@ -4,6 +4,7 @@
 
 pub mod check;
 pub mod device;
+pub mod grammar;
 pub mod rng;
 pub mod scenario;
 pub mod text;

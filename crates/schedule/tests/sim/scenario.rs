@@ -34,6 +34,9 @@ pub struct Scenario {
     pub groups: usize,
     pub priorities: usize,
     pub scores: usize,
+    /// Percent of requests that are confined, and of those that are to become vectors.
+    pub confined: usize,
+    pub embeds: usize,
     /// Percent of prompts that continue an earlier text.
     pub continues: usize,
     /// Longest prompt and text.
@@ -82,6 +85,8 @@ impl Scenario {
             priorities: rng.pick(&[0, 0, 40]),
             scores: rng.pick(&[0, 15]),
             continues: rng.pick(&[0, 50, 90]),
+            confined: rng.pick(&[0, 0, 30, 90]),
+            embeds: rng.pick(&[0, 0, 20, 80]),
             longest,
         }
     }
@@ -102,6 +107,8 @@ impl Scenario {
             groups: 0,
             priorities: 0,
             scores: 0,
+            confined: 0,
+            embeds: 0,
             continues: 0,
             longest: 0,
         }
@@ -109,7 +116,7 @@ impl Scenario {
 
     /// The same case without one of its complications, one for each.
     pub fn simpler(&self) -> Vec<Self> {
-        let changes: [fn(&mut Self); 15] = [
+        let changes: [fn(&mut Self); 17] = [
             |s| s.steps /= 2,
             |s| s.steps -= s.steps / 8,
             |s| s.cancels = 0,
@@ -119,6 +126,8 @@ impl Scenario {
             |s| s.groups = 0,
             |s| s.priorities = 0,
             |s| s.scores = 0,
+            |s| s.confined = 0,
+            |s| s.embeds = 0,
             |s| s.continues = 0,
             |s| s.config.drafts = 0,
             |s| s.config.recurrent = None,

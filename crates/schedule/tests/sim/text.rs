@@ -1,9 +1,11 @@
 //! The text every request must come out with, known before it runs: each token is a function of the request's
 //! seed, the position and all tokens before.
 
+use super::grammar::Grammar;
 use super::rng::mix;
 use paceline_schedule::NewRequest;
-use paceline_types::{Propose, TokenId};
+use paceline_types::{Pooling, Propose, TokenId};
+use std::sync::Arc;
 
 /// Tokens there are; few, so that texts overlap.
 pub const VOCABULARY: u64 = 20;
@@ -23,6 +25,8 @@ pub struct Script {
     pub stops: bool,
     /// Most drafts.
     pub speculation: Propose,
+    /// What confines it, without changing it.
+    pub grammar: Option<Arc<Grammar>>,
 }
 
 /// What the text depends on.
@@ -60,6 +64,7 @@ impl Script {
             prompt_len: prompt.len(),
             stops: false,
             speculation: limits.speculation,
+            grammar: None,
         };
         for token in prompt {
             script.push(*token);
@@ -75,9 +80,26 @@ impl Script {
         script
     }
 
+    /// The vector that the device makes of the prompt: how many states went into it, and what they add up to.
+    pub fn vector(&self, pooling: Pooling) -> Vec<f32> {
+        let state = |length: usize| state(self.hashes[length]);
+        match pooling {
+            Pooling::Last => vec![1.0, state(self.prompt_len) as f32],
+            Pooling::Mean => {
+                let sum: u64 = (1..=self.prompt_len).map(state).sum();
+                vec![self.prompt_len as f32, sum as f32]
+            }
+        }
+    }
+
     fn push(&mut self, token: TokenId) {
         let before = self.hashes[self.tokens.len()];
         self.hashes.push(mix(before, u64::from(token) + 1));
         self.tokens.push(token);
     }
+}
+
+/// A token's state, as far as the device keeps it.
+pub fn state(hash: u64) -> u64 {
+    hash % 251
 }

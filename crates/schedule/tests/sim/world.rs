@@ -2,6 +2,7 @@
 //! the text it must be part of.
 
 use super::device::{Device, Scripts, VirtualClock};
+use super::grammar::{Grammar, Shared, Slow};
 use super::rng::Rng;
 use super::scenario::{Policy, Scenario};
 use super::text::{Limits, Script, VOCABULARY};
@@ -9,7 +10,7 @@ use paceline_schedule::{
     Choice, Delivery, DepthControl, DraftPolicy, Finish, FixedDrafts, GroupId, NewRequest, Pipeline,
     Rejection, RequestId, RequestView, Scheduler, StepRecord, Stepped,
 };
-use paceline_types::{Propose, SamplingParams, TokenId};
+use paceline_types::{Pooling, Propose, SamplingParams, TokenId};
 use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -19,7 +20,9 @@ struct Caller {
     script: Rc<Script>,
     params: Arc<SamplingParams>,
     priority: i32,
-    grouped: bool,
+    /// May start behind those that arrived later: it waits for a group, or for a mask.
+    apart: bool,
+    pooling: Option<Pooling>,
     started: bool,
     deadline: Option<u64>,
     delivered: usize,
@@ -68,7 +71,9 @@ impl DraftPolicy for AnyDrafts {
 pub struct Tally {
     pub steps: u64,
     pub tokens: u64,
-    pub finished: [u64; 4],
+    pub finished: [u64; 5],
+    pub vectors: u64,
+    pub completed: u64,
     pub rejected: u64,
     pub bubbles: u64,
 }
@@ -84,7 +89,11 @@ impl World {
             Policy::Controlled => Box::new(DepthControl::new()),
         };
         let scheduler = Scheduler::with_policy(config.clone(), policy);
-        let pipeline = Pipeline::new(scheduler, device, clock.clone(), depth);
+        let mut pipeline = Pipeline::new(scheduler, device, clock.clone(), depth);
+        // Half of the cases compute masks between steps.
+        if seed % 2 == 0 {
+            pipeline = pipeline.with_mask_workers(Box::new(Slow::new(seed ^ 0x51)));
+        }
         Self {
             pipeline,
             clock,
@@ -174,8 +183,50 @@ impl World {
         self.alive.get_mut(&id.0).expect("alive").asked = Some(Finish::Cancelled);
     }
 
+    /// A text that is to become a vector.
+    fn arrive_to_embed(&mut self, prompt: &[TokenId]) {
+        let salt = self.rng.below(2) as u64;
+        let shares = self.scenario.config.prefix_caching;
+        let limits = Limits {
+            circle: if shares { salt } else { 1_000 + self.names },
+            speculation: Propose::NONE,
+            ..Limits::length(prompt.len())
+        };
+        let deadline = self.rng.chance(self.scenario.deadlines);
+        let deadline = deadline.then(|| self.clock.peek() + self.rng.below(2_000_000) as u64);
+        let pooling = self.rng.pick(&[Pooling::Mean, Pooling::Last]);
+        let priority = if self.rng.chance(self.scenario.priorities) {
+            self.rng.within(0, 2) as i32 - 1
+        } else {
+            0
+        };
+        self.add(prompt, limits, priority, |new, _| {
+            new.salt = salt;
+            new.deadline = deadline;
+            new.pooling = Some(pooling);
+        });
+    }
+
+    /// Confines a text to what it is going to be, perhaps up to a point before its end.
+    fn confine(&mut self, prompt: &[TokenId], limits: &Limits) -> Option<Arc<Grammar>> {
+        if !self.rng.chance(self.scenario.confined) {
+            return None;
+        }
+        let tokens = Script::new(prompt, limits).tokens;
+        Some(Arc::new(Grammar {
+            prompt_len: prompt.len(),
+            seed: self.rng.next(),
+            last: prompt.len() + self.rng.below(2 * (tokens.len() - prompt.len())),
+            dead_end: self.rng.chance(30),
+            tokens,
+        }))
+    }
+
     fn arrive(&mut self) {
         let prompt = self.prompt();
+        if self.rng.chance(self.scenario.embeds) {
+            return self.arrive_to_embed(&prompt);
+        }
         let members = if self.rng.chance(self.scenario.groups) {
             self.rng.within(2, 4)
         } else {
@@ -211,14 +262,26 @@ impl World {
             };
             let deadline = self.rng.chance(self.scenario.deadlines);
             let deadline = deadline.then(|| self.clock.peek() + self.rng.below(2_000_000) as u64);
-            self.add(&prompt, limits, priority, |new, params| {
+            let grammar = self.confine(&prompt, &limits);
+            let name = self.add(&prompt, limits, priority, |new, params| {
+                new.constraint = grammar.clone().map(|grammar| Arc::new(Shared(grammar)) as _);
                 new.group = group;
                 new.salt = salt;
                 new.deadline = deadline;
                 params.prompt_logprobs = logprobs;
                 params.logprobs = logprobs;
             });
+            if let (Some(name), Some(grammar)) = (name, grammar) {
+                self.set_grammar(name, grammar);
+            }
         }
+    }
+
+    /// Tells device and caller of what confines a text. Nothing of it has run yet.
+    fn set_grammar(&mut self, name: RequestId, grammar: Arc<Grammar>) {
+        let caller = self.alive.get_mut(&name.0).expect("alive");
+        Rc::make_mut(&mut caller.script).grammar = Some(grammar);
+        self.scripts.borrow_mut().insert(name.0, caller.script.clone());
     }
 
     /// Hands a request in; the closure adds what is special about it.
@@ -249,6 +312,7 @@ impl World {
             group: None,
             speculation: limits.speculation,
             constraint: None,
+            pooling: None,
         };
         special(&mut new, &mut params);
         new.params = Arc::new(params);
@@ -256,7 +320,8 @@ impl World {
             script: script.clone(),
             params: new.params.clone(),
             priority,
-            grouped: new.group.is_some(),
+            apart: new.group.is_some() || new.constraint.is_some(),
+            pooling: new.pooling,
             started: false,
             deadline: new.deadline,
             delivered: prompt.len(),
@@ -370,6 +435,26 @@ impl World {
             caller.scored += 1;
         }
         assert_eq!(delivery.finish.is_some(), delivery.speculation.is_some());
+        if !delivery.embedding.is_empty() {
+            assert_eq!(
+                delivery.finish,
+                Some(Finish::Length),
+                "request {name} has a vector"
+            );
+            let pooling = caller.pooling.expect("a vector that nobody asked for");
+            assert_eq!(
+                delivery.embedding,
+                caller.script.vector(pooling),
+                "request {name}"
+            );
+            self.tally.vectors += 1;
+        } else if caller.pooling.is_some() {
+            assert_ne!(
+                delivery.finish,
+                Some(Finish::Length),
+                "request {name} lacks its vector"
+            );
+        }
         if let Some(finish) = delivery.finish {
             self.check_finish(name, finish);
         }
@@ -380,7 +465,13 @@ impl World {
             panic!("request {name} ended twice")
         };
         let complete = caller.delivered == caller.script.tokens.len();
+        let grammar = caller.script.grammar.as_deref();
+        let exhausted = grammar.filter(|grammar| grammar.last == caller.delivered);
+        self.tally.completed += u64::from(finish == Finish::Stop && exhausted.is_some());
         match finish {
+            Finish::Stop if caller.asked != Some(finish) && exhausted.is_some() => {
+                assert!(exhausted.is_some_and(|grammar| !grammar.dead_end || caller.script.stops));
+            }
             Finish::Length => assert!(complete && !caller.script.stops, "request {name} is cut short"),
             Finish::Stop if complete => {
                 assert!(
@@ -388,7 +479,12 @@ impl World {
                     "request {name} did not stop"
                 );
             }
-            Finish::Constraint => panic!("request {name} has no constraint"),
+            Finish::Constraint => {
+                assert!(
+                    exhausted.is_some_and(|grammar| grammar.dead_end),
+                    "request {name}"
+                );
+            }
             Finish::Stop | Finish::Cancelled => assert_eq!(caller.asked, Some(finish), "request {name}"),
             Finish::Deadline => {
                 let deadline = caller.deadline.expect("a request without a deadline");
@@ -443,7 +539,7 @@ impl World {
         let admitted = &self.pipeline.runner().admitted[self.seen..];
         self.seen += admitted.len();
         for name in admitted {
-            let Some(caller) = self.alive.get_mut(name).filter(|caller| !caller.grouped) else {
+            let Some(caller) = self.alive.get_mut(name).filter(|caller| !caller.apart) else {
                 continue;
             };
             if std::mem::replace(&mut caller.started, true) {
