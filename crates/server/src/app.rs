@@ -1,6 +1,6 @@
 //! What handlers share.
 
-use crate::admission::Admission;
+use crate::admission::{Admission, Permit};
 use crate::auth::Keys;
 use crate::config::ServerConfig;
 use crate::constraint::{Grammars, Wanted};
@@ -13,7 +13,7 @@ use crate::server::Feature;
 use paceline::{Handle, RequestError};
 use std::ops::Deref;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// The server as its handlers see it.
 #[derive(Clone)]
@@ -94,6 +94,17 @@ impl App {
         Ok(task)
     }
 
+    /// The right to run something for a caller, unless a limit is reached.
+    pub(crate) fn permit(&self, caller: &Caller) -> Result<Permit, ApiError> {
+        self.admission.admit(caller.key)
+    }
+
+    /// How long a request may take that asks for so long.
+    pub(crate) fn deadline(&self, asked: Option<Duration>) -> Option<Duration> {
+        let limit = self.config.request_timeout;
+        asked.into_iter().chain(limit).min()
+    }
+
     /// Starts a task for a caller, unless a limit is reached or something in it is out of bounds. `rename` gives the
     /// engine's names for fields and the interface's.
     pub(crate) fn generate(
@@ -102,10 +113,8 @@ impl App {
         mut task: GenerationTask,
         rename: &[(&str, &str)],
     ) -> Result<Outputs, ApiError> {
-        let permit = self.admission.admit(caller.key)?;
-        if let Some(limit) = self.config.request_timeout {
-            task.deadline = Some(task.deadline.map_or(limit, |asked| asked.min(limit)));
-        }
+        let permit = self.permit(caller)?;
+        task.deadline = self.deadline(task.deadline);
         let means = crate::generation::Means {
             engine: &self.engine,
             tokenizer: self.model.tokenizer.as_ref(),

@@ -1,5 +1,6 @@
 //! What the server allows and how long it waits.
 
+use paceline_types::Pooling;
 use std::time::Duration;
 use tokio_rustls::rustls;
 
@@ -30,6 +31,8 @@ pub struct ServerConfig {
     pub drain_timeout: Duration,
     /// Time without a step, although there is work, after which the engine counts as stuck.
     pub watchdog_timeout: Duration,
+    /// How texts become vectors where a request does not say.
+    pub pooling: Pooling,
     /// Certificate and key, if connections are to be encrypted.
     pub tls: Option<TlsConfig>,
 }
@@ -95,6 +98,7 @@ impl Default for ServerConfig {
             request_timeout: None,
             drain_timeout: Duration::from_secs(30),
             watchdog_timeout: Duration::from_mins(2),
+            pooling: Pooling::Mean,
             tls: None,
         }
     }

@@ -77,7 +77,8 @@ async fn until_over(app: &App, drain: impl Future<Output = ()>) -> Result<(), Se
     tokio::select! {
         () = drained => Ok(()),
         reason = lifecycle.failed() => {
-            // Those who wait are told why.
+            // Those who wait are told why, whether or not the engine can still tell them.
+            lifecycle.abort();
             let _ = tokio::time::timeout(FLUSH, lifecycle.idle()).await;
             Err(ServeError::Engine(reason))
         }

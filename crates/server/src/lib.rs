@@ -13,6 +13,7 @@ mod config;
 mod connections;
 mod constraint;
 mod conversation;
+mod embedding;
 mod engine_state;
 mod envelope;
 pub mod error;

@@ -13,6 +13,7 @@ pub(crate) fn router(app: &App) -> Router {
     let paths = Router::new()
         .route("/v1/chat/completions", post(openai::chat::create))
         .route("/v1/completions", post(openai::completions::create))
+        .route("/v1/embeddings", post(openai::embeddings::create))
         .route("/v1/responses", post(responses::create))
         .route("/v1/messages", post(anthropic::create))
         .route("/v1/messages/count_tokens", post(anthropic::count_tokens))

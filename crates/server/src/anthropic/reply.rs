@@ -76,8 +76,11 @@ impl Writer {
     }
 
     fn usage(&self, finish: Option<&Finish>) -> UsageReply {
+        let cached = finish.map_or(0, |finish| finish.usage.cached_tokens);
         UsageReply {
-            input_tokens: self.input_tokens,
+            // Those from the cache are counted apart; at the start of a stream nobody knows how many they are.
+            input_tokens: self.input_tokens - cached.min(self.input_tokens),
+            cache_read_input_tokens: cached,
             output_tokens: finish.map_or(0, |finish| finish.usage.completion_tokens),
             speculation: finish.and_then(|finish| SpeculationUsage::of(&finish.usage.speculation)),
             ..UsageReply::default()

@@ -47,6 +47,10 @@ pub struct GenerationTask {
 
 /// Something a generation yields.
 #[derive(Clone, Debug)]
+#[expect(
+    clippy::large_enum_variant,
+    reason = "few wait at a time, and an end comes once per choice"
+)]
 pub enum Output {
     /// Log-probabilities of a prompt's tokens from the second on, all at once and before any text of its choices.
     /// It comes only if they were asked for.

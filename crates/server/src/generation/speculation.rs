@@ -16,7 +16,7 @@ pub(crate) struct SpeculationUsage {
 }
 
 impl SpeculationUsage {
-    /// `None` if nothing is known: no step ended, or the text ended before the engine counted.
+    /// `None` if nothing is known: there was no decode step, or the text ended before the engine counted.
     pub(crate) fn of(report: &SpeculationReport) -> Option<Self> {
         let mean_acceptance_length = report.mean_length()?;
         Some(Self {

@@ -1,9 +1,9 @@
 //! The outputs of a generation, as they come.
 
-use super::text::{ChoiceText, GeneratedToken};
+use super::text::{ChoiceText, GeneratedToken, Piece};
 use super::{Failure, Finish, GenerationTask, Output};
 use crate::admission::Permit;
-use crate::lifecycle::Lifecycle;
+use crate::lifecycle::{Lifecycle, Phase};
 use crate::metrics::{ChoiceMetrics, RequestMetrics};
 use futures_core::Stream;
 use futures_util::StreamExt;
@@ -49,9 +49,20 @@ struct Source {
 struct Choice {
     index: usize,
     text: ChoiceText,
-    open: bool,
+    stage: Stage,
     first_token: Option<Duration>,
     metrics: ChoiceMetrics,
+}
+
+/// Where a choice stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    /// More of it may come.
+    Open,
+    /// A stop string has ended its text, and the engine has been told.
+    Stopping,
+    /// Its end has been told.
+    Ended,
 }
 
 /// What a task runs on.
@@ -133,7 +144,7 @@ impl Outputs {
             let mut ready = std::mem::take(&mut self.ready);
             ready.extend(source.withheld.take().into_iter().flatten());
             for choice in 0..source.choices.len() {
-                source.end_early(choice, (FinishReason::Cancelled, None), &mut ready);
+                source.abort(choice, &mut ready);
             }
             self.ready = ready;
         }
@@ -155,7 +166,10 @@ impl Stream for Outputs {
                 return Poll::Ready(None);
             }
             if this.abort.as_mut().poll(cx).is_ready() {
-                this.abort();
+                match this.lifecycle.phase() {
+                    Phase::Failed(reason) => this.fail(Failure::Engine(reason)),
+                    Phase::Serving | Phase::Draining => this.abort(),
+                }
                 continue;
             }
             let count = this.sources.len();
@@ -190,7 +204,7 @@ impl Source {
         let choice = |number| Choice {
             index: index * task.n + number,
             text: ChoiceText::new(means.tokenizer, task),
-            open: true,
+            stage: Stage::Open,
             first_token: None,
             metrics: means.metrics.choice(prompt.len(), number == 0),
         };
@@ -251,64 +265,56 @@ impl Source {
         ready: &mut VecDeque<Output>,
     ) {
         let elapsed = self.started.elapsed();
-        let Some(choice) = self.choices.get_mut(number).filter(|choice| choice.open) else {
+        let choice = self.choices.get_mut(number);
+        let Some(choice) = choice.filter(|choice| choice.stage == Stage::Open) else {
             return;
         };
         choice.first_token.get_or_insert(elapsed);
         let piece = choice.text.push(tokens);
         choice.metrics.tokens(choice.text.tokens());
-        let (index, stop) = (choice.index, choice.text.stopped().map(str::to_owned));
+        let index = choice.index;
+        if choice.text.stopped().is_some() {
+            // Its end comes within a step, with what it took.
+            choice.stage = Stage::Stopping;
+            if let Some(generation) = &self.generation {
+                generation.stop_choice(number);
+            }
+        }
         if !piece.is_empty() {
             self.emit(Output::Piece { choice: index, piece }, ready);
         }
-        if stop.is_some() {
-            self.end_early(number, (FinishReason::Stop, stop), ready);
-        }
     }
 
-    /// The engine ended a choice.
-    fn end(&mut self, number: usize, (reason, usage): (FinishReason, Usage), ready: &mut VecDeque<Output>) {
-        let Some(choice) = self.choices.get_mut(number).filter(|choice| choice.open) else {
-            return;
-        };
-        choice.open = false;
-        let (index, piece) = (choice.index, choice.text.finish());
-        let stop = choice.text.stopped().map(str::to_owned);
-        let reason = if stop.is_some() {
-            FinishReason::Stop
-        } else {
-            reason
-        };
-        choice.metrics.end(reason);
-        if !piece.is_empty() {
-            self.emit(Output::Piece { choice: index, piece }, ready);
-        }
-        let finish = Finish { reason, stop, usage };
-        self.emit(
-            Output::Finished {
-                choice: index,
-                finish,
-            },
-            ready,
-        );
-        self.close();
-    }
-
-    /// A choice ends before the engine says so. What it took is counted here: tokens that the engine had made
-    /// beyond the end depend on how far ahead it was, and are no part of the reply.
-    fn end_early(
+    /// The engine ended a choice. Tokens that it had made beyond a stop string depend on how far ahead it was, and are
+    /// no part of the reply.
+    fn end(
         &mut self,
         number: usize,
-        (reason, stop): (FinishReason, Option<String>),
+        (reason, mut usage): (FinishReason, Usage),
         ready: &mut VecDeque<Output>,
     ) {
-        let total = self.started.elapsed();
-        let Some(choice) = self.choices.get_mut(number).filter(|choice| choice.open) else {
+        let choice = self.choices.get_mut(number);
+        let Some(choice) = choice.filter(|choice| choice.stage != Stage::Ended) else {
             return;
         };
-        choice.open = false;
-        choice.metrics.end(reason);
-        let index = choice.index;
+        let piece = choice.text.finish();
+        if choice.text.stopped().is_some() {
+            usage.completion_tokens = choice.text.tokens();
+        }
+        if number > 0 {
+            // The prompt counts once, and what the others find of it is what the first has left there.
+            usage.cached_tokens = 0;
+        }
+        self.finish(number, piece, (reason, usage), ready);
+    }
+
+    /// A choice ends before the engine says so. What it took is counted here.
+    fn abort(&mut self, number: usize, ready: &mut VecDeque<Output>) {
+        let total = self.started.elapsed();
+        let choice = self.choices.get_mut(number);
+        let Some(choice) = choice.filter(|choice| choice.stage != Stage::Ended) else {
+            return;
+        };
         let piece = choice.text.finish();
         let usage = Usage {
             prompt_tokens: self.prompt_tokens,
@@ -317,31 +323,40 @@ impl Source {
             total,
             ..Usage::default()
         };
+        self.finish(number, piece, (FinishReason::Cancelled, usage), ready);
+    }
+
+    /// Tells the end of a choice, and lets the engine go once that was the last.
+    fn finish(
+        &mut self,
+        number: usize,
+        piece: Piece,
+        (reason, usage): (FinishReason, Usage),
+        ready: &mut VecDeque<Output>,
+    ) {
+        let choice = &mut self.choices[number];
+        choice.stage = Stage::Ended;
+        let stop = choice.text.stopped().map(str::to_owned);
+        let reason = match stop {
+            Some(_) => FinishReason::Stop,
+            None => reason,
+        };
+        choice.metrics.end(reason);
+        let choice = choice.index;
         if !piece.is_empty() {
-            self.emit(Output::Piece { choice: index, piece }, ready);
+            self.emit(Output::Piece { choice, piece }, ready);
         }
         let finish = Finish { reason, stop, usage };
-        self.emit(
-            Output::Finished {
-                choice: index,
-                finish,
-            },
-            ready,
-        );
-        self.close();
+        self.emit(Output::Finished { choice, finish }, ready);
+        if self.choices.iter().all(|choice| choice.stage == Stage::Ended) {
+            self.generation = None;
+        }
     }
 
     fn emit(&mut self, output: Output, ready: &mut VecDeque<Output>) {
         match &mut self.withheld {
             Some(withheld) => withheld.push(output),
             None => ready.push_back(output),
-        }
-    }
-
-    /// Lets the engine go once no choice is open; one that was ended early is cancelled by that.
-    fn close(&mut self) {
-        if self.choices.iter().all(|choice| !choice.open) {
-            self.generation = None;
         }
     }
 }

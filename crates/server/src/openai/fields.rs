@@ -15,6 +15,9 @@ const MAX_STOP_BYTES: usize = 4096;
 /// Most prompts of one request.
 const MAX_PROMPTS: usize = 1024;
 
+/// Most texts that one request turns into vectors.
+const MAX_INPUTS: usize = 2048;
+
 /// A number of the sampling. It is read as what JSON has and narrowed here, so that one too large for it becomes infinite
 /// and is refused with its bound, however the JSON reader was built.
 pub(crate) fn float<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<f32>, D::Error> {
@@ -75,30 +78,42 @@ pub(crate) struct Prompts(pub(crate) Vec<Prompt>);
 
 impl<'de> Deserialize<'de> for Prompts {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let error = |message: String| Err(D::Error::custom(message));
-        let entries = match Value::deserialize(deserializer)? {
-            Value::String(text) => return Ok(Self(vec![Prompt::Text(text)])),
-            Value::Array(entries) => entries,
-            _ => return error("it must be a string, token ids, or a list of either".to_owned()),
-        };
-        if entries.first().is_some_and(Value::is_number) {
-            let tokens = token_ids(&entries).map_err(D::Error::custom)?;
-            return Ok(Self(vec![Prompt::Tokens(tokens)]));
-        }
-        if entries.is_empty() || entries.len() > MAX_PROMPTS {
-            let count = entries.len();
-            return error(format!(
-                "there are {count} prompts; there must be 1 to {MAX_PROMPTS}"
-            ));
-        }
-        let prompt = |entry| match entry {
-            Value::String(text) => Ok(Prompt::Text(text)),
-            Value::Array(ids) => Ok(Prompt::Tokens(token_ids(&ids)?)),
-            other => Err(format!("{other} is neither a string nor a list of token ids")),
-        };
-        let prompts: Result<_, _> = entries.into_iter().map(prompt).collect();
+        let prompts = prompts(Value::deserialize(deserializer)?, (MAX_PROMPTS, "prompts"));
         prompts.map(Self).map_err(D::Error::custom)
     }
+}
+
+/// One text or several, in the same forms; there may be more of them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Inputs(pub(crate) Vec<Prompt>);
+
+impl<'de> Deserialize<'de> for Inputs {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let inputs = prompts(Value::deserialize(deserializer)?, (MAX_INPUTS, "inputs"));
+        inputs.map(Self).map_err(D::Error::custom)
+    }
+}
+
+/// At most so many prompts, which errors call by this name.
+fn prompts(value: Value, (most, name): (usize, &str)) -> Result<Vec<Prompt>, String> {
+    let entries = match value {
+        Value::String(text) => return Ok(vec![Prompt::Text(text)]),
+        Value::Array(entries) => entries,
+        _ => return Err("it must be a string, token ids, or a list of either".to_owned()),
+    };
+    if entries.first().is_some_and(Value::is_number) {
+        return Ok(vec![Prompt::Tokens(token_ids(&entries)?)]);
+    }
+    if entries.is_empty() || entries.len() > most {
+        let count = entries.len();
+        return Err(format!("there are {count} {name}; there must be 1 to {most}"));
+    }
+    let prompt = |entry| match entry {
+        Value::String(text) => Ok(Prompt::Text(text)),
+        Value::Array(ids) => Ok(Prompt::Tokens(token_ids(&ids)?)),
+        other => Err(format!("{other} is neither a string nor a list of token ids")),
+    };
+    entries.into_iter().map(prompt).collect()
 }
 
 fn token_ids(values: &[Value]) -> Result<Vec<TokenId>, String> {

@@ -83,11 +83,6 @@ impl SamplingFields {
         if !stop.is_empty() {
             model.require_tokenizer("stop")?;
         }
-        let deadline = self.deadline_ms;
-        if let Some(wait) = deadline.filter(|wait| !(1..=MAX_DEADLINE_MS).contains(wait)) {
-            let bound = format!("within 1..={MAX_DEADLINE_MS}");
-            return Err(ApiError::bound("deadline_ms", &wait, &bound));
-        }
         Ok(GenerationTask {
             prompts: Vec::new(),
             sampling: self.params(model, default_max_tokens)?,
@@ -97,7 +92,7 @@ impl SamplingFields {
             skip_special: self.skip_special_tokens.unwrap_or(true),
             continues: false,
             priority: self.priority.unwrap_or(0),
-            deadline: deadline.map(Duration::from_millis),
+            deadline: deadline(self.deadline_ms)?,
             speculation: self.speculation.unwrap_or_default().0,
             constraint: None,
         })
@@ -197,4 +192,13 @@ fn top_k(value: i64) -> Result<u32, ApiError> {
         let bound = format!("within 0..={}, or -1 for all", u32::MAX);
         ApiError::bound("top_k", &value, &bound)
     })
+}
+
+/// The field `deadline_ms`.
+pub(crate) fn deadline(wait: Option<u64>) -> Result<Option<Duration>, ApiError> {
+    if let Some(wait) = wait.filter(|wait| !(1..=MAX_DEADLINE_MS).contains(wait)) {
+        let bound = format!("within 1..={MAX_DEADLINE_MS}");
+        return Err(ApiError::bound("deadline_ms", &wait, &bound));
+    }
+    Ok(wait.map(Duration::from_millis))
 }

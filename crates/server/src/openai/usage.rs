@@ -10,12 +10,20 @@ pub(crate) struct UsageReply {
     pub(crate) prompt_tokens: usize,
     pub(crate) completion_tokens: usize,
     pub(crate) total_tokens: usize,
-    /// Absent where nothing is known: a text that a stop string ended is over before the engine has counted.
+    prompt_tokens_details: PromptDetails,
+    /// Absent where there was no decode step, or the server went down before the engine had counted.
     #[serde(skip_serializing_if = "Option::is_none")]
     speculation: Option<SpeculationUsage>,
     /// Summed over the choices.
     #[serde(skip)]
     report: SpeculationReport,
+}
+
+/// More of the prompts' tokens.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+struct PromptDetails {
+    /// Found in the prefix cache. Choices of one prompt do not count what they share with each other.
+    cached_tokens: usize,
 }
 
 impl UsageReply {
@@ -33,6 +41,7 @@ impl UsageReply {
     pub(crate) fn add(&mut self, finish: &Finish) {
         self.completion_tokens += finish.usage.completion_tokens;
         self.total_tokens = self.prompt_tokens + self.completion_tokens;
+        self.prompt_tokens_details.cached_tokens += finish.usage.cached_tokens;
         let (sum, more) = (&mut self.report, &finish.usage.speculation);
         sum.steps += more.steps;
         sum.tokens += more.tokens;

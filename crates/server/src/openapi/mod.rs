@@ -11,10 +11,11 @@ use axum::extract::State;
 use serde_json::{Value, json};
 
 /// The parts: the first has what all share, the others paths and schemas of their own.
-const PARTS: [&str; 6] = [
+const PARTS: [&str; 7] = [
     include_str!("base.json"),
     include_str!("openai.json"),
     include_str!("structured.json"),
+    include_str!("embeddings.json"),
     include_str!("responses.json"),
     include_str!("anthropic.json"),
     include_str!("operations.json"),
@@ -74,6 +75,11 @@ fn fill_in(document: &mut Value, app: &App) {
             json!(limits.max_choices),
         ),
         ("/components/schemas/Drafts", "maximum", json!(drafts)),
+        (
+            "/components/schemas/EmbeddingRequest/properties/dimensions",
+            "maximum",
+            json!(app.engine.width()),
+        ),
         ("/components/schemas/SpeculationMethod", "enum", json!(methods)),
     ] {
         if let Some(place) = document.pointer_mut(place).and_then(Value::as_object_mut) {

@@ -114,7 +114,10 @@ impl Writer {
             output: items.to_vec(),
             usage: Some(UsageReply {
                 input_tokens: self.input_tokens,
-                input_tokens_details: InputDetails::default(),
+                input_tokens_details: InputDetails {
+                    cached_tokens: usage.cached_tokens,
+                    ..InputDetails::default()
+                },
                 output_tokens: usage.completion_tokens,
                 output_tokens_details: OutputDetails::default(),
                 total_tokens: self.input_tokens + usage.completion_tokens,

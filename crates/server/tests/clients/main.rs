@@ -45,6 +45,11 @@ async fn the_openai_client_for_python_works_with_responses() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_openai_client_for_python_works_with_embeddings() {
+    run_python("openai_embeddings.py").await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_prometheus_parsers_for_python_read_the_metrics() {
     run_python("metrics_parser.py").await;
 }

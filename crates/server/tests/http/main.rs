@@ -5,6 +5,8 @@
 mod chat;
 mod completions;
 mod drain;
+mod embeddings;
+mod faults;
 mod forced_calls;
 mod fuzz;
 mod hostile;
@@ -18,3 +20,4 @@ mod responses;
 mod structured;
 mod support;
 mod tokens;
+mod usage;

@@ -84,6 +84,15 @@ impl TestServer {
         change: impl FnOnce(&mut ServedModel),
     ) -> Self {
         let engine = Engine::start(&storyteller(), engine, &|_| {}).unwrap();
+        Self::of(config, engine, change).await
+    }
+
+    /// With options of the server, an engine that runs, and a model that is told to be different.
+    pub(crate) async fn of(
+        config: ServerConfig,
+        engine: Handle,
+        change: impl FnOnce(&mut ServedModel),
+    ) -> Self {
         let mut model = served_model(engine.max_model_len());
         change(&mut model);
         let scheme = if config.tls.is_some() { "https" } else { "http" };

@@ -1,0 +1,146 @@
+//! `/v1/embeddings`: texts become vectors.
+
+mod reply;
+
+use super::fields::{Inputs, Prompt};
+use super::sampling::deadline;
+use crate::app::{App, Caller};
+use crate::body::Body;
+use crate::embedding;
+use crate::error::ApiError;
+use crate::model::ServedModel;
+use axum::extract::State;
+use axum::{Extension, Json};
+use paceline::EmbeddingRequest;
+use paceline_types::{Pooling, TokenId};
+use reply::{Reply, Shape};
+use serde::Deserialize;
+
+/// What the engine calls a text, and what this interface does.
+const NAMES: [(&str, &str); 1] = [("prompt", "input")];
+
+#[derive(Debug, Deserialize)]
+struct Fields {
+    model: Option<String>,
+    input: Option<Inputs>,
+    encoding_format: Option<Encoding>,
+    dimensions: Option<usize>,
+    pooling: Option<PoolingField>,
+    normalize: Option<bool>,
+    add_special_tokens: Option<bool>,
+    priority: Option<i32>,
+    deadline_ms: Option<u64>,
+}
+
+/// How vectors are written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum Encoding {
+    #[default]
+    Float,
+    Base64,
+}
+
+#[derive(Clone, Copy, Debug, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum PoolingField {
+    Mean,
+    Last,
+}
+
+/// A request that has been understood.
+struct Checked {
+    name: String,
+    requests: Vec<EmbeddingRequest>,
+    shape: Shape,
+}
+
+/// The endpoint.
+pub(crate) async fn create(
+    State(app): State<App>,
+    Extension(caller): Extension<Caller>,
+    body: Body,
+) -> Result<Json<Reply>, ApiError> {
+    let (width, pooling) = (app.engine.width(), app.config.pooling);
+    let checked = app
+        .with_model(move |model| check(model, &body, width, pooling))
+        .await?;
+    let Checked {
+        name,
+        mut requests,
+        shape,
+    } = checked;
+    let permit = app.permit(&caller)?;
+    for request in &mut requests {
+        request.deadline = app.deadline(request.deadline);
+    }
+    let vectors = embedding::embed(&app, permit, requests, &NAMES).await?;
+    Ok(Json(Reply::new(name, vectors, shape)))
+}
+
+fn check(model: &ServedModel, body: &Body, width: usize, pooling: Pooling) -> Result<Checked, ApiError> {
+    let fields: Fields = body.read()?;
+    let name = model.named(fields.model.as_deref())?;
+    let Some(Inputs(inputs)) = fields.input else {
+        return Err(ApiError::field("input", "`input` is missing"));
+    };
+    let dimensions = fields.dimensions.unwrap_or(width);
+    if !(1..=width).contains(&dimensions) {
+        let bound = format!("within 1..={width}, the width of the model");
+        return Err(ApiError::bound("dimensions", &dimensions, &bound));
+    }
+    let pooling = match fields.pooling {
+        Some(PoolingField::Mean) => Pooling::Mean,
+        Some(PoolingField::Last) => Pooling::Last,
+        None => pooling,
+    };
+    let deadline = deadline(fields.deadline_ms)?;
+    let special = fields.add_special_tokens.unwrap_or(true);
+    let place = |index: usize| match inputs.len() {
+        1 => "input".to_owned(),
+        _ => format!("input[{index}]"),
+    };
+    let texts = inputs.iter().enumerate();
+    let texts = texts.map(|(index, text)| understand(model, &place(index), text, special));
+    let texts: Vec<Vec<TokenId>> = texts.collect::<Result<_, _>>()?;
+    let request = |prompt| EmbeddingRequest {
+        priority: fields.priority.unwrap_or(0),
+        deadline,
+        ..EmbeddingRequest::new(prompt, pooling)
+    };
+    Ok(Checked {
+        name,
+        requests: texts.into_iter().map(request).collect(),
+        shape: Shape {
+            dimensions,
+            normalize: fields.normalize.unwrap_or(true),
+            base64: fields.encoding_format.unwrap_or_default() == Encoding::Base64,
+        },
+    })
+}
+
+/// The tokens of a text. Their number is checked here, before any text is run.
+fn understand(
+    model: &ServedModel,
+    param: &str,
+    text: &Prompt,
+    special: bool,
+) -> Result<Vec<TokenId>, ApiError> {
+    let tokens = match text {
+        Prompt::Text(text) => {
+            let tokens = model.require_tokenizer(param)?.encode(text, special);
+            tokens.map_err(|error| ApiError::text(param, &error))?
+        }
+        Prompt::Tokens(tokens) => tokens.clone(),
+    };
+    let most = model.max_model_len;
+    if (1..=most).contains(&tokens.len()) {
+        return Ok(tokens);
+    }
+    let value = format!("{} tokens long", tokens.len());
+    let mut error = ApiError::bound(param, &value, &format!("1 to {most} tokens long"));
+    if !tokens.is_empty() {
+        error.code = Some("context_length_exceeded");
+    }
+    Err(error)
+}
