@@ -91,7 +91,7 @@ impl EngineOptions {
         let bars = Loading::new(files, ui);
         let parts = EngineParts::load(files, config, &|bytes| bars.advance(bytes));
         drop(bars);
-        parts.and_then(EngineParts::start).map_err(explain)
+        parts.map_err(explain).and_then(|parts| launch(parts, &explain))
     }
 
     /// Opens the files of the drafter. One that drafts alone settles the method.
@@ -108,6 +108,16 @@ impl EngineOptions {
         }
         Ok(Some(checkpoint))
     }
+}
+
+/// Starts the engine. A build for tests lets it fail where the environment says so.
+fn launch(parts: EngineParts, explain: &dyn Fn(StartError) -> anyhow::Error) -> Result<Handle> {
+    #[cfg(debug_assertions)]
+    if let Some((fault, step)) = crate::env::fault()? {
+        let failing = |runner| paceline::faults::Failing::new(runner, fault, step);
+        return parts.start_around(failing).map_err(explain);
+    }
+    parts.start().map_err(explain)
 }
 
 /// What a checkpoint that is given as a drafter holds.

@@ -6,6 +6,7 @@
 //! | `PACELINE_API_KEY` | a key that requests to `serve` may carry, besides those of its flags; what `bench serve` and `chat` send where `--api-key` is not given |
 //! | `NO_COLOR`, `TERM` | `chat` prints without colours if the first is set or the second is `dumb` |
 //! | `XDG_STATE_HOME`, `HOME` | where `chat` keeps what was typed |
+//! | `PACELINE_TEST_FAULT` | the engine fails with a step, such as `panic:7`; in builds with debug assertions alone |
 //! | `LD_LIBRARY_PATH` | looked through by `doctor` for the CUDA driver, as the loader would |
 //! | `HF_*` | the hub's, see [`HubConfig::from_env`](paceline_weights::hub::HubConfig::from_env) |
 
@@ -57,4 +58,22 @@ pub(crate) fn library_folders() -> Vec<PathBuf> {
     std::env::var_os("LD_LIBRARY_PATH")
         .map(|value| std::env::split_paths(&value).collect())
         .unwrap_or_default()
+}
+
+/// How and with which step the engine is to fail, by `PACELINE_TEST_FAULT`.
+#[cfg(debug_assertions)]
+pub(crate) fn fault() -> Result<Option<(paceline::faults::Fault, u64)>> {
+    let Some(value) = std::env::var_os("PACELINE_TEST_FAULT").filter(|value| !value.is_empty()) else {
+        return Ok(None);
+    };
+    let value = value.to_string_lossy();
+    let parts = value.split_once(':').and_then(|(name, step)| {
+        let (fault, _) = paceline::faults::Fault::ALL
+            .iter()
+            .find(|(_, known)| *known == name)?;
+        Some((*fault, step.parse().ok()?))
+    });
+    let wrong =
+        || anyhow!("PACELINE_TEST_FAULT is `{value}`; it must be a fault and a step, such as panic:7");
+    parts.map(Some).ok_or_else(wrong)
 }

@@ -9,6 +9,7 @@ use crate::model::{EMBEDDED, ModelSource};
 use clap::Args;
 use paceline_server::ServerConfig;
 use paceline_text::{ReasoningFormat, ToolFormat};
+use paceline_types::Pooling;
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -51,6 +52,10 @@ pub(crate) struct ServeFlags {
     /// [default: auto, what the chat template says].
     #[arg(long, value_name = "FORMAT", value_parser = reasoning_format, help_heading = "Model")]
     reasoning_parser: Option<ParserChoice<ReasoningFormat>>,
+    /// How a text becomes a vector at /v1/embeddings, where a request does not say: mean, of the states of all its
+    /// tokens, or last, the state of the last one [default: mean, which suits a model that generates].
+    #[arg(long, value_name = "POOLING", value_parser = pooling, help_heading = "Model")]
+    pooling: Option<Pooling>,
     /// Seed of requests that have none [default: each has its own].
     #[arg(long, value_name = "S", help_heading = "Model")]
     seed: Option<u64>,
@@ -203,6 +208,7 @@ impl ServeFlags {
         let network = self.network;
         let mut server = self.limits.config();
         server.api_keys = network.api_key;
+        server.pooling = self.pooling.unwrap_or(server.pooling);
         server.allowed_origins = network
             .allowed_origins
             .iter()
@@ -332,6 +338,14 @@ fn one_device(text: &str) -> Result<usize, String> {
     }
 }
 
+fn pooling(text: &str) -> Result<Pooling, String> {
+    match text {
+        "mean" => Ok(Pooling::Mean),
+        "last" => Ok(Pooling::Last),
+        _ => Err("it must be mean or last".to_owned()),
+    }
+}
+
 fn tool_format(text: &str) -> Result<ParserChoice<ToolFormat>, String> {
     choice(text, |name| {
         ToolFormat::from_name(name).map_err(|error| error.to_string())
@@ -430,6 +444,7 @@ mod tests {
         for (arguments, part) in [
             (&["--tensor-parallel-size", "2"][..], "must be 1"),
             (&["--tool-call-parser", "magic"], "magic"),
+            (&["--pooling", "max"], "mean or last"),
             (&["--drain-timeout=-1"], "seconds"),
             (&["--host", "nowhere"], "nowhere"),
             (&["--ssl-certfile", "x"], "ssl-keyfile"),

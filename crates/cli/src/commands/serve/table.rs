@@ -4,6 +4,7 @@ use super::model::Texts;
 use super::{ServeConfig, Unused};
 use paceline::Handle;
 use paceline_server::{Feature, ServerConfig};
+use paceline_types::Pooling;
 use std::fmt::Write;
 use std::time::Duration;
 
@@ -56,6 +57,14 @@ pub(super) fn features(config: &ServeConfig, engine: &Handle, texts: &Texts) -> 
         ),
     ];
     rows.extend(understanding(texts));
+    rows.push(row(
+        "embeddings",
+        match config.server.pooling {
+            Pooling::Mean => "mean",
+            Pooling::Last => "last",
+        },
+        "--pooling; a request may say otherwise",
+    ));
     rows.extend(access(&config.server));
     rows.extend(
         config.unused.iter().map(|Unused { flag, reason }| {
