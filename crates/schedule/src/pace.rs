@@ -53,10 +53,10 @@ impl PromptPace {
             return usize::MAX;
         };
         let left = limit as f64 - costs.time(streams as f64);
-        if left < self.token_ns * LEAST as f64 {
+        // Before the first measurement too: the step that brings it is in flight, and this one is behind it.
+        if self.token_ns == 0.0 || left < self.token_ns * LEAST as f64 {
             return LEAST;
         }
-        // Without a measurement this is infinite, which the cast makes the largest number.
         (left / self.token_ns) as usize
     }
 }
@@ -82,7 +82,7 @@ mod tests {
             costs.observe(&step(4, 0, 20_000));
         }
         let mut pace = PromptPace::new(Some(100_000));
-        assert_eq!(pace.prompt_tokens(4, &costs), usize::MAX, "nothing is known");
+        assert_eq!(pace.prompt_tokens(4, &costs), LEAST, "nothing is known");
         pace.observe(&step(0, 500, 500_000), &costs);
         assert_eq!(pace.prompt_tokens(4, &costs), 80);
         assert_eq!(pace.prompt_tokens(0, &costs), usize::MAX, "nobody waits");
