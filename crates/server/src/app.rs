@@ -51,6 +51,17 @@ impl Deref for App {
     }
 }
 
+/// A request that has been understood.
+pub(crate) struct Checked<W> {
+    pub(crate) task: GenerationTask,
+    /// What the text must follow.
+    pub(crate) wanted: Option<Wanted>,
+    /// Who puts the reply into the form of the interface.
+    pub(crate) writer: W,
+    /// The reply is a stream.
+    pub(crate) stream: bool,
+}
+
 impl App {
     pub(crate) fn new(
         config: ServerConfig,
@@ -82,16 +93,19 @@ impl App {
         self.admission.expect_room()
     }
 
-    /// A task that follows the grammar that is wanted, if one is.
-    pub(crate) async fn constrain(
+    /// Starts what was asked for, with its grammar if it has one.
+    pub(crate) async fn run<W>(
         &self,
-        mut task: GenerationTask,
-        wanted: Option<Wanted>,
-    ) -> Result<GenerationTask, ApiError> {
-        if let Some(wanted) = wanted {
+        caller: &Caller,
+        checked: Checked<W>,
+        rename: &[(&str, &str)],
+    ) -> Result<(Outputs, W), ApiError> {
+        let mut task = checked.task;
+        if let Some(wanted) = checked.wanted {
             task.constraint = Some(self.grammars.constraint(wanted).await?);
         }
-        Ok(task)
+        let outputs = self.generate(caller, task, rename)?;
+        Ok((outputs, checked.writer))
     }
 
     /// The right to run something for a caller, unless a limit is reached.
@@ -107,7 +121,7 @@ impl App {
 
     /// Starts a task for a caller, unless a limit is reached or something in it is out of bounds. `rename` gives the
     /// engine's names for fields and the interface's.
-    pub(crate) fn generate(
+    fn generate(
         &self,
         caller: &Caller,
         mut task: GenerationTask,

@@ -9,9 +9,9 @@ mod tools;
 
 pub(crate) use errors::speak;
 
-use crate::app::{App, Caller};
+use crate::app::{App, Caller, Checked};
 use crate::body::{Body, shorten};
-use crate::constraint::{Forced, Form, Wanted, json_schema};
+use crate::constraint::{Forced, Form, json_schema};
 use crate::conversation::Conversation;
 use crate::error::ApiError;
 use crate::generation::{self, GenerationTask};
@@ -59,14 +59,6 @@ struct AnswerFields {
     speculation: Option<SpeculationField>,
 }
 
-/// A request that has been understood.
-struct Checked {
-    task: GenerationTask,
-    wanted: Option<Wanted>,
-    writer: Writer,
-    stream: bool,
-}
-
 /// What is said, and what the answer must be.
 struct Asked {
     conversation: Conversation,
@@ -88,14 +80,9 @@ pub(crate) async fn create(
     body: Body,
 ) -> Result<Response, ApiError> {
     let checked = app.with_model(move |model| check(model, &body));
-    let Checked {
-        task,
-        wanted,
-        writer,
-        stream,
-    } = checked.await?;
-    let task = app.constrain(task, wanted).await?;
-    let outputs = app.generate(&caller, task, &NAMES)?;
+    let checked = checked.await?;
+    let stream = checked.stream;
+    let (outputs, writer) = app.run(&caller, checked, &NAMES).await?;
     if stream {
         return Ok(sse::reply(outputs, reply::Events::new(writer)));
     }
@@ -117,7 +104,7 @@ pub(crate) async fn count_tokens(State(app): State<App>, body: Body) -> Result<J
     app.with_model(count).await.map(Json)
 }
 
-fn check(model: &ServedModel, body: &Body) -> Result<Checked, ApiError> {
+fn check(model: &ServedModel, body: &Body) -> Result<Checked<Writer>, ApiError> {
     let fields: ConversationFields = body.read()?;
     let answer: AnswerFields = body.read()?;
     let name = model.named(fields.model.as_deref())?;

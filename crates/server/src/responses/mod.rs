@@ -7,9 +7,9 @@ mod reply;
 mod tools;
 mod truncate;
 
-use crate::app::{App, Caller};
+use crate::app::{App, Caller, Checked};
 use crate::body::{Body, shorten};
-use crate::constraint::{Forced, Wanted};
+use crate::constraint::Forced;
 use crate::conversation::Conversation;
 use crate::error::ApiError;
 use crate::generation::{self, GenerationTask};
@@ -73,14 +73,6 @@ struct ForeignFields {
     include: Option<Vec<String>>,
 }
 
-/// A request that has been understood.
-struct Checked {
-    task: GenerationTask,
-    wanted: Option<Wanted>,
-    writer: Writer,
-    stream: bool,
-}
-
 /// The endpoint.
 pub(crate) async fn create(
     State(app): State<App>,
@@ -88,14 +80,9 @@ pub(crate) async fn create(
     body: Body,
 ) -> Result<Response, ApiError> {
     let checked = app.with_model(move |model| check(model, &body));
-    let Checked {
-        task,
-        wanted,
-        writer,
-        stream,
-    } = checked.await?;
-    let task = app.constrain(task, wanted).await?;
-    let outputs = app.generate(&caller, task, &NAMES)?;
+    let checked = checked.await?;
+    let stream = checked.stream;
+    let (outputs, writer) = app.run(&caller, checked, &NAMES).await?;
     if stream {
         return Ok(sse::reply(outputs, events::Events::new(writer)));
     }
@@ -104,7 +91,7 @@ pub(crate) async fn create(
     Ok(Json(writer.whole(&completion)).into_response())
 }
 
-fn check(model: &ServedModel, body: &Body) -> Result<Checked, ApiError> {
+fn check(model: &ServedModel, body: &Body) -> Result<Checked<Writer>, ApiError> {
     let mut fields: Fields = body.read()?;
     let answer: AnswerFields = body.read()?;
     body.read::<ForeignFields>()?.check()?;

@@ -9,12 +9,12 @@ pub(crate) use messages::normalise;
 
 use super::format::FormatFields;
 use super::sampling::SamplingFields;
-use crate::app::{App, Caller};
+use crate::app::{App, Caller, Checked};
 use crate::body::{Body, shorten};
-use crate::constraint::{Forced, Wanted, allow};
+use crate::constraint::{Forced, allow};
 use crate::conversation::Conversation;
 use crate::error::ApiError;
-use crate::generation::{self, GenerationTask};
+use crate::generation;
 use crate::model::ServedModel;
 use crate::{identifiers, sse};
 use axum::extract::State;
@@ -49,14 +49,6 @@ struct Fields {
     continue_final_message: Option<bool>,
 }
 
-/// A request that has been understood.
-struct Checked {
-    task: GenerationTask,
-    wanted: Option<Wanted>,
-    writer: Writer,
-    stream: bool,
-}
-
 /// The endpoint.
 pub(crate) async fn create(
     State(app): State<App>,
@@ -65,15 +57,10 @@ pub(crate) async fn create(
 ) -> Result<Response, ApiError> {
     let shared = app.model.clone();
     let checked = app.with_model(move |model| check(model, &body, Writer::new(shared)));
-    let Checked {
-        task,
-        wanted,
-        writer,
-        stream,
-    } = checked.await?;
-    let task = app.constrain(task, wanted).await?;
-    let choices = task.n;
-    let outputs = app.generate(&caller, task, &NAMES)?;
+    let checked = checked.await?;
+    let stream = checked.stream;
+    let choices = checked.task.n;
+    let (outputs, writer) = app.run(&caller, checked, &NAMES).await?;
     if stream {
         return Ok(sse::reply(outputs, stream::Chunks::new(writer)));
     }
@@ -82,7 +69,7 @@ pub(crate) async fn create(
     Ok(Json(writer.whole(collected)).into_response())
 }
 
-fn check(model: &ServedModel, body: &Body, mut writer: Writer) -> Result<Checked, ApiError> {
+fn check(model: &ServedModel, body: &Body, mut writer: Writer) -> Result<Checked<Writer>, ApiError> {
     let fields: Fields = body.read()?;
     let shared: SamplingFields = body.read()?;
     let name = model.named(fields.model.as_deref())?;

@@ -6,11 +6,11 @@ mod stream;
 use super::fields::{Prompt, Prompts};
 use super::format::FormatFields;
 use super::sampling::SamplingFields;
-use crate::app::{App, Caller};
+use crate::app::{App, Caller, Checked};
 use crate::body::Body;
 use crate::constraint::Wanted;
 use crate::error::ApiError;
-use crate::generation::{self, GenerationTask};
+use crate::generation;
 use crate::model::ServedModel;
 use crate::{identifiers, sse};
 use axum::extract::State;
@@ -34,14 +34,6 @@ struct Fields {
     add_special_tokens: Option<bool>,
 }
 
-/// A request that has been understood.
-struct Checked {
-    task: GenerationTask,
-    wanted: Option<Wanted>,
-    writer: Writer,
-    stream: bool,
-}
-
 /// The endpoint.
 pub(crate) async fn create(
     State(app): State<App>,
@@ -50,15 +42,11 @@ pub(crate) async fn create(
 ) -> Result<Response, ApiError> {
     let shared = app.model.clone();
     let checked = app.with_model(move |model| check(model, &body, Writer::new(shared)));
-    let Checked {
-        task,
-        wanted,
-        writer,
-        stream,
-    } = checked.await?;
-    let task = app.constrain(task, wanted).await?;
-    let sizes = (task.prompts.len(), task.prompts.len() * task.n);
-    let outputs = app.generate(&caller, task, &super::NAMES)?;
+    let checked = checked.await?;
+    let stream = checked.stream;
+    let prompts = checked.task.prompts.len();
+    let sizes = (prompts, prompts * checked.task.n);
+    let (outputs, writer) = app.run(&caller, checked, &super::NAMES).await?;
     if stream {
         return Ok(sse::reply(outputs, stream::Chunks::new(writer)));
     }
@@ -67,7 +55,7 @@ pub(crate) async fn create(
     Ok(Json(writer.whole(collected)).into_response())
 }
 
-fn check(model: &ServedModel, body: &Body, mut writer: Writer) -> Result<Checked, ApiError> {
+fn check(model: &ServedModel, body: &Body, mut writer: Writer) -> Result<Checked<Writer>, ApiError> {
     let fields: Fields = body.read()?;
     let mut shared: SamplingFields = body.read()?;
     let name = model.named(fields.model.as_deref())?;
