@@ -223,7 +223,8 @@ impl Session {
             Command::Stats(Some(on)) => self.screen.stats = on,
             Command::Stats(None) => {
                 let line = self.figures.line();
-                say(format_args!("{} answers: {line}", self.answers))?;
+                let answers = if self.answers == 1 { "answer" } else { "answers" };
+                say(format_args!("{} {answers}: {line}", self.answers))?;
             }
             Command::Model => say(self.speaker.introduction().join("\n"))?,
             Command::Multiline => {
