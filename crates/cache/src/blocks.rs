@@ -1,13 +1,13 @@
-//! The pool of pages: reference counts and the lists of free ones.
+//! The pool of blocks: reference counts and the lists of free ones.
 //!
-//! A page is in use (counted), free and empty, or free and cached: its content is still in the prefix index
-//! and comes back to life on a hit. Fresh pages are taken from the empty ones first, then from the cached ones,
+//! A block is in use (counted), free and empty, or free and cached: its content is still in the prefix index
+//! and comes back to life on a hit. Fresh blocks are taken from the empty ones first, then from the cached ones,
 //! least recently used first. Every operation but [`BlockPool::check_integrity`] is O(1).
 
 use crate::list::{Links, List};
 use paceline_types::BlockId;
 
-/// Pages by number, without their content.
+/// Blocks by number, without their content.
 #[derive(Debug)]
 pub struct BlockPool {
     references: Vec<u32>,
@@ -18,7 +18,7 @@ pub struct BlockPool {
     reusable: List,
 }
 
-/// A fresh page.
+/// A fresh block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Allocated {
     /// Which; it has one reference.
@@ -28,7 +28,7 @@ pub struct Allocated {
 }
 
 impl BlockPool {
-    /// A pool of empty pages.
+    /// A pool of empty blocks.
     pub fn new(blocks: usize) -> Self {
         let mut pool = Self {
             references: vec![0; blocks],
@@ -43,32 +43,32 @@ impl BlockPool {
         pool
     }
 
-    /// Pages in all.
+    /// Blocks in all.
     pub fn len(&self) -> usize {
         self.references.len()
     }
 
-    /// Whether the pool has no pages at all.
+    /// Whether the pool has no blocks at all.
     pub fn is_empty(&self) -> bool {
         self.references.is_empty()
     }
 
-    /// Pages that [`allocate`](Self::allocate) could hand out now.
+    /// Blocks that [`allocate`](Self::allocate) could hand out now.
     pub fn free(&self) -> usize {
         self.empty.len() + self.reusable.len()
     }
 
-    /// Free pages whose content is still in the prefix index.
+    /// Free blocks whose content is still in the prefix index.
     pub fn cached_free(&self) -> usize {
         self.reusable.len()
     }
 
-    /// References to a page.
+    /// References to a block.
     pub fn references(&self, block: BlockId) -> u32 {
         self.references[block.0 as usize]
     }
 
-    /// Takes a fresh page, evicting the least recently used cached one if no empty one is left.
+    /// Takes a fresh block, evicting the least recently used cached one if no empty one is left.
     pub fn allocate(&mut self) -> Option<Allocated> {
         let (block, evicted) = match self.empty.pop_oldest(&mut self.links) {
             Some(block) => (block, false),
@@ -88,7 +88,7 @@ impl BlockPool {
         })
     }
 
-    /// Adds a reference to a page in use or cached.
+    /// Adds a reference to a block in use or cached.
     pub fn retain(&mut self, block: BlockId) {
         let index = block.0 as usize;
         if self.references[index] == 0 {
@@ -98,7 +98,7 @@ impl BlockPool {
         self.references[index] += 1;
     }
 
-    /// Takes a reference away; the last one frees the page, as the most recently used if it is cached.
+    /// Takes a reference away; the last one frees the block, as the most recently used if it is cached.
     pub fn release(&mut self, block: BlockId) {
         let index = block.0 as usize;
         assert!(self.references[index] > 0, "block {} was released twice", block.0);
@@ -113,7 +113,7 @@ impl BlockPool {
         }
     }
 
-    /// Marks a free cached page as used just now; does nothing to a page in use.
+    /// Marks a free cached block as used just now; does nothing to a block in use.
     pub fn touch(&mut self, block: BlockId) {
         if self.references[block.0 as usize] == 0 {
             assert!(
@@ -126,7 +126,7 @@ impl BlockPool {
         }
     }
 
-    /// Notes that a page in use has entered the prefix index.
+    /// Notes that a block in use has entered the prefix index.
     pub fn enter_index(&mut self, block: BlockId) {
         let index = block.0 as usize;
         assert!(
@@ -138,7 +138,7 @@ impl BlockPool {
         self.cached[index] = true;
     }
 
-    /// Notes that a page has left the prefix index; a free one is empty from now on.
+    /// Notes that a block has left the prefix index; a free one is empty from now on.
     pub fn leave_index(&mut self, block: BlockId) {
         let index = block.0 as usize;
         assert!(self.cached[index], "block {} is not indexed", block.0);
@@ -149,12 +149,12 @@ impl BlockPool {
         }
     }
 
-    /// Whether a page is in the prefix index.
+    /// Whether a block is in the prefix index.
     pub fn is_indexed(&self, block: BlockId) -> bool {
         self.cached[block.0 as usize]
     }
 
-    /// Panics unless every page is in exactly one state and the lists and counts agree. Linear in the pool.
+    /// Panics unless every block is in exactly one state and the lists and counts agree. Linear in the pool.
     pub fn check_integrity(&self) {
         let mut free = vec![false; self.len()];
         for (list, cached) in [(&self.empty, false), (&self.reusable, true)] {
@@ -312,7 +312,7 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "released twice")]
-    fn a_page_released_twice_stops_the_engine() {
+    fn a_block_released_twice_stops_the_engine() {
         let mut pool = BlockPool::new(1);
         let block = pool.allocate().unwrap().block;
         pool.release(block);

@@ -24,7 +24,7 @@ impl Shared {
     }
 }
 
-/// Pages that a request holds, in the order of its positions.
+/// Blocks that a request holds, in the order of its positions.
 #[derive(Debug)]
 pub struct Blocks {
     ids: Vec<BlockId>,

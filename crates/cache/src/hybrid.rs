@@ -1,8 +1,8 @@
-//! The caches together: pages, the index of prefixes and saved states, kept consistent with one another.
+//! The caches together: blocks, the index of prefixes and saved states, kept consistent with one another.
 //!
-//! For a model with attention alone a hit is the longest chain of indexed pages. A model with recurrent state
+//! For a model with attention alone a hit is the longest chain of indexed blocks. A model with recurrent state
 //! can only start where the state was saved too: at the last saved state on the chain. Where the chain goes on
-//! beyond it, its end is reported as a junction: two requests share the text up to there, so the next one will
+//! beyond it, its end is reported as a branch point: two requests share the text up to there, so the next one will
 //! probably want a state there.
 
 use crate::blocks::BlockPool;
@@ -15,9 +15,9 @@ use paceline_types::{BlockId, SnapshotId, TokenId};
 /// Sizes of the caches.
 #[derive(Clone, Copy, Debug)]
 pub struct CacheConfig {
-    /// Tokens per page.
+    /// Tokens per block.
     pub block_size: usize,
-    /// Pages.
+    /// Blocks.
     pub num_blocks: usize,
     /// For models with recurrent state: places for saved states. See [`SnapshotPool::places`].
     pub snapshots: Option<usize>,
@@ -78,7 +78,7 @@ impl Chain {
 /// What the caches hold of a request's text.
 #[derive(Debug)]
 pub struct Hit {
-    /// The pages of the first `cached_tokens` positions.
+    /// The blocks of the first `cached_tokens` positions.
     pub blocks: Blocks,
     /// Their names, to publish behind.
     pub chain: Chain,
@@ -86,16 +86,16 @@ pub struct Hit {
     pub cached_tokens: usize,
     /// The state at `cached_tokens`.
     pub restore: Option<Restore>,
-    /// The end of the shared text, where pages were found beyond the last saved state.
-    pub junction: Option<usize>,
+    /// The end of the shared text, where blocks were found beyond the last saved state.
+    pub branch_point: Option<usize>,
 }
 
 /// How full the caches are.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CacheUse {
-    /// Pages that could be handed out now, cached ones among them.
+    /// Blocks that could be handed out now, cached ones among them.
     pub free_blocks: usize,
-    /// Free pages whose content is still indexed.
+    /// Free blocks whose content is still indexed.
     pub cached_free_blocks: usize,
     /// Places neither reserved nor holding a state.
     pub free_snapshots: usize,
@@ -106,7 +106,7 @@ pub struct CacheUse {
 impl Caches {
     /// Empty caches.
     pub fn new(config: CacheConfig) -> Self {
-        assert!(config.block_size > 0, "a page holds tokens");
+        assert!(config.block_size > 0, "a block holds tokens");
         let store = Store {
             blocks: BlockPool::new(config.num_blocks),
             prefix: PrefixIndex::new(config.num_blocks, config.block_size),
@@ -169,11 +169,11 @@ impl Caches {
             chain,
             cached_tokens: usable * size,
             restore,
-            junction: (reached > usable).then_some(reached * size),
+            branch_point: (reached > usable).then_some(reached * size),
         }
     }
 
-    /// Adds `count` fresh pages, or none at all if there are not so many.
+    /// Adds `count` fresh blocks, or none at all if there are not so many.
     #[must_use]
     pub fn extend(&self, blocks: &mut Blocks, count: usize) -> bool {
         let mut store = self.shared.lock();
@@ -227,7 +227,7 @@ impl Caches {
         true
     }
 
-    /// Pages that [`extend`](Self::extend) could add now.
+    /// Blocks that [`extend`](Self::extend) could add now.
     pub fn free_blocks(&self) -> usize {
         self.shared.lock().blocks.free()
     }
@@ -268,7 +268,7 @@ impl Caches {
 impl Store {
     fn take_fresh(&mut self) -> BlockId {
         let Some(fresh) = self.blocks.allocate() else {
-            panic!("a free page was counted and is not there");
+            panic!("a free block was counted and is not there");
         };
         if fresh.evicted {
             let snapshot = self.prefix.remove(fresh.block);
@@ -288,7 +288,7 @@ impl Store {
                 Some(node)
             }
             Published::Duplicate { node, block: holder } => {
-                // The page in use takes over from one that nobody holds: it will live longer, and the other
+                // The block in use takes over from one that nobody holds: it will live longer, and the other
                 // is free for new content at once. If both are in use, ours stays private.
                 if self.blocks.references(holder) == 0 {
                     if let Some(snapshot) = self.prefix.replace(holder, block) {

@@ -1,6 +1,6 @@
-//! The caches of the engine as the host sees them: which pages and saved states are whose, and what they hold.
+//! The caches of the engine as the host sees them: which blocks and saved states are whose, and what they hold.
 //!
-//! Pure bookkeeping on plain ids; no device, no IO. [`Caches`] is the way in: it composes the pool of pages
+//! Pure bookkeeping on plain ids; no device, no IO. [`Caches`] is the way in: it composes the pool of blocks
 //! ([`BlockPool`]), the index of prefixes ([`PrefixIndex`]) and the pool of saved states ([`SnapshotPool`]),
 //! and hands out owners that give their part back when dropped.
 

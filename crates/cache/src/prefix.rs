@@ -1,10 +1,10 @@
-//! The index of prefixes: which page holds a given full block of tokens behind a given prefix.
+//! The index of prefixes: which block holds given tokens behind a given prefix.
 //!
 //! Blocks are found by a 64-bit hash chained from the root, keyed at random per process so that nobody can aim
 //! at a collision. The hash only finds a candidate: a hit compares the block's tokens and the identity of the
 //! block before it, and so by induction the whole prefix and the salt. A collision is a miss, never a wrong hit.
 //!
-//! Identity is a serial number given when the content is indexed. When a page is evicted its serial dies, and
+//! Identity is a serial number given when the content is indexed. When a block is evicted its serial dies, and
 //! blocks behind it can no longer be reached; they age out of the pool, or make way when their content is
 //! indexed again.
 
@@ -31,19 +31,19 @@ pub enum Parent {
 /// How a block entered the index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Published {
-    /// It is the one that later lookups find. The page named here held the place of an unreachable block and
+    /// It is the one that later lookups find. The block named here held the place of an unreachable one and
     /// is out of the index.
     New {
         /// The block's name.
         node: Node,
-        /// A page that left the index, and the state that was attached to it.
+        /// A block that left the index, and the state that was attached to it.
         replaced: Option<(BlockId, Option<SnapshotId>)>,
     },
-    /// The same content is there already, in the named page.
+    /// The same content is there already, in the named block.
     Duplicate {
         /// Its name.
         node: Node,
-        /// Its page.
+        /// Its block.
         block: BlockId,
     },
     /// It stays out: its parent has left the index, or its hash is taken by other tokens.
@@ -57,7 +57,7 @@ struct Entry {
     snapshot: Option<SnapshotId>,
 }
 
-/// The index, by page.
+/// The index, by block.
 #[derive(Debug)]
 pub struct PrefixIndex {
     key: RandomState,
@@ -66,13 +66,13 @@ pub struct PrefixIndex {
     block_size: usize,
     by_hash: HashMap<u64, BlockId>,
     entries: Vec<Option<Entry>>,
-    /// The tokens of every page, side by side.
+    /// The tokens of every block, side by side.
     tokens: Vec<TokenId>,
     next_serial: u64,
 }
 
 impl PrefixIndex {
-    /// An empty index over a pool's pages.
+    /// An empty index over a pool's blocks.
     pub fn new(blocks: usize, block_size: usize) -> Self {
         Self {
             key: RandomState::new(),
@@ -85,14 +85,14 @@ impl PrefixIndex {
         }
     }
 
-    /// The indexed page that holds these tokens behind `parent`.
+    /// The indexed block that holds these tokens behind `parent`.
     pub fn find(&self, parent: Parent, tokens: &[TokenId]) -> Option<(Node, BlockId)> {
         let block = *self.by_hash.get(&self.hash(parent, tokens))?;
         let entry = self.entry(block);
         (entry.parent == parent && self.tokens_of(block) == tokens).then_some((entry.node, block))
     }
 
-    /// Enters a page that holds these tokens behind `parent`.
+    /// Enters a block that holds these tokens behind `parent`.
     pub fn publish(&mut self, parent: Parent, tokens: &[TokenId], block: BlockId) -> Published {
         assert!(tokens.len() == self.block_size, "only full blocks are indexed");
         assert!(
@@ -134,7 +134,7 @@ impl PrefixIndex {
         Published::New { node, replaced }
     }
 
-    /// Takes a page out; returns the state that was attached to it.
+    /// Takes a block out; returns the state that was attached to it.
     pub fn remove(&mut self, block: BlockId) -> Option<SnapshotId> {
         let entry = self.entries[block.0 as usize].take();
         let entry = entry.unwrap_or_else(|| panic!("block {} is not in the index", block.0));
@@ -147,7 +147,7 @@ impl PrefixIndex {
         entry.snapshot
     }
 
-    /// Lets another page with the same content take a block's place under the same name; returns the state
+    /// Lets another block with the same content take one's place under the same name; returns the state
     /// that goes with it.
     pub fn replace(&mut self, old: BlockId, new: BlockId) -> Option<SnapshotId> {
         assert!(
@@ -165,18 +165,18 @@ impl PrefixIndex {
         snapshot
     }
 
-    /// The page of a block that is still indexed.
+    /// The block with this name, if it is still indexed.
     pub fn block_of(&self, node: Node) -> Option<BlockId> {
         let block = *self.by_hash.get(&node.hash)?;
         (self.entry(block).node == node).then_some(block)
     }
 
-    /// The state attached to an indexed page.
+    /// The state attached to an indexed block.
     pub fn snapshot(&self, block: BlockId) -> Option<SnapshotId> {
         self.entry(block).snapshot
     }
 
-    /// Attaches a state to an indexed page, or takes it away.
+    /// Attaches a state to an indexed block, or takes it away.
     pub fn set_snapshot(&mut self, block: BlockId, snapshot: Option<SnapshotId>) {
         let entry = self.entries[block.0 as usize].as_mut();
         let entry = entry.unwrap_or_else(|| panic!("block {} is not in the index", block.0));
@@ -188,7 +188,7 @@ impl PrefixIndex {
         entry.snapshot = snapshot;
     }
 
-    /// Indexed pages.
+    /// Indexed blocks.
     pub fn len(&self) -> usize {
         self.by_hash.len()
     }
@@ -198,7 +198,7 @@ impl PrefixIndex {
         self.by_hash.is_empty()
     }
 
-    /// Panics unless the table of hashes and the entries agree; returns each indexed page with its state.
+    /// Panics unless the table of hashes and the entries agree; returns each indexed block with its state.
     /// Linear in the pool.
     pub fn check_integrity(&self) -> Vec<(BlockId, Option<SnapshotId>)> {
         let mut indexed = Vec::new();
@@ -219,7 +219,7 @@ impl PrefixIndex {
         }
         assert!(
             indexed.len() == self.by_hash.len(),
-            "the table of hashes holds pages without entries"
+            "the table of hashes holds blocks without entries"
         );
         indexed
     }
@@ -258,9 +258,9 @@ mod tests {
 
     #[derive(Clone, Debug)]
     enum Op {
-        /// Publishes a page with a token behind another page (or the root).
+        /// Publishes a block with a token behind another block (or the root).
         Publish {
-            page: usize,
+            block: usize,
             parent: usize,
             token: TokenId,
         },
@@ -274,13 +274,13 @@ mod tests {
     fn op() -> impl Strategy<Value = Op> {
         prop_oneof![
             4 => (0..16usize, 0..20usize, 0..4u32)
-                .prop_map(|(page, parent, token)| Op::Publish { page, parent, token }),
+                .prop_map(|(block, parent, token)| Op::Publish { block, parent, token }),
             1 => (0..16usize).prop_map(Op::Remove),
             1 => (0..16usize, 0..16usize).prop_map(|(old, new)| Op::Replace { old, new }),
         ]
     }
 
-    fn page(i: usize) -> BlockId {
+    fn block(i: usize) -> BlockId {
         BlockId(i as u32)
     }
 
@@ -299,7 +299,7 @@ mod tests {
     }
 
     proptest! {
-        /// With a hash of two bits nearly everything collides; a found page still holds exactly the text asked for.
+        /// With a hash of two bits nearly everything collides; a found block still holds exactly the text asked for.
         #[test]
         fn a_collision_never_serves_another_text(
             bits in 0..4u32,
@@ -307,17 +307,17 @@ mod tests {
         ) {
             let mut index = PrefixIndex::new(16, 1);
             index.mask = (1 << bits) - 1;
-            // The full text behind each indexed page, and its name.
+            // The full text behind each indexed block, and its name.
             let mut texts: Vec<Option<(Vec<TokenId>, Node)>> = vec![None; 16];
             for op in ops {
                 match op {
-                    Op::Publish { page: p, parent, token } if texts[p].is_none() => {
+                    Op::Publish { block: p, parent, token } if texts[p].is_none() => {
                         let (before, mut text) = match texts.get(parent).cloned().flatten() {
                             Some((text, node)) => (Parent::Block(node), text),
                             None => (Parent::Root(7), Vec::new()),
                         };
                         text.push(token);
-                        match index.publish(before, &[token], page(p)) {
+                        match index.publish(before, &[token], block(p)) {
                             Published::New { node, replaced } => {
                                 if let Some((gone, _)) = replaced {
                                     texts[gone.0 as usize] = None;
@@ -333,11 +333,11 @@ mod tests {
                         }
                     }
                     Op::Remove(p) if texts[p].is_some() => {
-                        index.remove(page(p));
+                        index.remove(block(p));
                         texts[p] = None;
                     }
                     Op::Replace { old, new } if texts[old].is_some() && texts[new].is_none() => {
-                        index.replace(page(old), page(new));
+                        index.replace(block(old), block(new));
                         texts[new] = texts[old].take();
                     }
                     _ => {}
@@ -359,23 +359,23 @@ mod tests {
     #[test]
     fn content_behind_a_vanished_parent_makes_way_when_it_comes_again() {
         let mut index = PrefixIndex::new(4, 1);
-        let Published::New { node: first, .. } = index.publish(Parent::Root(0), &[1], page(0)) else {
+        let Published::New { node: first, .. } = index.publish(Parent::Root(0), &[1], block(0)) else {
             panic!()
         };
         assert!(matches!(
-            index.publish(Parent::Block(first), &[2], page(1)),
+            index.publish(Parent::Block(first), &[2], block(1)),
             Published::New { .. }
         ));
-        index.remove(page(0));
+        index.remove(block(0));
         assert_eq!(
-            index.publish(Parent::Block(first), &[3], page(3)),
+            index.publish(Parent::Block(first), &[3], block(3)),
             Published::Private
         );
-        let Published::New { node: again, .. } = index.publish(Parent::Root(0), &[1], page(2)) else {
+        let Published::New { node: again, .. } = index.publish(Parent::Root(0), &[1], block(2)) else {
             panic!()
         };
         assert_eq!(index.find(Parent::Block(again), &[2]), None);
-        let outcome = index.publish(Parent::Block(again), &[2], page(3));
+        let outcome = index.publish(Parent::Block(again), &[2], block(3));
         assert!(matches!(
             outcome,
             Published::New {

@@ -162,7 +162,7 @@ impl SnapshotPool {
         }
     }
 
-    /// Notes that another page stands for a published state's block.
+    /// Notes that another block stands for a published state's block.
     pub fn moved(&mut self, id: SnapshotId, block: BlockId) {
         let State::Published(holder @ Some(_)) = &mut self.states[id.0 as usize] else {
             panic!("snapshot {} moved without a block", id.0);

@@ -1,4 +1,4 @@
-//! The caches against a naive model: what every page and every saved state really holds, and which texts have
+//! The caches against a naive model: what every block and every saved state really holds, and which texts have
 //! been published.
 
 use paceline_cache::{Blocks, CacheConfig, Caches, Chain, Hit, Reservation, Restore};
@@ -65,7 +65,7 @@ struct Model {
     ample: bool,
     requests: Vec<Request>,
     held: Vec<Reservation>,
-    pages: Vec<Option<Content>>,
+    blocks: Vec<Option<Content>>,
     states: Vec<Option<Content>>,
     published: HashSet<Content>,
     saved: HashSet<Content>,
@@ -84,7 +84,7 @@ impl Model {
             ample,
             requests: Vec::new(),
             held: Vec::new(),
-            pages: vec![None; blocks],
+            blocks: vec![None; blocks],
             states: vec![None; snapshots.unwrap_or(0)],
             published: HashSet::new(),
             saved: HashSet::new(),
@@ -119,7 +119,7 @@ impl Model {
             for (index, block) in request.blocks.iter().enumerate() {
                 let end = ((index + 1) * BLOCK).min(request.text.len());
                 let expected = (request.salt, request.text[..end].to_vec());
-                let held = self.pages[block.0 as usize].as_ref();
+                let held = self.blocks[block.0 as usize].as_ref();
                 assert_eq!(
                     held.map(|(salt, text)| (*salt, text[..end].to_vec())),
                     Some(expected)
@@ -146,12 +146,12 @@ impl Model {
         if !self.caches.extend(&mut blocks, fresh) {
             assert!(self.caches.free_blocks() < fresh);
             drop((blocks, restore));
-            assert_eq!(self.caches.free_blocks(), free, "a failed start keeps pages");
+            assert_eq!(self.caches.free_blocks(), free, "a failed start keeps blocks");
             return;
         }
         for (index, block) in blocks.iter().enumerate().skip(chain.len()) {
             let end = ((index + 1) * BLOCK).min(text.len());
-            self.pages[block.0 as usize] = Some((salt, text[..end].to_vec()));
+            self.blocks[block.0 as usize] = Some((salt, text[..end].to_vec()));
         }
         self.requests.push(Request {
             text,
@@ -169,9 +169,9 @@ impl Model {
         assert!(hit.cached_tokens < text.len() && hit.cached_tokens <= limit);
         for (index, block) in hit.blocks.iter().enumerate() {
             assert_eq!(
-                self.pages[block.0 as usize],
+                self.blocks[block.0 as usize],
                 Some(content(index + 1)),
-                "a page of another text"
+                "a block of another text"
             );
         }
         match &hit.restore {
@@ -182,12 +182,12 @@ impl Model {
             }
             None => assert!(
                 !self.recurrent || hit.cached_tokens == 0,
-                "pages without their state"
+                "blocks without their state"
             ),
         }
         let most = limit.min(text.len() - 1) / BLOCK;
         assert!(
-            hit.junction
+            hit.branch_point
                 .is_none_or(|end| self.recurrent && hit.cached_tokens < end && end <= most * BLOCK)
         );
         if self.ample {
@@ -199,7 +199,7 @@ impl Model {
                 .find(|blocks| self.saved.contains(&content(*blocks)));
             let expected = if self.recurrent { saved.unwrap_or(0) } else { chain };
             assert_eq!(hit.blocks.len(), expected, "the longest cached start");
-            assert_eq!(hit.junction, (chain > expected).then_some(chain * BLOCK));
+            assert_eq!(hit.branch_point, (chain > expected).then_some(chain * BLOCK));
         }
     }
 
@@ -256,7 +256,7 @@ impl Model {
         self.held.clear();
         self.caches.check_integrity();
         let usage = self.caches.usage();
-        assert_eq!(usage.free_blocks, self.pages.len());
+        assert_eq!(usage.free_blocks, self.blocks.len());
         assert_eq!(usage.reserved_snapshots, 0);
     }
 }

@@ -169,7 +169,7 @@ fn statistics_tell_memory_and_steps() {
     ]);
     let notes = stderr(&output);
     for part in [
-        "KV pages",
+        "KV blocks",
         "states",
         "scratch",
         "requests at a time",

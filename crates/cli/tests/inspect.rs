@@ -182,9 +182,9 @@ fn the_state_of_a_request_does_not_grow_with_the_drafts_it_verifies() {
     // more column of the window.
     let state = 36 * 4 * (32 * 128 * 128 + 3 * 8192);
     let draft = 36 * 4 * (8256 + 8192);
-    // If the head drafts, every token has keys and values of 2 x 256 for it, and every page a hidden state of 2048.
-    let (plain, pages) = (51_543_801_856_u64, 65_536);
-    let with_head = plain + pages * 4 * (16 * 2 * 2 * 256 + 2048);
+    // If the head drafts, every token has keys and values of 2 x 256 for it, and every block a hidden state of 2048.
+    let (plain, blocks) = (51_543_801_856_u64, 65_536);
+    let with_head = plain + blocks * 4 * (16 * 2 * 2 * 256 + 2048);
     for (drafts, ring, rings, kv) in [
         (0, 0, 0, plain),
         (3, 7_105_536, 113_688_576, with_head),
@@ -221,7 +221,7 @@ fn a_memory_plan_is_a_table_for_people() {
     ]);
     for part in [
         "memory plan",
-        "KV pages",
+        "KV blocks",
         "rings",
         "4 requests at a time",
         "6.4 GiB",

@@ -166,7 +166,7 @@ fn the_table_says_what_is_on_and_what_has_no_effect() {
         "--no-prefix-caching",
         "speculation",
         "API keys",
-        "KV pages",
+        "KV blocks",
     ] {
         assert!(table.contains(part), "`{part}` is not in:\n{table}");
     }

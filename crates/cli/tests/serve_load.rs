@@ -93,7 +93,7 @@ fn memory_stays_flat_under_mixed_load() {
     ]);
     let served = Served::spawn(&mut command);
     let before = served.holdings();
-    // Places for pages and states are there from the start, but become resident when they are first used. The warm-up
+    // Places for blocks and states are there from the start, but become resident when they are first used. The warm-up
     // goes on until a round of it adds next to nothing.
     let (start, mut warm) = (Instant::now(), 0);
     loop {

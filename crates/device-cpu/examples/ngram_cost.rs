@@ -86,7 +86,7 @@ impl Bench {
         state[slot::GENERATION] = 1;
         state[slot::MAX_LENGTH] = i32::MAX;
         state[slot::RESTORE] = -1;
-        let pages = self.slots.limits.blocks_per_slot;
+        let blocks = self.slots.limits.blocks_per_slot;
         for start in (0..length).step_by(PIECE) {
             let end = length.min(start + PIECE);
             let mut words = vec![0; plan::HEADER];
@@ -95,10 +95,10 @@ impl Bench {
                 words.extend([index as i32, 3]);
                 words.extend(state);
                 words.extend([0; 3]);
-                words[plan::BLOCKS] = pages as i32;
-                // Slots take turns in getting pages.
-                let page = |place: usize| (place * self.slots.limits.slots + index) as i32;
-                words.extend((0..pages).flat_map(|place| [index as i32, place as i32, page(place)]));
+                words[plan::BLOCKS] = blocks as i32;
+                // Slots take turns in getting blocks.
+                let block = |place: usize| (place * self.slots.limits.slots + index) as i32;
+                words.extend((0..blocks).flat_map(|place| [index as i32, place as i32, block(place)]));
             }
             words[plan::ROWS] = 1;
             words[plan::TOKENS] = (end - start) as i32;

@@ -1,4 +1,4 @@
-//! Keys and values in pages, and recurrent states in slots.
+//! Keys and values in blocks, and recurrent states in slots.
 
 use crate::ops::{RequestTokens, Start};
 use crate::storage::Storage;
@@ -21,12 +21,12 @@ impl CpuKvCache {
     pub(crate) fn new(shape: KvShape) -> Result<Self, DeviceError> {
         let elements = elements(
             &[shape.blocks, shape.block_size, shape.heads, shape.head_dim],
-            "KV pages",
+            "KV blocks",
         )?;
         Ok(Self {
             shape,
-            keys: Storage::zeroed(elements, "key pages")?,
-            values: Storage::zeroed(elements, "value pages")?,
+            keys: Storage::zeroed(elements, "key blocks")?,
+            values: Storage::zeroed(elements, "value blocks")?,
         })
     }
 

@@ -9,7 +9,7 @@ use crate::stream::{CpuRead, Op, Stream};
 use crate::weight::CpuWeight;
 use paceline_device::{
     Accept, Activation, AddNorm, Attention, Backend, CausalConv, ClearKv, DeltaRule, DeviceError, Element,
-    Epilogue, Experts, GatedNorm, GatherStates, KeepPageEnds, KeyValueStore, KvShape, PoolStates, Prepare,
+    Epilogue, Experts, GatedNorm, GatherStates, KeepBlockEnds, KeyValueStore, KvShape, PoolStates, Prepare,
     PrepareDrafts, ProposeNgram, Router, Rows, Sample, StateShape, StateSpace, TakeDrafts, WeightPart,
 };
 use paceline_types::DType;
@@ -310,8 +310,8 @@ impl Backend for Cpu {
         self.enqueue_pool_states(&args);
     }
 
-    fn keep_page_ends(&self, args: KeepPageEnds<'_, Self>) {
-        self.enqueue_keep_page_ends(&args);
+    fn keep_block_ends(&self, args: KeepBlockEnds<'_, Self>) {
+        self.enqueue_keep_block_ends(&args);
     }
 
     fn gather_states(&self, args: GatherStates<'_, Self>) {

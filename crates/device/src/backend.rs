@@ -5,7 +5,7 @@ use crate::args::{
     Router, Sample, StateSpace,
 };
 use crate::{
-    Accept, ClearKv, DeviceError, GatherStates, KeepPageEnds, KvShape, PoolStates, Prepare, PrepareDrafts,
+    Accept, ClearKv, DeviceError, GatherStates, KeepBlockEnds, KvShape, PoolStates, Prepare, PrepareDrafts,
     ProposeNgram, Rows, StateShape, TakeDrafts, WeightPart,
 };
 use paceline_types::DType;
@@ -93,7 +93,7 @@ pub trait Backend: Clone + Send + Sync + 'static {
         gate_up: Vec<Self::Weight>,
         down: Vec<Self::Weight>,
     ) -> Result<Self::Experts, DeviceError>;
-    /// Zeroed pages for one attention layer.
+    /// Zeroed blocks for one attention layer.
     fn kv_cache(&self, shape: KvShape) -> Result<Self::KvCache, DeviceError>;
     /// Zeroed states for one recurrent layer.
     fn state_cache(&self, shape: StateShape) -> Result<Self::StateCache, DeviceError>;
@@ -145,9 +145,9 @@ pub trait Backend: Clone + Send + Sync + 'static {
         factor: f32,
         out: &mut Self::Tensor,
     );
-    /// Normalises and rotates queries (in place) and keys, and stores keys and values in the cache pages.
+    /// Normalises and rotates queries (in place) and keys, and stores keys and values in the cache blocks.
     fn store_kv(&self, args: KeyValueStore<'_, Self>);
-    /// Causal attention of each token over its request's pages.
+    /// Causal attention of each token over its request's blocks.
     fn attention(&self, args: Attention<'_, Self>);
     /// Depthwise causal convolution over time with SiLU; the window before the step comes from the cache, and
     /// the window after it is left there.
@@ -181,8 +181,8 @@ pub trait Backend: Clone + Send + Sync + 'static {
     fn propose_ngram(&self, args: ProposeNgram<'_, Self>);
     /// Lays out a pass of a neural drafter.
     fn prepare_drafts(&self, args: PrepareDrafts<'_, Self>);
-    /// Keeps the state of each of the step's tokens that is the last of its page with that page.
-    fn keep_page_ends(&self, args: KeepPageEnds<'_, Self>);
+    /// Keeps the state of each of the step's tokens that is the last of its block with that block.
+    fn keep_block_ends(&self, args: KeepBlockEnds<'_, Self>);
     /// The states that a head starts from.
     fn gather_states(&self, args: GatherStates<'_, Self>);
     /// Gives the tokens that a pass chose to the slots as drafts.

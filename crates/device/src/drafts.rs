@@ -4,8 +4,8 @@ use crate::{Backend, DeviceError, SlotTable, StepTables};
 
 /// Where n-grams of the slots' texts were seen, shared by all slots.
 ///
-/// A hash table of positions whose size follows from the number of tokens that pages can hold, so memory is
-/// proportional to them. Entries are named by the n-gram and by the slot's first page: requests that share a cached
+/// A hash table of positions whose size follows from the number of tokens that blocks can hold, so memory is
+/// proportional to them. Entries are named by the n-gram and by the slot's first block: requests that share a cached
 /// beginning share its entries, and a hit brings them with it. An entry proves nothing by itself; whoever finds one
 /// compares the tokens in its own history, so entries of former owners do no harm and need not be removed: newer ones
 /// push them out.
@@ -26,7 +26,7 @@ impl<B: Backend> NgramIndex<B> {
     /// Entries of a bucket: 64 bytes, a cache line, so that a look-up costs one miss.
     pub const WAYS: usize = 8;
     /// Entries of a bucket that one n-gram may take. The latest is what its own text needs; the others serve
-    /// requests that have the first page in common and went different ways.
+    /// requests that have the first block in common and went different ways.
     pub const SAME: usize = 4;
     /// Longest n-gram that can be looked for.
     pub const LONGEST: usize = 8;
@@ -66,7 +66,7 @@ impl<B: Backend> NgramIndex<B> {
 /// For each row of the plan that ran tokens of its owner: the n-grams that end at known tokens from
 /// [`INDEXED`](crate::slot::INDEXED) on enter the index, all but the newest token's, whose follower is not known, and
 /// [`NgramIndex::PER_STEP`] at most. That goes for rows that want no drafts and for requests that have just ended,
-/// too: their pages may become another request's beginning.
+/// too: their blocks may become another request's beginning.
 ///
 /// If the row chose a token, its request goes on and it wants drafts from the text, the longest n-gram that the text
 /// ends with and that occurred before is looked up, the latest occurrence of the longest; what followed there becomes
@@ -88,12 +88,12 @@ pub struct ProposeNgram<'a, B: Backend> {
 
 /// What a pass of a neural drafter runs over. Only rows that want neural drafts take part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum DraftPass {
+pub enum DraftForward {
     /// A head behind the step: for each token that is certain now, the token that followed it, at the position of
     /// the former. `source` is the former's row. Rows that chose a token sample behind their last one.
     ///
-    /// A piece of a prompt that begins with a page has the token before it too, whose follower may be another than
-    /// that of the request which filled the page before. Its state was kept with that page `p`: `source` is `-1 - p`.
+    /// A piece of a prompt that begins with a block has the token before it too, whose follower may be another than
+    /// that of the request which filled the block before. Its state was kept with that block `p`: `source` is `-1 - p`.
     Behind,
     /// A draft model along with the step: the step's own tokens, drafts included, with the step's own rollback.
     /// Nothing is sampled.
@@ -118,7 +118,7 @@ pub enum DraftPass {
 /// Arguments of [`Backend::prepare_drafts`].
 pub struct PrepareDrafts<'a, B: Backend> {
     /// What to lay out.
-    pub pass: DraftPass,
+    pub pass: DraftForward,
     /// The plan.
     pub plan: &'a B::Buffer<i32>,
     /// The slots, after [`Backend::accept`] (before it for [`DraftPass::Along`]).
@@ -135,8 +135,8 @@ pub struct PrepareDrafts<'a, B: Backend> {
     pub source: &'a B::Buffer<i32>,
 }
 
-/// Arguments of [`Backend::keep_page_ends`].
-pub struct KeepPageEnds<'a, B: Backend> {
+/// Arguments of [`Backend::keep_block_ends`].
+pub struct KeepBlockEnds<'a, B: Backend> {
     /// A row per token of the step.
     pub states: &'a B::Tensor,
     /// The step.
@@ -149,9 +149,9 @@ pub struct KeepPageEnds<'a, B: Backend> {
 pub struct GatherStates<'a, B: Backend> {
     /// A row per token of the step.
     pub states: &'a B::Tensor,
-    /// See [`KeepPageEnds`].
+    /// See [`KeepBlockEnds`].
     pub kept: &'a B::Buffer<f32>,
-    /// Per row of `out`: a row of `states`, or `-1 - p` for what was kept with page `p`.
+    /// Per row of `out`: a row of `states`, or `-1 - p` for what was kept with block `p`.
     pub source: &'a B::Buffer<i32>,
     /// Filled.
     pub out: &'a mut B::Tensor,
@@ -175,12 +175,12 @@ pub struct TakeDrafts<'a, B: Backend> {
 /// Arguments of [`Backend::clear_kv`].
 ///
 /// For each row of the plan that ran tokens of its owner and wants no neural drafts: the drafter's keys and values at
-/// the positions of the row's tokens become zero, so that nobody who shares the pages meets leftovers there.
+/// the positions of the row's tokens become zero, so that nobody who shares the blocks meets leftovers there.
 pub struct ClearKv<'a, B: Backend> {
     /// The plan.
     pub plan: &'a B::Buffer<i32>,
     /// The step's tables.
     pub step: &'a StepTables<B>,
-    /// The drafter's pages.
+    /// The drafter's blocks.
     pub cache: &'a B::KvCache,
 }

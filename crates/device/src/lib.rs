@@ -23,7 +23,7 @@ pub use args::{
 };
 pub use backend::{Backend, Element, Pending};
 pub use drafts::{
-    ClearKv, DraftPass, GatherStates, KeepPageEnds, NgramIndex, PrepareDrafts, ProposeNgram, TakeDrafts,
+    ClearKv, DraftForward, GatherStates, KeepBlockEnds, NgramIndex, PrepareDrafts, ProposeNgram, TakeDrafts,
 };
 pub use error::DeviceError;
 pub use host_map::HostMap;

@@ -5,8 +5,8 @@ use crate::args::{
     RouteScores, Router, Sample, StateSpace,
 };
 use crate::{
-    Accept, Backend, ClearKv, DeviceError, Element, GatherStates, KeepPageEnds, KvShape, Pending, PoolStates,
-    Prepare, PrepareDrafts, ProposeNgram, Rows, StateShape, TakeDrafts, WeightPart,
+    Accept, Backend, ClearKv, DeviceError, Element, GatherStates, KeepBlockEnds, KvShape, Pending,
+    PoolStates, Prepare, PrepareDrafts, ProposeNgram, Rows, StateShape, TakeDrafts, WeightPart,
 };
 use paceline_types::DType;
 use std::fmt;
@@ -404,9 +404,9 @@ impl Backend for Recorder {
         ));
     }
 
-    fn keep_page_ends(&self, a: KeepPageEnds<'_, Self>) {
+    fn keep_block_ends(&self, a: KeepBlockEnds<'_, Self>) {
         self.record(format!(
-            "keep_page_ends {} {} -> {}",
+            "keep_block_ends {} {} -> {}",
             a.states, a.step.positions, a.kept
         ));
     }

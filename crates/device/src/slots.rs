@@ -42,7 +42,7 @@ pub mod slot {
     pub const PRESENCE_PENALTY: usize = REPETITION_PENALTY + 1;
     /// Subtracted per occurrence in the text; f32.
     pub const FREQUENCY_PENALTY: usize = PRESENCE_PENALTY + 1;
-    /// The newest token. It enters the history when it is run: until then its page may not be there.
+    /// The newest token. It enters the history when it is run: until then its block may not be there.
     pub const NEWEST: usize = FREQUENCY_PENALTY + 1;
     /// The drafts, right behind the newest token: together they are the text that is not in the history.
     pub const DRAFTS: usize = NEWEST + 1;
@@ -57,11 +57,11 @@ pub mod slot {
     pub const FROM_GRAMMAR: i32 = 3;
 }
 
-/// A step's plan as one array: [`HEADER`](plan::HEADER) words, then admissions, page updates, rows and tokens.
+/// A step's plan as one array: [`HEADER`](plan::HEADER) words, then admissions, block updates, rows and tokens.
 pub mod plan {
     /// Number of admissions. Each is: slot, length of its lists, [`super::slot::INTS`] words of state, the lists.
     pub const ADMISSIONS: usize = 0;
-    /// Number of page updates. Each is: slot, index in its table, page.
+    /// Number of block updates. Each is: slot, index in its table, block.
     pub const BLOCKS: usize = 1;
     /// Number of rows, [`ROW`] words each.
     pub const ROWS: usize = 2;
@@ -72,7 +72,7 @@ pub mod plan {
 
     /// Words of an admission before its lists.
     pub const ADMISSION: usize = 2 + super::slot::INTS;
-    /// Words of a page update.
+    /// Words of a block update.
     pub const BLOCK: usize = 3;
     /// Words of a row.
     pub const ROW: usize = 12;
@@ -170,11 +170,11 @@ pub const LIST_INTS: usize = 1024;
 pub struct SlotLimits {
     /// Slots.
     pub slots: usize,
-    /// Pages of one slot.
+    /// Blocks of one slot.
     pub blocks_per_slot: usize,
-    /// Pages in all.
+    /// Blocks in all.
     pub blocks: usize,
-    /// Tokens of a page.
+    /// Tokens of a block.
     pub block_size: usize,
     /// Saved recurrent states.
     pub snapshots: usize,
@@ -191,7 +191,7 @@ pub struct SlotTable<B: Backend> {
     pub lists: B::Buffer<i32>,
     /// `[slots, blocks_per_slot]`, in order of position.
     pub block_table: B::Buffer<i32>,
-    /// Token ids in pages: `[blocks, block_size]`.
+    /// Token ids in blocks: `[blocks, block_size]`.
     pub history: B::Buffer<i32>,
     /// Per snapshot: not 0 if it holds the state of the draft model too.
     pub drafter_saved: B::Buffer<i32>,
@@ -240,7 +240,7 @@ impl<B: Backend> SlotTable<B> {
 
 /// Arguments of [`Backend::prepare`].
 ///
-/// Applies the plan's admissions and page updates to the slots, writes prefill tokens to the history, and fills
+/// Applies the plan's admissions and block updates to the slots, writes prefill tokens to the history, and fills
 /// the step's tables: a prefill row runs its tokens; a verify row runs the newest token and its drafts, no more
 /// than planned, which the plan may give in place of the slot's own; a row whose slot has another owner or has finished has no tokens. Token rows, request rows and
 /// rows of logits are packed; every plan row has a request row.

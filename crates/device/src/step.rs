@@ -205,7 +205,7 @@ impl SamplingRow {
     }
 }
 
-/// Pages of one attention layer.
+/// Blocks of one attention layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KvShape {
     /// Blocks.

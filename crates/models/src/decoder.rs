@@ -48,7 +48,7 @@ pub struct Decoder<B: Backend> {
     pub stats: LoadStats,
 }
 
-/// Pages and states of all layers, in layer order.
+/// Blocks and states of all layers, in layer order.
 pub struct Caches<B: Backend> {
     /// Of the attention layers.
     pub kv: Vec<B::KvCache>,
@@ -59,9 +59,9 @@ pub struct Caches<B: Backend> {
 /// How large caches are to be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CacheSizes {
-    /// Pages of keys and values.
+    /// Blocks of keys and values.
     pub blocks: usize,
-    /// Tokens of a page.
+    /// Tokens of a block.
     pub block_size: usize,
     /// Requests with a recurrent state.
     pub slots: usize,
@@ -193,7 +193,7 @@ impl<B: Backend> Decoder<B> {
             .unwrap_or(0)
     }
 
-    /// Page shapes of the attention layers, for this many blocks.
+    /// KV block shapes of the attention layers, for this many blocks.
     pub fn kv_shapes(&self, blocks: usize, block_size: usize) -> Vec<KvShape> {
         kv_shapes(&self.blocks, blocks, block_size)
     }
@@ -238,7 +238,7 @@ impl<B: Backend> Decoder<B> {
     }
 }
 
-/// Page shapes of the attention layers among residual blocks.
+/// KV block shapes of the attention layers among residual blocks.
 pub(crate) fn kv_shapes<B: Backend>(layers: &[Block<B>], blocks: usize, block_size: usize) -> Vec<KvShape> {
     let attention = layers.iter().filter_map(|block| match &block.op {
         BlockOp::Attention(layer) | BlockOp::AttentionAndMamba2(layer, _) => Some(layer),

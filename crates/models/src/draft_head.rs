@@ -5,7 +5,7 @@ use paceline_device::{Backend, DeviceError, KvShape, Scratch};
 
 /// A head that drafts the token after next from a model's state and the token that followed it.
 ///
-/// Its rows are at the positions of the states. It keeps keys and values in caches of its own, in the pages that the
+/// Its rows are at the positions of the states. It keeps keys and values in caches of its own, in the blocks that the
 /// request has anyway; a [`Forward`] for it has those caches.
 pub trait DraftHead<B: Backend>: Send + Sync {
     /// Layers of the model whose inputs it starts from, for [`Decoder::forward_tapped`]. None: it starts from the
@@ -48,7 +48,7 @@ pub trait DraftHead<B: Backend>: Send + Sync {
         normed: &B::Tensor,
     ) -> Result<Scratch<B>, DeviceError>;
 
-    /// Page shapes of its attention layers, for this many blocks.
+    /// KV block shapes of its attention layers, for this many blocks.
     fn kv_shapes(&self, blocks: usize, block_size: usize) -> Vec<KvShape>;
 
     /// Empty caches for its layers.

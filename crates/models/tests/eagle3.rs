@@ -205,11 +205,11 @@ fn the_state_at_a_layer_is_what_the_layers_before_it_leave() {
 }
 
 #[test]
-fn a_head_takes_as_many_pages_as_it_has_layers() {
+fn a_head_takes_as_many_blocks_as_it_has_layers() {
     let backend = cpu(1, Instructions::detect());
     let target = Fixture::read("qwen3").checkpoint();
     let model = paceline_models::load(&backend, &target, None, &|_| {}).unwrap();
-    let pages = |name: &str| {
+    let blocks = |name: &str| {
         let checkpoint = HeadFixture::read(name).checkpoint();
         let head = Eagle3::load(&backend, &checkpoint, &model, None, &|_| {}).unwrap();
         head.kv_shapes(7, 16)
@@ -220,6 +220,6 @@ fn a_head_takes_as_many_pages_as_it_has_layers() {
         heads: 2,
         head_dim: 16,
     };
-    assert_eq!(pages("eagle3"), [shape]);
-    assert_eq!(pages("eagle3-speculators"), [shape, shape]);
+    assert_eq!(blocks("eagle3"), [shape]);
+    assert_eq!(blocks("eagle3-speculators"), [shape, shape]);
 }

@@ -132,7 +132,7 @@ fn measured_loop(pipeline: &mut Pipeline<Stub, RealClock>, steps: usize) -> usiz
     let mut tokens = 0;
     for _ in 0..steps {
         let stepped = pipeline.step().expect("the stub works");
-        tokens += stepped.deliveries.len();
+        tokens += stepped.request_outputs.len();
     }
     tokens
 }
@@ -179,5 +179,5 @@ fn main() {
 /// One step; whether it gave everybody a token.
 fn decoding(pipeline: &mut Pipeline<Stub, RealClock>, requests: usize) -> bool {
     let stepped = pipeline.step().expect("the stub works");
-    stepped.deliveries.len() == requests
+    stepped.request_outputs.len() == requests
 }

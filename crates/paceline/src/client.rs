@@ -1,10 +1,10 @@
 //! Those who wait for what the engine makes: from deliveries to what they read.
 
+use crate::cancel_flags::{CancelFlag, CancelFlags};
 use crate::embedding::{Embedded, EmbeddingError};
 use crate::event::{Event, Usage};
-use crate::wishes::{Wish, Wishes};
 use async_channel::{Sender, TrySendError};
-use paceline_schedule::{Delivery, Finish};
+use paceline_schedule::{Finish, RequestOutput};
 use paceline_types::{FinishReason, TokenId};
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 /// One continuation, or one vector, that the engine works on.
 pub(crate) struct Client {
-    pub(crate) wishes: Arc<Wishes>,
+    pub(crate) cancel_flags: Arc<CancelFlags>,
     pub(crate) choice: usize,
     pub(crate) arrived: Instant,
     /// From its arrival to its first slot.
@@ -52,8 +52,8 @@ impl TextReader {
 
 impl Client {
     /// How its caller wants it to end.
-    pub(crate) fn wish(&self) -> Option<Wish> {
-        self.wishes.of(self.choice)
+    pub(crate) fn cancel_flag(&self) -> Option<CancelFlag> {
+        self.cancel_flags.of(self.choice)
     }
 
     /// From its arrival to its first token.
@@ -65,13 +65,13 @@ impl Client {
     }
 
     /// Takes in what a step brought.
-    pub(crate) fn take(&mut self, mut delivery: Delivery) {
-        let finish = delivery.finish;
+    pub(crate) fn take(&mut self, mut request_output: RequestOutput) {
+        let finish = request_output.finish;
         let usage = Usage {
             prompt_tokens: self.prompt_tokens,
-            cached_tokens: delivery.cached_tokens,
+            cached_tokens: request_output.cached_tokens,
             total: self.arrived.elapsed(),
-            speculation: delivery
+            speculation: request_output
                 .speculation
                 .take()
                 .map_or_else(Default::default, |it| *it),
@@ -79,14 +79,14 @@ impl Client {
         };
         match &mut self.reader {
             Reader::Text(text) => {
-                text.take(delivery, usage.total, self.choice);
+                text.take(request_output, usage.total, self.choice);
                 if let Some(finish) = finish {
                     text.finish(finish, usage, self.choice);
                 }
             }
             Reader::Vector(reader) => {
                 let Some(finish) = finish else { return };
-                let values = delivery.embedding;
+                let values = request_output.embedding;
                 let result = match finish {
                     Finish::Deadline => Err(EmbeddingError::Deadline),
                     _ if values.is_empty() => Err(EmbeddingError::Cancelled),
@@ -121,7 +121,7 @@ impl Client {
                     return;
                 }
                 Err(TrySendError::Closed(_)) => {
-                    self.wishes.cancel_all();
+                    self.cancel_flags.cancel_all();
                     text.backlog.clear();
                 }
             }
@@ -139,37 +139,37 @@ impl Client {
 
 impl TextReader {
     /// Turns a delivery into events. A stop token is not part of the text.
-    fn take(&mut self, mut delivery: Delivery, elapsed: Duration, choice: usize) {
-        if self.first_token.is_none() && !delivery.tokens.is_empty() {
+    fn take(&mut self, mut request_output: RequestOutput, elapsed: Duration, choice: usize) {
+        if self.first_token.is_none() && !request_output.tokens.is_empty() {
             self.first_token = Some(elapsed);
         }
-        if delivery.finish == Some(Finish::Stop)
-            && delivery
+        if request_output.finish == Some(Finish::Stop)
+            && request_output
                 .tokens
                 .last()
                 .is_some_and(|token| self.stop_tokens.contains(token))
         {
-            delivery.tokens.pop();
-            delivery.logprobs.truncate(delivery.tokens.len());
+            request_output.tokens.pop();
+            request_output.logprobs.truncate(request_output.tokens.len());
         }
-        if !delivery.prompt_logprobs.is_empty() {
+        if !request_output.prompt_logprobs.is_empty() {
             self.backlog.push_back(Event::Prompt {
-                logprobs: delivery.prompt_logprobs,
+                logprobs: request_output.prompt_logprobs,
             });
         }
-        if delivery.tokens.is_empty() {
+        if request_output.tokens.is_empty() {
             return;
         }
-        self.tokens += delivery.tokens.len();
+        self.tokens += request_output.tokens.len();
         if let Some(Event::Tokens { tokens, logprobs, .. }) = self.backlog.back_mut() {
-            tokens.extend(delivery.tokens);
-            logprobs.extend(delivery.logprobs);
+            tokens.extend(request_output.tokens);
+            logprobs.extend(request_output.logprobs);
             return;
         }
         self.backlog.push_back(Event::Tokens {
             choice,
-            tokens: delivery.tokens,
-            logprobs: delivery.logprobs,
+            tokens: request_output.tokens,
+            logprobs: request_output.logprobs,
         });
     }
 

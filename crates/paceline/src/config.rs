@@ -20,9 +20,9 @@ pub struct EngineConfig {
     /// How long a step may take while requests in it wait for their next token: prompts get fewer tokens of it then.
     /// `None` for any length.
     pub max_step: Option<Duration>,
-    /// Tokens of a page.
+    /// Tokens of a block.
     pub block_size: usize,
-    /// Pages; `None` takes what memory allows.
+    /// Blocks; `None` takes what memory allows.
     pub num_blocks: Option<usize>,
     /// Longest sequence; `None` takes the model's limit.
     pub max_model_len: Option<usize>,

@@ -1,7 +1,7 @@
 //! Texts that become vectors.
 
 use crate::Usage;
-use crate::wishes::Wishes;
+use crate::cancel_flags::CancelFlags;
 use async_channel::Receiver;
 use paceline_types::{Pooling, TokenId};
 use std::pin::Pin;
@@ -60,7 +60,7 @@ pub enum EmbeddingError {
 /// A vector on its way; await it, or wait for it. Dropping it cancels the request.
 pub struct Embedding {
     pub(crate) result: Pin<Box<Receiver<Result<Embedded, EmbeddingError>>>>,
-    pub(crate) wishes: Arc<Wishes>,
+    pub(crate) cancel_flags: Arc<CancelFlags>,
 }
 
 impl Embedding {
@@ -71,7 +71,7 @@ impl Embedding {
 
     /// Ends the request.
     pub fn cancel(&self) {
-        self.wishes.cancel_all();
+        self.cancel_flags.cancel_all();
     }
 }
 

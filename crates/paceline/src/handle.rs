@@ -1,10 +1,10 @@
 //! The caller's side of the engine.
 
+use crate::cancel_flags::CancelFlags;
 use crate::embedding::{Embedding, EmbeddingRequest};
 use crate::event::Event;
 use crate::request::{Bounds, Request};
 use crate::service::{Job, Task};
-use crate::wishes::Wishes;
 use crate::{EngineLimits, MemoryPlan, RequestError, Speculation, Stats, trace};
 use async_channel::Receiver;
 use futures_core::Stream;
@@ -71,10 +71,10 @@ impl Handle {
         self.bounds.check(&request)?;
         let choices = request.count();
         let (events, receiver) = async_channel::bounded(EVENTS);
-        let wishes = self.submit(Task::Generate(Box::new(request), events), choices)?;
+        let cancel_flags = self.submit(Task::Generate(Box::new(request), events), choices)?;
         Ok(Generation {
             events: Box::pin(receiver),
-            wishes,
+            cancel_flags,
             open: choices,
         })
     }
@@ -84,15 +84,15 @@ impl Handle {
     pub fn embed(&self, request: EmbeddingRequest) -> Result<Embedding, RequestError> {
         self.bounds.check_embedding(&request)?;
         let (result, receiver) = async_channel::bounded(1);
-        let wishes = self.submit(Task::Embed(request, result), 1)?;
+        let cancel_flags = self.submit(Task::Embed(request, result), 1)?;
         Ok(Embedding {
             result: Box::pin(receiver),
-            wishes,
+            cancel_flags,
         })
     }
 
     /// Queues a task that counts as so many requests.
-    fn submit(&self, task: Task, count: usize) -> Result<Arc<Wishes>, RequestError> {
+    fn submit(&self, task: Task, count: usize) -> Result<Arc<CancelFlags>, RequestError> {
         // The engine says why it stops before it lets go of its queue.
         if let Some(reason) = self.shared.stop_reason() {
             return Err(RequestError::Stopped(reason));
@@ -102,10 +102,10 @@ impl Handle {
             self.shared.open.fetch_sub(count, Ordering::Relaxed);
             return Err(RequestError::QueueFull { open });
         }
-        let wishes = Arc::new(Wishes::new(count));
+        let cancel_flags = Arc::new(CancelFlags::new(count));
         let job = Job {
             task,
-            wishes: Arc::clone(&wishes),
+            cancel_flags: Arc::clone(&cancel_flags),
             arrived: Instant::now(),
         };
         self.intake.try_send(job).map_err(|error| {
@@ -118,7 +118,7 @@ impl Handle {
                 }
             }
         })?;
-        Ok(wishes)
+        Ok(cancel_flags)
     }
 
     /// How the engine is doing.
@@ -179,7 +179,7 @@ impl Handle {
 /// The events of one request, in order.
 pub struct Generation {
     events: Pin<Box<Receiver<Event>>>,
-    wishes: Arc<Wishes>,
+    cancel_flags: Arc<CancelFlags>,
     /// Continuations that have not ended.
     open: usize,
 }
@@ -197,13 +197,13 @@ impl Generation {
 
     /// Ends the request; what was generated until then still arrives, then its end.
     pub fn cancel(&self) {
-        self.wishes.cancel_all();
+        self.cancel_flags.cancel_all();
     }
 
     /// Ends one continuation because its text is complete, such as at a stop string; the others go on. Within a step it
     /// ends like one that met a stop token, and what it held is free.
     pub fn stop_choice(&self, choice: usize) {
-        self.wishes.stop(choice);
+        self.cancel_flags.stop(choice);
     }
 
     fn note(&mut self, event: Option<&Event>) {

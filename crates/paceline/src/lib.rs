@@ -4,6 +4,7 @@
 //! [`Handle::generate`] hands it a request and returns a [`Generation`]: a stream of [`Event`]s, read by blocking or
 //! by `async`. [`Handle::embed`] turns a text into a vector, in the same steps. Every queue is bounded. Dropping a generation cancels it, wherever it is.
 
+mod cancel_flags;
 mod client;
 mod config;
 mod drafter;
@@ -21,7 +22,6 @@ mod service;
 mod speculation;
 mod stats;
 mod trace;
-mod wishes;
 
 pub use config::EngineConfig;
 pub use embedding::{Embedded, Embedding, EmbeddingError, EmbeddingRequest};

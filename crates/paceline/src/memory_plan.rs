@@ -1,4 +1,4 @@
-//! What goes where: weights, pages, states, rings, snapshots, scratch.
+//! What goes where: weights, blocks, states, rings, snapshots, scratch.
 
 use crate::speculation::{DrafterShape, Speculation};
 use crate::{EngineConfig, StartError};
@@ -6,7 +6,7 @@ use paceline_device::{Backend, KvShape, NgramIndex, Recorder, StateShape};
 use paceline_models::Decoder;
 use std::fmt;
 
-/// Bytes of an element of pages, states and scratch on the CPU device.
+/// Bytes of an element of blocks, states and scratch on the CPU device.
 const ELEMENT: u64 = 4;
 
 /// The memory of an engine, planned before any of it is taken.
@@ -16,7 +16,7 @@ pub struct MemoryPlan {
     pub budget: u64,
     /// Weights as stored, the drafter's included.
     pub weights: u64,
-    /// Keys, values and token ids in pages.
+    /// Keys, values and token ids in blocks.
     pub kv: u64,
     /// Recurrent states and convolution windows of all slots.
     pub states: u64,
@@ -28,11 +28,11 @@ pub struct MemoryPlan {
     pub ngram_index: u64,
     /// Activations, logits and tables.
     pub scratch: u64,
-    /// Pages.
+    /// Blocks.
     pub blocks: usize,
-    /// Tokens of a page.
+    /// Tokens of a block.
     pub block_size: usize,
-    /// Pages of one request of full length.
+    /// Blocks of one request of full length.
     pub blocks_per_slot: usize,
     /// Requests running at a time.
     pub slots: usize,
@@ -105,13 +105,18 @@ impl MemoryPlan {
             state_per_request: state,
             ring_per_request: ring,
         };
-        let block = PageBytes::of(model, (speculation, drafter), config.block_size);
+        let block = BlockBytes::of(model, (speculation, drafter), config.block_size);
         plan.share_out(block, config, state)?;
         Ok(plan)
     }
 
-    /// Gives what is left to snapshots and pages.
-    fn share_out(&mut self, page: PageBytes, config: &EngineConfig, snapshot: u64) -> Result<(), StartError> {
+    /// Gives what is left to snapshots and blocks.
+    fn share_out(
+        &mut self,
+        block: BlockBytes,
+        config: &EngineConfig,
+        snapshot: u64,
+    ) -> Result<(), StartError> {
         let left = self.budget.saturating_sub(self.total());
         // With caching off, snapshots still serve the siblings of one request.
         let share = if config.prefix_caching {
@@ -128,16 +133,16 @@ impl MemoryPlan {
         let useful = 2 * self.slots * self.blocks_per_slot;
         self.blocks = config
             .num_blocks
-            .unwrap_or_else(|| ((left / page.most().max(1)) as usize).min(useful));
-        self.kv = self.blocks as u64 * page.kv;
-        self.ngram_index = page.index(self.blocks);
+            .unwrap_or_else(|| ((left / block.most().max(1)) as usize).min(useful));
+        self.kv = self.blocks as u64 * block.kv;
+        self.ngram_index = block.index(self.blocks);
         if self.blocks < self.blocks_per_slot && config.num_blocks.is_none() || self.total() > self.budget {
-            return Err(StartError::Memory(self.shortage(page.most())));
+            return Err(StartError::Memory(self.shortage(block.most())));
         }
         if self.blocks < self.blocks_per_slot {
             let (blocks, needed) = (self.blocks, self.blocks_per_slot);
             return Err(StartError::Memory(format!(
-                "{blocks} pages of {} tokens cannot hold one request of {} tokens, which takes {needed}; raise \
+                "{blocks} blocks of {} tokens cannot hold one request of {} tokens, which takes {needed}; raise \
                  --num-blocks or lower --max-model-len",
                 self.block_size, self.max_model_len
             )));
@@ -148,7 +153,7 @@ impl MemoryPlan {
     fn shortage(&self, block: u64) -> String {
         let one = self.blocks_per_slot as u64 * block;
         format!(
-            "{} may be used; weights take {}, states {}, scratch {}, and the pages of one request of {} tokens {}: \
+            "{} may be used; weights take {}, states {}, scratch {}, and the blocks of one request of {} tokens {}: \
              lower --max-model-len, --max-num-seqs or --num-blocks, or raise --memory-utilization",
             Bytes(self.budget),
             Bytes(self.weights),
@@ -160,9 +165,9 @@ impl MemoryPlan {
     }
 }
 
-/// Bytes of a page.
+/// Bytes of a block.
 #[derive(Clone, Copy)]
-struct PageBytes {
+struct BlockBytes {
     /// Keys and values of all layers, the drafter's included, and token ids.
     kv: u64,
     block_size: usize,
@@ -170,7 +175,7 @@ struct PageBytes {
     ngram: Option<(usize, usize)>,
 }
 
-impl PageBytes {
+impl BlockBytes {
     fn of<B: Backend>(
         model: &Decoder<B>,
         (speculation, drafter): (&Speculation, &DrafterShape),
@@ -180,20 +185,20 @@ impl PageBytes {
         let own: usize = model.kv_shapes(1, block_size).iter().map(elements).sum();
         let drafters: usize = drafter.kv.iter().map(elements).sum();
         Self {
-            kv: (own + drafters + drafter.page_end) as u64 * ELEMENT + 4 * block_size as u64,
+            kv: (own + drafters + drafter.block_end) as u64 * ELEMENT + 4 * block_size as u64,
             block_size,
             ngram: speculation.ngram,
         }
     }
 
-    /// Bytes of the index over so many pages.
+    /// Bytes of the index over so many blocks.
     fn index(self, blocks: usize) -> u64 {
         self.ngram.map_or(0, |lengths| {
             NgramIndex::<Recorder>::bytes(blocks * self.block_size, lengths)
         })
     }
 
-    /// Bytes of a page with its part of the index. The index is a power of two, so its part may be twice the need.
+    /// Bytes of a block with its part of the index. The index is a power of two, so its part may be twice the need.
     fn most(self) -> u64 {
         let lengths = self.ngram.map_or(0, |(min, max)| max - min + 1);
         self.kv + (self.block_size * lengths) as u64 * 8 * 5 / 4 * 2
@@ -292,7 +297,7 @@ impl fmt::Display for MemoryPlan {
         let rows = [
             ("weights", self.weights, String::new()),
             (
-                "KV pages",
+                "KV blocks",
                 self.kv,
                 format!("{} × {} tokens", self.blocks, self.block_size),
             ),

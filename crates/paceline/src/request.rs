@@ -4,7 +4,7 @@ use crate::speculation::{Speculation, SpeculationMethod};
 use crate::{EmbeddingRequest, RequestError};
 use paceline_device::MAX_LOGPROBS;
 use paceline_runner::list_words;
-use paceline_types::{Constraint, Propose, SamplingParams, TokenId};
+use paceline_types::{Constraint, DraftBudget, SamplingParams, TokenId};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -109,7 +109,7 @@ impl Bounds {
     }
 
     /// Most drafts that a request may have from each source.
-    pub(crate) fn drafts(&self, asked: &RequestSpeculation) -> Result<Propose, RequestError> {
+    pub(crate) fn drafts(&self, asked: &RequestSpeculation) -> Result<DraftBudget, RequestError> {
         let engine = &self.speculation;
         let most = engine.draft_tokens;
         let tokens = asked.max_tokens.unwrap_or(most);
@@ -138,7 +138,7 @@ impl Bounds {
             }
         };
         let count = |on: bool| if on { tokens } else { 0 };
-        Ok(Propose {
+        Ok(DraftBudget {
             ngram: count(ngram),
             neural: count(neural),
         })
@@ -334,7 +334,7 @@ mod tests {
             let asked = RequestSpeculation { method, max_tokens };
             assert_eq!(
                 bounds().drafts(&asked),
-                Ok(Propose { ngram, neural }),
+                Ok(DraftBudget { ngram, neural }),
                 "{asked:?}"
             );
         }

@@ -1,16 +1,17 @@
 //! The engine's thread: requests in, steps, events out.
 
+use crate::cancel_flags::{CancelFlag, CancelFlags};
 use crate::client::{Client, Reader, TextReader};
 use crate::embedding::{Embedded, EmbeddingError, EmbeddingRequest};
 use crate::event::Event;
 use crate::handle::Shared;
 use crate::request::{Bounds, Request};
-use crate::wishes::{Wish, Wishes};
 use async_channel::Sender;
 use paceline_schedule::{
-    Clock, Delivery, GroupId, NewRequest, Pipeline, RequestId, RunnerFault, StepRecord, StepRunner, Stepped,
+    Clock, GroupId, NewRequest, Pipeline, RequestId, RequestOutput, RunnerFault, StepRecord, StepRunner,
+    Stepped,
 };
-use paceline_types::{Propose, TokenId};
+use paceline_types::{DraftBudget, TokenId};
 use std::any::Any;
 use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -28,7 +29,7 @@ const CATCH_UP: Duration = Duration::from_millis(2);
 /// A request on its way in.
 pub(crate) struct Job {
     pub(crate) task: Task,
-    pub(crate) wishes: Arc<Wishes>,
+    pub(crate) cancel_flags: Arc<CancelFlags>,
     pub(crate) arrived: Instant,
 }
 
@@ -140,11 +141,11 @@ impl<R: StepRunner, C: Clock> Service<R, C> {
     fn admit(&mut self, job: Job) {
         let Job {
             task,
-            wishes,
+            cancel_flags,
             arrived,
         } = job;
         let client = |choice, prompt_tokens, reader| Client {
-            wishes: Arc::clone(&wishes),
+            cancel_flags: Arc::clone(&cancel_flags),
             choice,
             arrived,
             queued: None,
@@ -189,7 +190,7 @@ impl<R: StepRunner, C: Clock> Service<R, C> {
             max_length: (prompt.len() + params.max_tokens).min(self.bounds.max_model_len),
             params,
             group,
-            speculation: speculation.unwrap_or(Propose::NONE),
+            speculation: speculation.unwrap_or(DraftBudget::NONE),
             constraint: request.constraint.clone(),
             pooling: None,
         }
@@ -207,7 +208,7 @@ impl<R: StepRunner, C: Clock> Service<R, C> {
             salt: 0,
             max_length: request.prompt.len(),
             group: None,
-            speculation: Propose::NONE,
+            speculation: DraftBudget::NONE,
             constraint: None,
             pooling: Some(request.pooling),
         }
@@ -239,16 +240,16 @@ impl<R: StepRunner, C: Clock> Service<R, C> {
     }
 
     fn cancel_flagged(&mut self) {
-        let wishes = self
+        let cancel_flags = self
             .clients
             .iter()
-            .filter_map(|(id, client)| Some((*id, client.wish()?)));
-        let wishes: Vec<(RequestId, Wish)> = wishes.collect();
+            .filter_map(|(id, client)| Some((*id, client.cancel_flag()?)));
+        let cancel_flags: Vec<(RequestId, CancelFlag)> = cancel_flags.collect();
         let scheduler = self.pipeline.scheduler_mut();
-        for (id, wish) in wishes {
-            match wish {
-                Wish::Stop => scheduler.stop(id),
-                Wish::Cancel => scheduler.cancel(id),
+        for (id, cancel_flag) in cancel_flags {
+            match cancel_flag {
+                CancelFlag::Stop => scheduler.stop(id),
+                CancelFlag::Cancel => scheduler.cancel(id),
             };
         }
     }
@@ -268,23 +269,23 @@ impl<R: StepRunner, C: Clock> Service<R, C> {
     fn hand_out(&mut self, stepped: Stepped) {
         let mut tokens = 0;
         let mut finished = 0;
-        for delivery in stepped.deliveries {
-            tokens += delivery.tokens.len() as u64;
-            finished += u64::from(delivery.finish.is_some());
-            self.deliver(delivery);
+        for request_output in stepped.request_outputs {
+            tokens += request_output.tokens.len() as u64;
+            finished += u64::from(request_output.finish.is_some());
+            self.deliver(request_output);
         }
         // Before the events go out, so that whoever has seen a request's end finds it in the numbers.
         self.publish(tokens, finished, stepped.collected);
         self.catch_up();
     }
 
-    fn deliver(&mut self, delivery: Delivery) {
-        let (id, ends) = (delivery.id, delivery.finish.is_some());
+    fn deliver(&mut self, request_output: RequestOutput) {
+        let (id, ends) = (request_output.id, request_output.finish.is_some());
         let Some(client) = self.clients.get_mut(&id) else {
             return;
         };
         let waits = client.first_token().is_none();
-        client.take(delivery);
+        client.take(request_output);
         if let Some(first) = client.first_token().filter(|_| waits) {
             let prefill = first.saturating_sub(client.queued.unwrap_or_default());
             let mut stats = self.shared.stats.lock().unwrap_or_else(PoisonError::into_inner);

@@ -3,7 +3,7 @@
 use crate::StartError;
 use paceline_device::{Backend, KvShape, NgramIndex, StateShape};
 use paceline_models::{Decoder, DraftHead};
-use paceline_types::{MAX_DRAFTS, Propose};
+use paceline_types::{DraftBudget, MAX_DRAFTS};
 use std::fmt;
 
 /// How drafts are to be made.
@@ -127,8 +127,8 @@ impl Speculation {
     };
 
     /// Most drafts from each source.
-    pub fn most(&self) -> Propose {
-        Propose {
+    pub fn most(&self) -> DraftBudget {
+        DraftBudget {
             ngram: self.ngram.map_or(0, |_| self.draft_tokens),
             neural: self.neural.map_or(0, |_| self.draft_tokens),
         }
@@ -240,19 +240,19 @@ impl fmt::Display for Speculation {
     }
 }
 
-/// What a neural drafter adds to pages, states and scratch.
+/// What a neural drafter adds to blocks, states and scratch.
 #[derive(Clone, Debug, Default)]
 pub struct DrafterShape {
     /// Bytes of its own weights.
     pub weights: u64,
-    /// Pages of its attention layers, per block.
+    /// Shape of what its attention layers keep per block.
     pub kv: Vec<KvShape>,
     /// States of its recurrent layers, per request.
     pub states: Vec<StateShape>,
     /// Columns of its widest tensor.
     pub widest_row: usize,
-    /// Elements kept per page beside keys and values: what a head starts from at the page's last token.
-    pub page_end: usize,
+    /// Elements kept per block beside keys and values: what a head starts from at the block's last token.
+    pub block_end: usize,
 }
 
 impl DrafterShape {
@@ -263,7 +263,7 @@ impl DrafterShape {
         (block_size, weights): (usize, u64),
     ) -> Self {
         Self {
-            page_end: head.input_width(model),
+            block_end: head.input_width(model),
             weights,
             kv: head.kv_shapes(1, block_size),
             states: Vec::new(),
@@ -286,7 +286,7 @@ impl DrafterShape {
             kv: model.kv_shapes(1, block_size),
             states: model.state_shapes(1),
             widest_row: model.widest_row(),
-            page_end: 0,
+            block_end: 0,
         }
     }
 }

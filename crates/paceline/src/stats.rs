@@ -12,9 +12,9 @@ pub struct Stats {
     pub running: usize,
     /// Requests without one.
     pub waiting: usize,
-    /// Pages in use by requests.
+    /// Blocks in use by requests.
     pub blocks_used: usize,
-    /// Pages.
+    /// Blocks.
     pub blocks: usize,
     /// Places for saved states that hold one or are reserved for one.
     pub snapshots_used: usize,
@@ -167,7 +167,7 @@ impl Stats {
         writeln!(f, "  by place       {} %", rates.join(" / "))?;
         writeln!(
             f,
-            "  drafting       {:.1} µs per step, {} passes",
+            "  drafting       {:.1} µs per step, {} draft_forwards",
             c.draft_ns as f64 / p.steps.max(1) as f64 / 1000.0,
             c.draft_passes
         )?;

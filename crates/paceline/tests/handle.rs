@@ -203,7 +203,7 @@ fn choices_share_the_prompt_and_the_first_is_the_only_one_of_one() {
         let text = read(handle.generate(many).unwrap());
         assert_eq!(text.reasons, [Some(FinishReason::Length); 3]);
         assert_ne!(text.tokens[1], text.tokens[2]);
-        // All full pages of the prompt, for each of the others.
+        // All full blocks of the prompt, for each of the others.
         assert_eq!(handle.stats().counters.prefix_hits, 2 * 96);
         assert_eq!(tokens_of(&handle, request(100, 8, 20)), text.tokens[0]);
         wait_until_free(&handle, 4);
@@ -380,8 +380,8 @@ fn what_cannot_fit_refuses_to_start_with_a_sentence() {
     };
     let tiny = refusal(|c| c.available_memory = Some(1 << 20));
     assert!(tiny.contains("MiB") && tiny.contains("--"), "{tiny}");
-    let pages = refusal(|c| c.num_blocks = Some(3));
-    assert!(pages.contains("--num-blocks"), "{pages}");
+    let blocks = refusal(|c| c.num_blocks = Some(3));
+    assert!(blocks.contains("--num-blocks"), "{blocks}");
     let long = refusal(|c| c.max_model_len = Some(10_000_000));
     assert!(long.contains("max-model-len"), "{long}");
     let many = refusal(|c| c.num_blocks = Some(100_000_000));

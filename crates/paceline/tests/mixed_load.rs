@@ -99,8 +99,11 @@ fn run(depth: usize) -> Vec<Seen> {
         let stepped = pipeline.step().expect("the device works");
         let Some(record) = stepped.collected else { continue };
         let got = |id| {
-            let mut own = stepped.deliveries.iter().filter(|delivery| delivery.id == id);
-            own.any(|delivery| !delivery.tokens.is_empty())
+            let mut own = stepped
+                .request_outputs
+                .iter()
+                .filter(|request_output| request_output.id == id);
+            own.any(|request_output| !request_output.tokens.is_empty())
         };
         let (stream, prompt) = (got(STREAM), got(PROMPT));
         seen.push(Seen {

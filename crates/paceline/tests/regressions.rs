@@ -208,7 +208,7 @@ fn end_of_text_inside_the_window() {
     }
 }
 
-/// A request loses its slot and pages while steps that name them are in flight, and comes back with other ones.
+/// A request loses its slot and blocks while steps that name them are in flight, and comes back with other ones.
 #[test]
 fn preemption_with_results_in_flight() {
     let bench = Bench::default();
@@ -242,7 +242,7 @@ fn preemption_with_results_in_flight() {
 }
 
 /// A prompt whose beginning is cached skips the model's work on it; the head must find its own keys and values there, and
-/// draft as if it had run the prompt itself. Also where the prompts part right at the end of a page: what the head has for
+/// draft as if it had run the prompt itself. Also where the prompts part right at the end of a block: what the head has for
 /// the last token there depends on the token that follows.
 #[test]
 fn prefix_hit_with_a_draft_head() {
@@ -298,7 +298,7 @@ fn five_and_more_drafts_under_load() {
     }
 }
 
-/// Positions beyond 32,768: indices, pages and n-gram positions are wide enough, and drafts are verified there as anywhere.
+/// Positions beyond 32,768: indices, blocks and n-gram positions are wide enough, and drafts are verified there as anywhere.
 /// The first request takes no drafts; the second finds the prompt cached and must give the same.
 #[test]
 fn context_beyond_32k() {

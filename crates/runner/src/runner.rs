@@ -10,7 +10,7 @@ use paceline_device::{
 };
 use paceline_models::{Caches, Decoder, Forward, ModelError};
 use paceline_schedule::{RunnerFault, StepRunner};
-use paceline_types::{MAX_DRAFTS, PlanRow, Propose, SamplingParams, StepOutput, StepPlan, Work};
+use paceline_types::{DraftBudget, MAX_DRAFTS, PlanRow, SamplingParams, StepOutput, StepPlan, Work};
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -23,11 +23,11 @@ pub struct RunnerConfig {
     pub tokens: usize,
     /// Most sampled positions of a step.
     pub samples: usize,
-    /// Pages in all.
+    /// Blocks in all.
     pub blocks: usize,
-    /// Pages of one request.
+    /// Blocks of one request.
     pub blocks_per_slot: usize,
-    /// Tokens of a page.
+    /// Tokens of a block.
     pub block_size: usize,
     /// Saved recurrent states.
     pub snapshots: usize,
@@ -44,7 +44,7 @@ struct Shape {
     requests: usize,
     samples: usize,
     /// Of the neural drafter.
-    passes: usize,
+    draft_forwards: usize,
     /// Some states are pooled.
     pools: bool,
 }
@@ -164,7 +164,7 @@ impl<B: Backend> DeviceRunner<B> {
             tokens: self.config.tokens,
             requests: limits.requests,
             samples: limits.samples,
-            passes: self.passes(self.config.drafts),
+            draft_forwards: self.draft_forwards(self.config.drafts),
             // Pooling takes no scratch.
             pools: false,
         };
@@ -235,7 +235,7 @@ impl<B: Backend> DeviceRunner<B> {
                 step: &step,
                 record: &self.record,
                 states: tapped.as_ref().unwrap_or(&hidden),
-                passes: shape.passes,
+                draft_forwards: shape.draft_forwards,
             })?;
         }
         backend.timestamp(&self.record, record::END);
@@ -244,7 +244,7 @@ impl<B: Backend> DeviceRunner<B> {
 
     /// Passes that a program has for rows that want up to `drafts` drafts from the neural drafter. There are fewer
     /// programs than numbers of passes: one too many finds no rows and costs next to nothing.
-    fn passes(&self, drafts: usize) -> usize {
+    fn draft_forwards(&self, drafts: usize) -> usize {
         match drafts {
             _ if !self
                 .proposer
@@ -290,7 +290,7 @@ impl<B: Backend> DeviceRunner<B> {
                 .filter(|_| row.work.samples() > 0),
             prompt_logprobs: prompt.map(|count| (count, prompt_rows)),
             embeds: matches!(row.work, Work::Embed { last: true, .. }),
-            shows_drafts: (row.constraint.is_some() && row.propose != Propose::NONE)
+            shows_drafts: (row.constraint.is_some() && row.propose != DraftBudget::NONE)
                 .then_some(row.slot.0 as usize),
         }
     }
@@ -367,7 +367,7 @@ impl<B: Backend> StepRunner for DeviceRunner<B> {
             tokens: bucket(step.tokens(), self.config.tokens),
             requests: bucket(step.rows.len(), limits.requests),
             samples: bucket(samples, limits.samples),
-            passes: self.passes(Self::wanted_drafts(step)),
+            draft_forwards: self.draft_forwards(Self::wanted_drafts(step)),
             pools: step.rows.iter().any(|row| matches!(row.work, Work::Embed { .. })),
         };
         let program = self.program(shape).map_err(|error| fault(&error))?;

@@ -9,7 +9,8 @@ use paceline_runner::{
 use paceline_schedule::StepRunner;
 use paceline_testkit::{FIXTURES, Fixture, random_eagle3, storyteller};
 use paceline_types::{
-    Admission, BlockId, PlanRow, Propose, SamplingParams, SlotId, SnapshotId, SnapshotPlan, StepPlan, Work,
+    Admission, BlockId, DraftBudget, PlanRow, SamplingParams, SlotId, SnapshotId, SnapshotPlan, StepPlan,
+    Work,
 };
 use paceline_weights::Checkpoint;
 use std::sync::Arc;
@@ -56,7 +57,7 @@ fn prefill(slot: u32, start: usize, tokens: Vec<u32>, snapshot: Option<SnapshotP
         new_blocks,
         snapshot,
         // Not equal from row to row; the most is the same in all steps.
-        propose: Propose {
+        propose: DraftBudget {
             ngram: slot as usize % 3,
             neural: start / 16 % 2,
         },
@@ -71,7 +72,7 @@ fn verify(slot: u32, drafts: usize, generation: u32) -> PlanRow {
         work: Work::Verify { drafts },
         new_blocks: vec![],
         snapshot: None,
-        propose: Propose {
+        propose: DraftBudget {
             ngram: drafts % 2,
             neural: drafts,
         },
@@ -243,7 +244,7 @@ fn nothing_is_allocated_after_start_up() {
             }
             let mut plain = first;
             for row in &mut plain.rows {
-                row.propose = Propose::NONE;
+                row.propose = DraftBudget::NONE;
             }
             drop(runner.submit(&plain).expect("nothing runs"));
             assert_eq!(recorder.allocations(), before, "{name} {drafter:?}");

@@ -108,9 +108,9 @@ fn measure(running: usize, context: usize, kind: Kind) -> (Duration, Duration) {
         let planned = begin.elapsed();
         let output = output(&plan);
         let begin = Instant::now();
-        let deliveries = scheduler.collect(&plan, output);
+        let request_outputs = scheduler.collect(&plan, output);
         let collected = begin.elapsed();
-        drop(deliveries);
+        drop(request_outputs);
         if decodes(&plan) && plan.rows.len() == running {
             plan_time += planned;
             collect_time += collected;

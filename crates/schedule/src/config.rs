@@ -14,11 +14,11 @@ pub struct SchedulerConfig {
     pub max_step_ns: Option<u64>,
     /// Most positions a step samples.
     pub max_samples: usize,
-    /// Tokens per page.
+    /// Tokens per block.
     pub block_size: usize,
-    /// Pages.
+    /// Blocks.
     pub num_blocks: usize,
-    /// Most pages one request can hold (the width of the device's table).
+    /// Most blocks one request can hold (the width of the device's table).
     pub blocks_per_request: usize,
     /// Most requests that wait for a slot.
     pub max_waiting: usize,

@@ -154,7 +154,7 @@ pub struct StepCosts {
     /// Mean tokens of the steps at a place.
     tokens: [f64; PLACES],
     /// By the logarithm of the rows that take part.
-    passes: [Estimate; 16],
+    draft_forwards: [Estimate; 16],
     /// Per row that wants drafts from its text.
     ngram: Estimate,
     /// Steps that were measured.
@@ -169,7 +169,7 @@ impl Default for StepCosts {
         Self {
             steps: [Estimate::default(); PLACES],
             tokens: [0.0; PLACES],
-            passes: [Estimate::default(); 16],
+            draft_forwards: [Estimate::default(); 16],
             ngram: Estimate::default(),
             now: 0,
             curve: Curve::default(),
@@ -217,7 +217,7 @@ impl StepCosts {
         if times.draft_passes > 0 {
             let rest = drafting - self.ngram.ns * ngram as f64;
             let pass = (rest / times.draft_passes as f64).max(0.0);
-            self.passes[doublings(neural)].observe(pass, self.now);
+            self.draft_forwards[doublings(neural)].observe(pass, self.now);
         } else if ngram > 0 {
             self.ngram.observe(drafting / ngram as f64, self.now);
         }
@@ -271,10 +271,10 @@ impl StepCosts {
     /// Time of a pass of the neural drafter for so many rows; 0 if none was ever measured.
     pub fn pass(&self, rows: usize) -> f64 {
         let at = doublings(rows);
-        let known = |place: &usize| self.passes[*place].known();
+        let known = |place: &usize| self.draft_forwards[*place].known();
         let below = (0..=at).rev().find(known);
-        let nearest = below.or_else(|| (at..self.passes.len()).find(known));
-        nearest.map_or(0.0, |place| self.passes[place].ns)
+        let nearest = below.or_else(|| (at..self.draft_forwards.len()).find(known));
+        nearest.map_or(0.0, |place| self.draft_forwards[place].ns)
     }
 
     /// Time of looking drafts up in one row's text.

@@ -16,7 +16,7 @@ use crate::scheduler::ById;
 use crate::times::StepTimes;
 use acceptance::Chain;
 use board::{Board, Verdict};
-use paceline_types::{DraftSource, MAX_DRAFTS, Propose};
+use paceline_types::{DraftBudget, DraftSource, MAX_DRAFTS};
 use probe::{Budget, Probe};
 
 /// Steps after which plain decoding is measured again.
@@ -43,7 +43,7 @@ pub struct DepthControl {
     refreshed: u64,
     budget: Budget,
     /// Passes of the neural drafter asked for in the step being planned.
-    passes: usize,
+    draft_forwards: usize,
     steps: u64,
 }
 
@@ -121,7 +121,7 @@ impl Default for DepthControl {
             plain: true,
             refreshed: 0,
             budget: Budget::default(),
-            passes: 0,
+            draft_forwards: 0,
             steps: 0,
         }
     }
@@ -145,12 +145,12 @@ impl DepthControl {
 
     /// A piece of a prompt: whether the neural drafter is to see it.
     fn choose_prompt(&mut self, request: &RequestView) -> Choice {
-        let sees = self.newcomer.passes > 0 || is_scout(request.id);
+        let sees = self.newcomer.draft_forwards > 0 || is_scout(request.id);
         let record = self.record(request.id);
         record.blind |= !sees;
         Choice {
             verify: 0,
-            propose: Propose {
+            propose: DraftBudget {
                 ngram: 0,
                 neural: if sees { request.most.neural } else { 0 },
             },
@@ -176,7 +176,9 @@ impl DepthControl {
         self.board.add_row();
         let mut depths = [
             verdict.depth(ngram.reach(caps[NGRAM])),
-            verdict.depth(neural.reach(caps[NEURAL])).min(verdict.passes),
+            verdict
+                .depth(neural.reach(caps[NEURAL]))
+                .min(verdict.draft_forwards),
         ];
         let expected = |source: usize| -> f32 { record.chains[source].reach(depths[source]).sum() };
         let mut found = record.found;
@@ -200,7 +202,7 @@ impl DepthControl {
             }
             depths[source] = depth;
         }
-        self.passes = self.passes.max(depths[NEURAL]);
+        self.draft_forwards = self.draft_forwards.max(depths[NEURAL]);
         let trying = record.probes.iter().any(Probe::trying);
         let verify = match (self.plain, trying) {
             (true, _) => 0,
@@ -218,7 +220,7 @@ impl DepthControl {
         }
         Choice {
             verify,
-            propose: Propose {
+            propose: DraftBudget {
                 ngram: depths[NGRAM],
                 neural: depths[NEURAL],
             },
@@ -246,9 +248,12 @@ impl DraftPolicy for DepthControl {
             self.board.decide(costs, decodes)
         };
         self.board.clear();
-        let asked = std::mem::take(&mut self.passes);
-        let passes = (self.verdict.passes, asked.saturating_sub(before.passes));
-        self.budget.begin_step(costs, decodes, passes);
+        let asked = std::mem::take(&mut self.draft_forwards);
+        let draft_forwards = (
+            self.verdict.draft_forwards,
+            asked.saturating_sub(before.draft_forwards),
+        );
+        self.budget.begin_step(costs, decodes, draft_forwards);
         let unmeasured = costs.age(decodes).min(self.steps - self.refreshed);
         if self.verdict.levels > 0 && unmeasured > REFRESH {
             self.refreshed = self.steps;

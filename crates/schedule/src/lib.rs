@@ -2,7 +2,7 @@
 //! types, no IO, no waiting but for the oldest step's output.
 //!
 //! [`Scheduler`] turns requests into [`StepPlan`](paceline_types::StepPlan)s and step outputs into
-//! [`Delivery`]s. [`Pipeline`] runs it against a [`StepRunner`] with up to four steps in flight.
+//! [`RequestOutput`]s. [`Pipeline`] runs it against a [`StepRunner`] with up to four steps in flight.
 
 mod clock;
 mod config;
@@ -10,9 +10,9 @@ mod constraint;
 mod costs;
 mod counters;
 mod depth;
-mod pace;
 mod pipeline;
 mod policy;
+mod prefill_throttle;
 mod record;
 mod report;
 mod request;
@@ -29,6 +29,6 @@ pub use pipeline::{Pipeline, RunnerFault, StepRunner, Stepped};
 pub use policy::{Choice, DraftPolicy, FixedDrafts, RequestView, RowDrafts, Stage};
 pub use record::{HostWaits, PipelineTotals, Span, StepRecord};
 pub use report::SpeculationReport;
-pub use request::{Delivery, Finish, GroupId, NewRequest, Rejection, RequestId};
+pub use request::{Finish, GroupId, NewRequest, Rejection, RequestId, RequestOutput};
 pub use scheduler::Scheduler;
 pub use times::StepTimes;

@@ -4,7 +4,7 @@
 use crate::clock::Clock;
 use crate::constraint::MaskWorkers;
 use crate::record::{PipelineTotals, Span, StepRecord};
-use crate::request::Delivery;
+use crate::request::RequestOutput;
 use crate::scheduler::Scheduler;
 use paceline_types::{StepOutput, StepPlan};
 use std::collections::VecDeque;
@@ -53,7 +53,7 @@ struct Flight<T> {
 #[derive(Debug, Default)]
 pub struct Stepped {
     /// For the requests' streams, in order.
-    pub deliveries: Vec<Delivery>,
+    pub request_outputs: Vec<RequestOutput>,
     /// A step was submitted.
     pub submitted: bool,
     /// The step that was collected.
@@ -63,7 +63,7 @@ pub struct Stepped {
 impl Stepped {
     /// Whether nothing was done: there is no work until a request arrives.
     pub fn is_idle(&self) -> bool {
-        !self.submitted && self.collected.is_none() && self.deliveries.is_empty()
+        !self.submitted && self.collected.is_none() && self.request_outputs.is_empty()
     }
 }
 
@@ -107,7 +107,7 @@ impl<R: StepRunner, C: Clock> Pipeline<R, C> {
         if (self.in_flight.len() == self.depth || !stepped.submitted)
             && let Some(oldest) = self.in_flight.pop_front()
         {
-            stepped.collected = Some(self.collect(oldest, &mut stepped.deliveries)?);
+            stepped.collected = Some(self.collect(oldest, &mut stepped.request_outputs)?);
         }
         self.start_masks();
         if !stepped.submitted && stepped.collected.is_none() && self.scheduler.awaits_masks() {
@@ -116,7 +116,7 @@ impl<R: StepRunner, C: Clock> Pipeline<R, C> {
                 .into_iter()
                 .for_each(|workers| workers.wait());
         }
-        stepped.deliveries.extend(self.scheduler.take_deliveries());
+        stepped.request_outputs.extend(self.scheduler.take_deliveries());
         Ok(stepped)
     }
 
@@ -171,7 +171,7 @@ impl<R: StepRunner, C: Clock> Pipeline<R, C> {
     fn collect(
         &mut self,
         flight: Flight<R::InFlight>,
-        deliveries: &mut Vec<Delivery>,
+        request_outputs: &mut Vec<RequestOutput>,
     ) -> Result<StepRecord, RunnerFault> {
         let begin = self.clock.now_ns();
         let output = self.runner.collect(flight.step)?;
@@ -182,7 +182,7 @@ impl<R: StepRunner, C: Clock> Pipeline<R, C> {
             record.bubble_ns = self.device_end.map(|end| record.device.0.saturating_sub(end));
         }
         self.device_end = Some(record.device.1);
-        *deliveries = self.scheduler.collect(&flight.plan, output);
+        *request_outputs = self.scheduler.collect(&flight.plan, output);
         record.take(self.scheduler.last_step());
         record.wait = Span { begin, end: waited };
         record.collect = Span {

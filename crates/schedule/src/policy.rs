@@ -3,7 +3,7 @@
 use crate::costs::StepCosts;
 use crate::request::RequestId;
 use crate::times::StepTimes;
-use paceline_types::{DraftSource, Propose};
+use paceline_types::{DraftBudget, DraftSource};
 
 /// Where a request is with a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,7 +31,7 @@ pub struct RequestView {
     /// Drafts that there may be for the row: what was asked for behind the one before, cut to what fits.
     pub ready: usize,
     /// Most drafts that can be asked for behind the row, by source; more are cut.
-    pub most: Propose,
+    pub most: DraftBudget,
 }
 
 /// What a policy wants for a row. Both are cut to what fits.
@@ -40,7 +40,7 @@ pub struct Choice {
     /// Most drafts to verify, of those that there are.
     pub verify: usize,
     /// Drafts to make behind the row.
-    pub propose: Propose,
+    pub propose: DraftBudget,
 }
 
 /// How the drafts of a row fared.
@@ -77,12 +77,12 @@ pub trait DraftPolicy: Send {
 
 /// The same for everyone, always.
 #[derive(Clone, Copy, Debug)]
-pub struct FixedDrafts(pub Propose);
+pub struct FixedDrafts(pub DraftBudget);
 
 impl FixedDrafts {
     /// This many, from wherever there are some.
     pub fn any(drafts: usize) -> Self {
-        Self(Propose {
+        Self(DraftBudget {
             ngram: drafts,
             neural: drafts,
         })
@@ -99,16 +99,16 @@ impl DraftPolicy for FixedDrafts {
 }
 
 /// No more than `most` of each.
-pub(crate) fn cut(propose: Propose, most: Propose) -> Propose {
-    Propose {
+pub(crate) fn cut(propose: DraftBudget, most: DraftBudget) -> DraftBudget {
+    DraftBudget {
         ngram: propose.ngram.min(most.ngram),
         neural: propose.neural.min(most.neural),
     }
 }
 
 /// The same number of each.
-pub(crate) fn both(drafts: usize) -> Propose {
-    Propose {
+pub(crate) fn both(drafts: usize) -> DraftBudget {
+    DraftBudget {
         ngram: drafts,
         neural: drafts,
     }

@@ -4,7 +4,7 @@ use crate::constraint::Constrained;
 use crate::report::SpeculationReport;
 use crate::scheduler::Running;
 use paceline_cache::TokenList;
-use paceline_types::{Constraint, MAX_DRAFTS, Pooling, Propose, SamplingParams, TokenId, TokenLogprobs};
+use paceline_types::{Constraint, DraftBudget, MAX_DRAFTS, Pooling, SamplingParams, TokenId, TokenLogprobs};
 use std::sync::Arc;
 
 /// A request's name, unique among those alive.
@@ -43,8 +43,8 @@ pub struct NewRequest {
     pub max_length: usize,
     /// Requests with the same prompt that should share it.
     pub group: Option<GroupId>,
-    /// Most drafts, by source: [`NewRequest::ANY_DRAFTS`], or [`Propose::NONE`] for none.
-    pub speculation: Propose,
+    /// Most drafts, by source: [`NewRequest::ANY_DRAFTS`], or [`DraftBudget::NONE`] for none.
+    pub speculation: DraftBudget,
     /// What its text must follow, if anything.
     pub constraint: Option<Arc<dyn Constraint>>,
     /// The prompt is to become one vector, and nothing is generated: `max_length` is its length, and nothing that is
@@ -54,7 +54,7 @@ pub struct NewRequest {
 
 impl NewRequest {
     /// As many drafts as the engine sees fit.
-    pub const ANY_DRAFTS: Propose = Propose {
+    pub const ANY_DRAFTS: DraftBudget = DraftBudget {
         ngram: MAX_DRAFTS,
         neural: MAX_DRAFTS,
     };
@@ -74,12 +74,12 @@ pub enum Rejection {
         /// The request's limit.
         max_length: usize,
     },
-    /// It could never hold enough pages, even alone.
+    /// It could never hold enough blocks, even alone.
     #[error("max_length {max_length} needs {needed} blocks; {bound} is {limit}")]
     TooLong {
         /// The request's limit.
         max_length: usize,
-        /// Pages for that many tokens.
+        /// Blocks for that many tokens.
         needed: usize,
         /// The bound that is exceeded.
         bound: &'static str,
@@ -99,7 +99,7 @@ pub enum Rejection {
 
 /// What a request gets from a step.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Delivery {
+pub struct RequestOutput {
     /// Whose.
     pub id: RequestId,
     /// New tokens, in order, behind those delivered before.
@@ -151,7 +151,7 @@ pub(crate) struct Request {
     pub(crate) salt: u64,
     pub(crate) max_length: usize,
     pub(crate) group: Option<GroupId>,
-    pub(crate) speculation: Propose,
+    pub(crate) speculation: DraftBudget,
     pub(crate) constraint: Option<Constrained>,
     pub(crate) pooling: Option<Pooling>,
     pub(crate) report: SpeculationReport,
@@ -236,8 +236,8 @@ impl Request {
     }
 
     /// Nothing but the end.
-    pub(crate) fn ending(&self, finish: Finish) -> Delivery {
-        Delivery {
+    pub(crate) fn ending(&self, finish: Finish) -> RequestOutput {
+        RequestOutput {
             id: self.id,
             tokens: Vec::new(),
             logprobs: Vec::new(),

@@ -2,13 +2,13 @@
 //!
 //! One rule covers prefill, chunks, cached prefixes, speculation and restarts: the computed tokens of a request
 //! catch up with its known ones. The host plans ahead of the results, assuming that every draft is accepted, and
-//! uses that bound to reserve pages and for nothing else.
+//! uses that bound to reserve blocks and for nothing else.
 //!
 //! **Order.** Requests are served by (priority, arrival), for life. Only a request that comes earlier in this
 //! order can push out another, so the first one is never pushed out and always gets on: no livelock, and nobody
 //! waits for ever behind requests of its own priority.
 //!
-//! **Release.** Steps run in order, so a page, slot or state that the host lets go can be part of the very next
+//! **Release.** Steps run in order, so a block, slot or state that the host lets go can be part of the very next
 //! plan, even while steps that touch it are in flight. Their late results name a generation that is no more.
 
 mod admit;
@@ -28,9 +28,9 @@ pub(crate) use table::ById;
 use crate::config::{InvalidConfig, SchedulerConfig};
 use crate::costs::StepCosts;
 use crate::counters::Counters;
-use crate::pace::PromptPace;
 use crate::policy::{DraftPolicy, FixedDrafts};
-use crate::request::{Delivery, Finish, NewRequest, Order, Phase, Rejection, Request, RequestId};
+use crate::prefill_throttle::PrefillThrottle;
+use crate::request::{Finish, NewRequest, Order, Phase, Rejection, Request, RequestId, RequestOutput};
 use crate::times::StepTimes;
 use groups::Groups;
 use paceline_cache::{CacheConfig, CacheUse, Caches};
@@ -45,7 +45,7 @@ pub struct Scheduler {
     caches: Caches,
     policy: Box<dyn DraftPolicy>,
     costs: StepCosts,
-    pace: PromptPace,
+    prefill_throttle: PrefillThrottle,
     /// The step collected last.
     last_step: StepTimes,
     requests: Table,
@@ -55,7 +55,7 @@ pub struct Scheduler {
     groups: Groups,
     slots: Slots,
     /// Endings that no step will report.
-    outbox: Vec<Delivery>,
+    outbox: Vec<RequestOutput>,
     /// Constrained requests whose masks nobody computes yet. Each is there once; some may have ended.
     masks_due: VecDeque<RequestId>,
     /// Jobs of masks that somebody has.
@@ -66,7 +66,7 @@ pub struct Scheduler {
     collected_steps: u64,
     /// Running requests that hold a place for a rolling state.
     rolling: usize,
-    /// The first in the queue could not be admitted: it, and the free pages that it needs at least. Spares a
+    /// The first in the queue could not be admitted: it, and the free blocks that it needs at least. Spares a
     /// look-up of its whole prompt in every plan until there are so many.
     blocked: Option<(Order, usize)>,
     /// Who got a slot in the newest plan.
@@ -94,7 +94,7 @@ impl Scheduler {
             caches,
             policy,
             costs: StepCosts::default(),
-            pace: PromptPace::new(config.max_step_ns),
+            prefill_throttle: PrefillThrottle::new(config.max_step_ns),
             last_step: StepTimes::default(),
             requests: Table::default(),
             waiting: BTreeMap::new(),
@@ -201,7 +201,7 @@ impl Scheduler {
     }
 
     /// The endings that no step reports: cancelled, stopped and expired requests.
-    pub fn take_deliveries(&mut self) -> Vec<Delivery> {
+    pub fn take_deliveries(&mut self) -> Vec<RequestOutput> {
         std::mem::take(&mut self.outbox)
     }
 
@@ -308,7 +308,7 @@ impl Scheduler {
         self.policy.forget(id);
     }
 
-    /// Takes a request out of its slot, if it has one: slot, pages and reservations are free at once.
+    /// Takes a request out of its slot, if it has one: slot, blocks and reservations are free at once.
     fn vacate(&mut self, id: RequestId, ending: Ending) {
         let request = self.request_mut(id);
         if request.running().is_none() {

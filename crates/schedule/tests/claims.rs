@@ -62,7 +62,12 @@ fn a_long_prompt_never_keeps_a_stream_from_its_next_token() {
         while !answered {
             let stepped = world.turn();
             if stepped.collected.is_some() {
-                let to = |id: RequestId| stepped.deliveries.iter().any(|delivery| delivery.id == id);
+                let to = |id: RequestId| {
+                    stepped
+                        .request_outputs
+                        .iter()
+                        .any(|request_output| request_output.id == id)
+                };
                 assert!(to(stream), "the stream waited");
                 answered = to(prompt);
                 steps += 1;
@@ -87,9 +92,9 @@ fn prompts_are_paced_beside_a_stream_and_nowhere_else() {
         let prompt = world.ask(&prompt, 20);
         while !world
             .turn()
-            .deliveries
+            .request_outputs
             .iter()
-            .any(|delivery| delivery.id == prompt)
+            .any(|request_output| request_output.id == prompt)
         {}
         world.tally.steps - before
     };
@@ -225,8 +230,13 @@ fn an_urgent_request_pushes_out_the_less_urgent_and_nobody_else() {
         let second = world.add(&text(2, 40), Limits::length(60), priority, |_, _| {});
         let mut ended = Vec::new();
         while !world.pipeline.is_idle() {
-            let deliveries = world.turn().deliveries;
-            ended.extend(deliveries.iter().filter(|d| d.finish.is_some()).map(|d| d.id));
+            let request_outputs = world.turn().request_outputs;
+            ended.extend(
+                request_outputs
+                    .iter()
+                    .filter(|d| d.finish.is_some())
+                    .map(|d| d.id),
+            );
         }
         let expected = if pushed_out == 1 {
             [second, Some(first)]
@@ -249,8 +259,13 @@ fn the_first_to_come_is_never_pushed_out_by_the_later_ones() {
         let asked: Vec<RequestId> = (0..4).map(|kind| world.ask(&text(kind, 20), 150)).collect();
         let mut ended = Vec::new();
         while !world.pipeline.is_idle() {
-            let deliveries = world.turn().deliveries;
-            ended.extend(deliveries.iter().filter(|d| d.finish.is_some()).map(|d| d.id));
+            let request_outputs = world.turn().request_outputs;
+            ended.extend(
+                request_outputs
+                    .iter()
+                    .filter(|d| d.finish.is_some())
+                    .map(|d| d.id),
+            );
             world.pipeline.scheduler().check_integrity();
         }
         assert_eq!(ended, asked, "in order of arrival");

@@ -4,7 +4,7 @@ use paceline_schedule::{
     Choice, DraftPolicy, FixedDrafts, NewRequest, RequestId, RequestView, RowDrafts, Scheduler,
     SchedulerConfig, Stage, StepCosts, StepTimes,
 };
-use paceline_types::{DraftSource, Propose, RowEnd, RowOutput, StepOutput, StepPlan, Work};
+use paceline_types::{DraftBudget, DraftSource, RowEnd, RowOutput, StepOutput, StepPlan, Work};
 use std::sync::{Arc, Mutex};
 
 fn config(num_blocks: usize) -> SchedulerConfig {
@@ -71,8 +71,8 @@ fn step(scheduler: &mut Scheduler, accepted: usize) -> StepPlan {
     plan
 }
 
-fn both(drafts: usize) -> Propose {
-    Propose {
+fn both(drafts: usize) -> DraftBudget {
+    DraftBudget {
         ngram: drafts,
         neural: drafts,
     }
@@ -92,7 +92,7 @@ fn the_end_of_a_prompt_asks_for_the_drafts_of_the_first_decode() {
     scheduler.add(request(1, 100, 200)).expect("it fits");
     let first = step(&mut scheduler, 0);
     // The drafter sees the prompt's first piece, and there is nothing to look up behind it.
-    assert_eq!(first.rows[0].propose, Propose { ngram: 0, neural: 7 });
+    assert_eq!(first.rows[0].propose, DraftBudget { ngram: 0, neural: 7 });
     let last = step(&mut scheduler, 0);
     assert!(matches!(last.rows[0].work, Work::Prefill { last: true, .. }));
     assert_eq!(last.rows[0].propose, both(7));
@@ -102,16 +102,16 @@ fn the_end_of_a_prompt_asks_for_the_drafts_of_the_first_decode() {
 #[test]
 fn drafts_keep_to_the_limit_of_their_request_and_to_its_length() {
     let mut scheduler = Scheduler::new(config(100));
-    let limits = [Propose::NONE, Propose { ngram: 2, neural: 0 }, both(15)];
+    let limits = [DraftBudget::NONE, DraftBudget { ngram: 2, neural: 0 }, both(15)];
     for (id, speculation) in limits.into_iter().enumerate() {
         let new = request(id as u64, 8, 16);
         scheduler.add(NewRequest { speculation, ..new }).expect("it fits");
     }
     let prompts = step(&mut scheduler, 0);
-    let proposed: Vec<Propose> = prompts.rows.iter().map(|row| row.propose).collect();
+    let proposed: Vec<DraftBudget> = prompts.rows.iter().map(|row| row.propose).collect();
     assert_eq!(
         proposed,
-        [Propose::NONE, Propose { ngram: 2, neural: 0 }, both(6)]
+        [DraftBudget::NONE, DraftBudget { ngram: 2, neural: 0 }, both(6)]
     );
     let decodes = step(&mut scheduler, 0);
     assert_eq!(verified(&decodes), [0, 2, 6]);
@@ -120,14 +120,14 @@ fn drafts_keep_to_the_limit_of_their_request_and_to_its_length() {
 }
 
 #[test]
-fn proposals_take_the_pages_that_are_free_and_push_nobody_out() {
-    // Two pages each, and one more.
+fn proposals_take_the_blocks_that_are_free_and_push_nobody_out() {
+    // Two blocks each, and one more.
     let mut scheduler = Scheduler::new(config(5));
     for id in 0..2 {
         scheduler.add(request(id, 25, 70)).expect("it fits");
     }
     let prompts = step(&mut scheduler, 0);
-    // 25 tokens, the one chosen, 7 drafts: the first reaches a third page, the second has room for 6.
+    // 25 tokens, the one chosen, 7 drafts: the first reaches a third block, the second has room for 6.
     assert_eq!(prompts.rows[0].propose, both(7));
     assert_eq!(prompts.rows[1].propose, both(6));
     for _ in 0..5 {
@@ -199,7 +199,7 @@ fn a_policy_hears_of_every_row_and_of_what_a_step_really_ran() {
     // Two of the three drafts that there might have been.
     done.rows[0].drafted = 2;
     done.rows[0].end = Some(RowEnd::StopToken);
-    let deliveries = scheduler.collect(&plan, done);
+    let request_outputs = scheduler.collect(&plan, done);
     let heard = heard.lock().expect("one thread");
     assert_eq!(heard.begun, [0, 1]);
     let expected = RowDrafts {
@@ -223,7 +223,10 @@ fn a_policy_hears_of_every_row_and_of_what_a_step_really_ran() {
     assert_eq!(heard.steps[1], times);
     assert_eq!(heard.steps[0].prompt_tokens, 8);
     assert_eq!(heard.forgotten, [RequestId(1)]);
-    let report = deliveries[0].speculation.as_ref().expect("the last delivery");
+    let report = request_outputs[0]
+        .speculation
+        .as_ref()
+        .expect("the last request_output");
     assert_eq!(
         (report.steps, report.tokens, report.drafted, report.accepted),
         (1, 2, 2, 1)

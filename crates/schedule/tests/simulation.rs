@@ -1,7 +1,7 @@
 //! Scheduler, caches and pipeline against a scripted device on virtual time.
 //!
 //! Each case is drawn from a seed: configuration, arrivals, cancels, stops, deadlines, groups, priorities,
-//! constraints, texts that become vectors, acceptance counts. The device checks every row (positions, pages, tokens, states), the callers every delivery.
+//! constraints, texts that become vectors, acceptance counts. The device checks every row (positions, blocks, tokens, states), the callers every delivery.
 //! A failing case is made simpler as far as it still fails, and printed with its seed.
 //! `PACELINE_TEST_LONG=1`: a million steps. `PACELINE_SIM_SEED=n`: that case alone.
 

@@ -54,10 +54,10 @@ fn cache(engine: &Handle, stats: &Stats) -> Value {
     let c = &stats.counters;
     json!({
         "prefix_caching": engine.limits().prefix_caching,
-        "page_tokens": engine.memory().block_size,
-        "pages": stats.blocks,
-        "pages_used": stats.blocks_used,
-        "pages_free": stats.blocks - stats.blocks_used,
+        "block_tokens": engine.memory().block_size,
+        "blocks": stats.blocks,
+        "blocks_used": stats.blocks_used,
+        "blocks_free": stats.blocks - stats.blocks_used,
         "prefix": {
             "tokens_looked_up": c.prefix_queries,
             "tokens_found": c.prefix_hits,
@@ -149,7 +149,7 @@ fn memory(engine: &Handle) -> Value {
         "budget": plan.budget,
         "total": plan.total(),
         "weights": plan.weights,
-        "pages": plan.kv,
+        "blocks": plan.kv,
         "states": plan.states,
         "rings": plan.rings,
         "snapshots": plan.snapshots,

@@ -76,7 +76,7 @@ impl Watch {
         }
         tracing::error!("the engine is stuck; its numbers:\n{stats}");
         Some(format!(
-            "no step for {} s with {} requests running and {} waiting; {} of {} pages are in use, {steps} steps were done",
+            "no step for {} s with {} requests running and {} waiting; {} of {} blocks are in use, {steps} steps were done",
             self.patience.as_secs(),
             stats.running,
             stats.waiting,

@@ -15,7 +15,7 @@ use std::collections::HashMap;
 pub struct StepperConfig {
     /// Bounds of a step.
     pub limits: StepLimits,
-    /// Blocks of key and value pages.
+    /// Blocks of key and value blocks.
     pub blocks: usize,
     /// Recurrent states.
     pub slots: usize,
@@ -30,7 +30,7 @@ pub struct StepRow<'a> {
     pub tokens: &'a [TokenId],
     /// Position of the first of them.
     pub first_position: usize,
-    /// Its pages, in order of position.
+    /// Its blocks, in order of position.
     pub blocks: &'a [u32],
     /// Which of the tokens to sample after.
     pub samples: &'a [SampleRow],
@@ -328,7 +328,7 @@ impl HostTables {
         let end = row.first_position + row.tokens.len();
         assert!(
             end <= row.blocks.len() * limits.block_size,
-            "the request's pages end before position {end}"
+            "the request's blocks end before position {end}"
         );
         let first = self.ids.len();
         self.first_token.push(first as i32);

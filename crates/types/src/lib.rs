@@ -9,7 +9,7 @@ mod sampling;
 pub use constraint::{Constraint, ConstraintError, Matcher, TokenMask};
 pub use dtype::{DType, UnknownDType};
 pub use plan::{
-    Admission, BlockId, DraftSource, MAX_DRAFTS, PlanRow, Pooling, Propose, RowConstraint, RowEnd, RowOutput,
-    SlotId, SnapshotId, SnapshotPlan, StepOutput, StepPlan, Work,
+    Admission, BlockId, DraftBudget, DraftSource, MAX_DRAFTS, PlanRow, Pooling, RowConstraint, RowEnd,
+    RowOutput, SlotId, SnapshotId, SnapshotPlan, StepOutput, StepPlan, Work,
 };
 pub use sampling::{FinishReason, SamplingParams, TokenId, TokenLogprobs};

@@ -1,7 +1,7 @@
 //! A step as the host plans it and as the device reports it. Plain values, no device types.
 //!
 //! The host plans before it knows how earlier steps ended. It assumes that every draft is accepted, and uses
-//! that bound only to reserve pages; lengths, positions and tokens are the device's own.
+//! that bound only to reserve blocks; lengths, positions and tokens are the device's own.
 
 use crate::{SamplingParams, TokenId, TokenLogprobs, TokenMask};
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use std::sync::Arc;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct SlotId(pub u32);
 
-/// A page: keys, values and token ids of consecutive positions.
+/// A block: keys, values and token ids of consecutive positions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct BlockId(pub u32);
 
@@ -76,12 +76,12 @@ pub struct PlanRow {
     pub generation: u32,
     /// What.
     pub work: Work,
-    /// Pages added to the slot's table before the work: (index in the table, page).
+    /// Blocks added to the slot's table before the work: (index in the table, block).
     pub new_blocks: Vec<(u32, BlockId)>,
     /// Where to save the recurrent state, should the row's committed tokens reach a position.
     pub snapshot: Option<SnapshotPlan>,
     /// Drafts wanted behind the row, for the row after it to verify.
-    pub propose: Propose,
+    pub propose: DraftBudget,
     /// What the tokens that the row chooses are confined to, if anything.
     pub constraint: Option<RowConstraint>,
 }
@@ -101,14 +101,14 @@ pub struct RowConstraint {
 /// How many drafts are wanted, by where they come from. The device takes them from the request's own text if that
 /// has a good match, and else from the neural drafter.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Propose {
+pub struct DraftBudget {
     /// Most drafts from the text.
     pub ngram: usize,
     /// Most drafts from the neural drafter. With 0 it does not even see the row's tokens, and costs nothing.
     pub neural: usize,
 }
 
-impl Propose {
+impl DraftBudget {
     /// No drafts at all.
     pub const NONE: Self = Self { ngram: 0, neural: 0 };
 

@@ -51,10 +51,10 @@ pub(crate) struct EngineFlags {
     /// Longest sequence, prompt included [default: what is asked for, up to the model's limit].
     #[arg(long, value_name = "N", value_parser = parsed(numbers::max_model_len), help_heading = "Engine")]
     max_model_len: Option<usize>,
-    /// Tokens of a page of the cache [default: 16].
+    /// Tokens of a block of the cache [default: 16].
     #[arg(long, value_name = "N", value_parser = parsed(numbers::block_size), help_heading = "Engine")]
     block_size: Option<usize>,
-    /// Pages of the cache [default: what memory allows].
+    /// Blocks of the cache [default: what memory allows].
     #[arg(long, value_name = "N", value_parser = parsed(numbers::at_least_one), help_heading = "Engine")]
     num_blocks: Option<usize>,
     /// Share of the available memory that may be used [default: 0.8].

@@ -52,7 +52,7 @@ pub(crate) fn max_model_len(value: usize) -> Result<usize, String> {
     bounded(value, value >= 2, "at least 2")
 }
 
-/// Tokens of a page.
+/// Tokens of a block.
 pub(crate) fn block_size(value: usize) -> Result<usize, String> {
     within(value, 1, 1024)
 }

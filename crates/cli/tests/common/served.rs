@@ -27,7 +27,7 @@ pub(crate) struct Served {
 pub(crate) struct Holdings {
     pub(crate) running: u64,
     pub(crate) waiting: u64,
-    pub(crate) pages_used: u64,
+    pub(crate) blocks_used: u64,
     /// States that requests have reserved a place for; those of the cache are the cache's.
     pub(crate) snapshots_reserved: u64,
 }
@@ -103,7 +103,7 @@ impl Served {
         Holdings {
             running: number("/slots/running"),
             waiting: number("/slots/waiting"),
-            pages_used: number("/cache/pages_used"),
+            blocks_used: number("/cache/blocks_used"),
             snapshots_reserved: number("/cache/snapshots/reserved"),
         }
     }

@@ -5,7 +5,7 @@ use crate::checks::Checks;
 use crate::cpu::Cpu;
 use crate::ops::drafts::{self, Chosen, Layout, StepViews};
 use crate::ops::{Step, gather};
-use paceline_device::{GatherStates, KeepPageEnds, PrepareDrafts, StepTables, TakeDrafts};
+use paceline_device::{GatherStates, KeepBlockEnds, PrepareDrafts, StepTables, TakeDrafts};
 
 /// # Safety
 /// Only on the stream, in an operation that does not write these tables.
@@ -54,8 +54,8 @@ impl Cpu {
         });
     }
 
-    pub(crate) fn enqueue_keep_page_ends(&self, args: &KeepPageEnds<'_, Self>) {
-        let check = Checks("keep_page_ends");
+    pub(crate) fn enqueue_keep_block_ends(&self, args: &KeepBlockEnds<'_, Self>) {
+        let check = Checks("keep_block_ends");
         check.room("positions", &args.step.positions, args.states.bucket);
         let (states, step, kept) = (args.states.clone(), args.step.clone(), args.kept.clone());
         self.stream.enqueue(move |_| {
@@ -63,7 +63,7 @@ impl Cpu {
             unsafe {
                 let kept = kept.storage.slice_mut(0..kept.storage.len());
                 let block_size = step.limits.block_size;
-                gather::keep_page_ends(states.read(), &Step::of(&step), block_size, kept);
+                gather::keep_block_ends(states.read(), &Step::of(&step), block_size, kept);
             }
         });
     }

@@ -1,4 +1,4 @@
-//! Operations along the sequence: positions, pages, attention, recurrences.
+//! Operations along the sequence: positions, blocks, attention, recurrences.
 
 use crate::checks::Checks;
 use crate::cpu::Cpu;
@@ -30,7 +30,7 @@ impl Cpu {
         let check = Checks("store_kv");
         let shape = args.cache.shape();
         check_step(check, args.step, args.q);
-        check_pages(check, args.step, shape);
+        check_blocks(check, args.step, shape);
         check.same_rows(args.q, args.k);
         check.same_shape(args.k, args.v);
         check.columns("k", args.k, shape.heads * shape.head_dim);
@@ -82,7 +82,7 @@ impl Cpu {
         let tokens = args.step.tokens.clone();
         check.room("positions", &args.step.positions, tokens.bucket);
         check.room("request_of", &args.step.request_of, tokens.bucket);
-        check_pages(check, args.step, args.cache.shape());
+        check_blocks(check, args.step, args.cache.shape());
         let (plan, cache, step) = (args.plan.clone(), args.cache.clone(), args.step.clone());
         self.stream.enqueue(move |pool| {
             // SAFETY: see the module header.
@@ -103,7 +103,7 @@ impl Cpu {
         let check = Checks("attention");
         let shape = args.cache.shape();
         check_step(check, args.step, args.q);
-        check_pages(check, args.step, shape);
+        check_blocks(check, args.step, shape);
         check.same_shape(args.q, args.out);
         check.divides("key-value heads", shape.heads * shape.head_dim, args.q.columns);
         check.apart(args.out, &[args.q]);
@@ -253,11 +253,11 @@ fn check_step(check: Checks, step: &StepTables<Cpu>, tensor: &CpuTensor) {
     check.room("request_of", &step.request_of, tensor.bucket);
 }
 
-/// Tables and pages agree on the size of a block.
-fn check_pages(check: Checks, step: &StepTables<Cpu>, shape: KvShape) {
+/// Tables and caches agree on the size of a block.
+fn check_blocks(check: Checks, step: &StepTables<Cpu>, shape: KvShape) {
     assert!(
         step.limits.block_size == shape.block_size,
-        "{}: tables with blocks of {} tokens, pages with blocks of {}",
+        "{}: tables have blocks of {} tokens, caches blocks of {}",
         check.0,
         step.limits.block_size,
         shape.block_size

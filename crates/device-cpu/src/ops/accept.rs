@@ -28,7 +28,7 @@ pub(crate) fn accept(mut outcome: Outcome<'_>) {
     }
 }
 
-/// The rows of a plan, which stand behind its admissions and page updates.
+/// The rows of a plan, which stand behind its admissions and block updates.
 pub(crate) fn plan_rows(words: &[i32]) -> &[i32] {
     let mut rest = &words[plan::HEADER..];
     for _ in 0..words[plan::ADMISSIONS] {

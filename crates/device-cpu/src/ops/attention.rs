@@ -1,4 +1,4 @@
-//! Causal attention over pages, with an online softmax.
+//! Causal attention over blocks, with an online softmax.
 //!
 //! Keys are taken in tiles of [`TILE`] positions counted from position 0, whatever the block size. Per tile a row
 //! (one query head of one token) computes its scores, raises its running maximum, rescales what it has and adds
@@ -31,7 +31,7 @@ pub(crate) struct Attend<'a> {
     pub(crate) step: Step<'a>,
 }
 
-/// Attention of every live token over its request's pages.
+/// Attention of every live token over its request's blocks.
 pub(crate) fn attention(pool: &Pool, args: &Attend<'_>) {
     let shape = args.cache.shape();
     let group = args.q.columns / shape.head_dim / shape.heads;
@@ -44,7 +44,7 @@ pub(crate) fn attention(pool: &Pool, args: &Attend<'_>) {
         .sum();
     let total_ns = positions.saturating_mul(args.q.columns) / 8;
     pieces(pool, spans.len() * shape.heads * head_chunks, total_ns, |piece| {
-        // The longest contexts first, so that the last pieces to finish are short ones; one head's pages at a
+        // The longest contexts first, so that the last pieces to finish are short ones; one head's blocks at a
         // time, so that neighbouring pieces find them in the cache.
         let span = spans[spans.len() - 1 - piece % spans.len()].clone();
         let (kv_head, chunk) = (
@@ -174,7 +174,7 @@ impl Piece<'_> {
         };
         for position in start..end {
             let offset = cache.offset(blocks, position, self.kv_head);
-            // SAFETY: pages are only read by this operation; the slices check the bounds.
+            // SAFETY: blocks are only read by this operation; the slices check the bounds.
             unsafe {
                 tile.keys[position - start] = cache.keys().slice(offset..offset + head_dim).as_ptr();
                 tile.values[position - start] = cache.values().slice(offset..offset + head_dim).as_ptr();

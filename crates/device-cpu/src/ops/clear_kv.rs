@@ -66,8 +66,8 @@ mod tests {
         [4, 3, 7, 2],
     ];
 
-    /// Pages of a slot, scattered; each belongs to one.
-    fn page(slot: i32, index: i32) -> i32 {
+    /// Blocks of a slot, scattered; each belongs to one.
+    fn block(slot: i32, index: i32) -> i32 {
         (slot * 3 + index) * 7 % 15
     }
 
@@ -84,7 +84,7 @@ mod tests {
                 unsafe { storage.slice_mut(0..storage.len()) }.fill(1.5);
             }
             let tables = tables(&cpu);
-            // An admission with two words of lists and a page update stand before the rows.
+            // An admission with two words of lists and a block update stand before the rows.
             let mut words = vec![1, 1, ROWS.len() as i32, 0, 0, 2];
             words.resize(plan::HEADER + plan::ADMISSION + 2 + plan::BLOCK, 0);
             for [slot, neural, ..] in ROWS {
@@ -102,7 +102,7 @@ mod tests {
             let mut cleared = [false; SHAPE.blocks * SHAPE.block_size];
             for [slot, neural, start, count] in ROWS {
                 for position in start..start + count {
-                    cleared[(page(slot, position / 4) * 4 + position % 4) as usize] = neural == 0;
+                    cleared[(block(slot, position / 4) * 4 + position % 4) as usize] = neural == 0;
                 }
             }
             assert_eq!(cleared.iter().filter(|cleared| **cleared).count(), 7);
@@ -135,7 +135,7 @@ mod tests {
         )
         .unwrap();
         let blocks: Vec<i32> = (0..5)
-            .flat_map(|slot| (0..3).map(move |index| page(slot, index)))
+            .flat_map(|slot| (0..3).map(move |index| block(slot, index)))
             .collect();
         let (mut positions, mut request_of) = (Vec::new(), Vec::new());
         for (request, [_, _, start, count]) in ROWS.into_iter().enumerate() {

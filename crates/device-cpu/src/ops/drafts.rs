@@ -5,7 +5,7 @@
 
 use super::accept::plan_rows;
 use super::prepare::{SlotViews, TableViews};
-use paceline_device::{DraftPass, LIST_INTS, SamplingRow, plan, record, slot};
+use paceline_device::{DraftForward, LIST_INTS, SamplingRow, plan, record, slot};
 
 /// Tables that are read: the step's, or those of the pass before.
 pub(crate) struct StepViews<'a> {
@@ -22,7 +22,7 @@ pub(crate) struct StepViews<'a> {
 
 /// Views of [`prepare`].
 pub(crate) struct Layout<'a> {
-    pub(crate) pass: DraftPass,
+    pub(crate) pass: DraftForward,
     pub(crate) plan: &'a [i32],
     pub(crate) slots: SlotViews<'a>,
     pub(crate) step: StepViews<'a>,
@@ -46,10 +46,10 @@ pub(crate) fn prepare(mut layout: Layout<'_>) {
         layout.open_row(request, row);
         if layout.step.token_count[request] > 0 {
             match layout.pass {
-                DraftPass::Behind => layout.behind(request, row),
-                DraftPass::Along { recurrent } => layout.along(request, row, recurrent),
-                DraftPass::Again { place } => layout.again(request, row, place),
-                DraftPass::Ahead { place } => layout.ahead(request, row, place),
+                DraftForward::Behind => layout.behind(request, row),
+                DraftForward::Along { recurrent } => layout.along(request, row, recurrent),
+                DraftForward::Again { place } => layout.again(request, row, place),
+                DraftForward::Ahead { place } => layout.ahead(request, row, place),
             }
         }
     }
@@ -63,7 +63,7 @@ fn chooses(row: &[i32]) -> bool {
 
 impl Layout<'_> {
     /// The tokens that followed those that are certain now. An ended request has its last ones too: whoever goes on
-    /// from its pages finds the head's keys and values complete.
+    /// from its blocks finds the head's keys and values complete.
     fn behind(&mut self, request: usize, row: &[i32]) {
         if row[plan::ROW_NEURAL] == 0 {
             return;
@@ -78,7 +78,7 @@ impl Layout<'_> {
                 self.source_of_newest(first + offset);
             }
         } else {
-            self.end_of_page_before(request, row);
+            self.end_of_block_before(request, row);
             let last = self.step.token_count[request] as usize - 1;
             for offset in 0..=last {
                 let follower = if offset < last {
@@ -99,18 +99,18 @@ impl Layout<'_> {
         }
     }
 
-    /// The last token of the page before a piece of a prompt that begins with a page, and its true follower.
-    fn end_of_page_before(&mut self, request: usize, row: &[i32]) {
+    /// The last token of the block before a piece of a prompt that begins with a block, and its true follower.
+    fn end_of_block_before(&mut self, request: usize, row: &[i32]) {
         let start = row[plan::ROW_START] as usize;
         let block_size = self.slots.block_size;
         if start == 0 || !start.is_multiple_of(block_size) {
             return;
         }
         let table = row[plan::ROW_SLOT] as usize * self.slots.blocks_per_slot;
-        let page = self.slots.block_table[table + start / block_size - 1];
+        let block = self.slots.block_table[table + start / block_size - 1];
         let follower = self.step.ids[self.step.first_token[request] as usize];
         self.push_token(request, follower, start as i32 - 1);
-        self.source[*self.draft.live_tokens as usize - 1] = -1 - page;
+        self.source[*self.draft.live_tokens as usize - 1] = -1 - block;
     }
 
     /// The step's own tokens, with its rollback, for a model that keeps up with the target.

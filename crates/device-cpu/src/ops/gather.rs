@@ -21,7 +21,7 @@ pub(crate) fn gather(pool: &Pool, x: In<'_>, index: &[i32], out: Out<'_>) {
     });
 }
 
-/// `out[t] = states[source[t]]`, or the state kept with page `-1 - source[t]`.
+/// `out[t] = states[source[t]]`, or the state kept with block `-1 - source[t]`.
 pub(crate) fn gather_states(pool: &Pool, states: In<'_>, kept: &[f32], source: &[i32], out: Out<'_>) {
     split(pool, out.rows, out.columns / 8, |rows| {
         for row in rows {
@@ -35,13 +35,13 @@ pub(crate) fn gather_states(pool: &Pool, states: In<'_>, kept: &[f32], source: &
     });
 }
 
-/// Keeps the states of tokens that are the last of their pages.
-pub(crate) fn keep_page_ends(states: In<'_>, step: &Step<'_>, block_size: usize, kept: &mut [f32]) {
+/// Keeps the states of tokens that are the last of their blocks.
+pub(crate) fn keep_block_ends(states: In<'_>, step: &Step<'_>, block_size: usize, kept: &mut [f32]) {
     for row in 0..states.rows {
         let position = step.positions[row] as usize;
         if (position + 1).is_multiple_of(block_size) {
-            let page = step.blocks(step.request_of[row] as usize)[position / block_size] as usize;
-            kept[page * states.columns..][..states.columns].copy_from_slice(states.row(row));
+            let block = step.blocks(step.request_of[row] as usize)[position / block_size] as usize;
+            kept[block * states.columns..][..states.columns].copy_from_slice(states.row(row));
         }
     }
 }

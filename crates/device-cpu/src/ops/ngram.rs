@@ -45,9 +45,9 @@ impl Proposal<'_> {
         let slots = &mut self.slots;
         let state = &mut slots.state[index * slot::INTS..][..slot::INTS];
         let text = Text {
-            pages: &slots.block_table[index * slots.blocks_per_slot..][..slots.blocks_per_slot],
+            blocks: &slots.block_table[index * slots.blocks_per_slot..][..slots.blocks_per_slot],
             history: slots.history,
-            page_size: slots.block_size,
+            block_size: slots.block_size,
             stored: (state[slot::LENGTH] as usize).saturating_sub(usize::from(chose)),
             newest: state[slot::NEWEST],
         };
@@ -101,9 +101,9 @@ fn continue_text(text: &Text<'_>, start: usize, stops: &[i32], drafts: &mut [i32
 
 /// The known tokens of a slot.
 struct Text<'a> {
-    pages: &'a [i32],
+    blocks: &'a [i32],
     history: &'a [i32],
-    page_size: usize,
+    block_size: usize,
     /// Tokens in the history. The newest stands behind them, if one was chosen.
     stored: usize,
     newest: i32,
@@ -114,8 +114,8 @@ impl Text<'_> {
         if position >= self.stored {
             return self.newest;
         }
-        let page = self.pages[position / self.page_size] as usize;
-        self.history[page * self.page_size + position % self.page_size]
+        let block = self.blocks[position / self.block_size] as usize;
+        self.history[block * self.block_size + position % self.block_size]
     }
 
     /// The tokens before `end`, the last one first: `count` of them, or as many as there are.
@@ -224,9 +224,9 @@ fn put_in_front(bucket: &mut [Entry; WAYS], entry: Entry) {
     bucket[0] = entry;
 }
 
-/// Where the hash of an n-gram begins: requests whose texts have the first page in common find each other's.
+/// Where the hash of an n-gram begins: requests whose texts have the first block in common find each other's.
 fn beginning(text: &Text<'_>) -> u64 {
-    mix(0, text.pages[0])
+    mix(0, text.blocks[0])
 }
 
 /// The hash with one more word. An n-gram's is made from its last token backwards, so that one pass has those of all

@@ -1,4 +1,4 @@
-//! Per-head norm and rotation of queries and keys; keys and values go into the pages.
+//! Per-head norm and rotation of queries and keys; keys and values go into the blocks.
 
 use super::vector::{inverse_rms, load_part, scale_in_place, store_part};
 use super::{Step, split};

@@ -3,8 +3,8 @@
 
 use crate::harness::{bits, live_rows, tensor};
 use paceline_device::{
-    Backend, DraftPass, GatherStates, KeepPageEnds, LIST_INTS, Pending, PrepareDrafts, SlotLimits, SlotTable,
-    StepLimits, StepTables, TakeDrafts, plan, record, slot,
+    Backend, DraftForward, GatherStates, KeepBlockEnds, LIST_INTS, Pending, PrepareDrafts, SlotLimits,
+    SlotTable, StepLimits, StepTables, TakeDrafts, plan, record, slot,
 };
 use paceline_device_cpu::{Cpu, CpuBuffer, CpuOptions, Instructions};
 
@@ -13,7 +13,7 @@ const BLOCK: usize = 8;
 const BLOCKS_PER_SLOT: usize = 4;
 const STOP: i32 = 99;
 
-/// A verify row of slot 0 with two drafts, one of which held; the end of a prompt in slot 1, which begins with a page; a
+/// A verify row of slot 0 with two drafts, one of which held; the end of a prompt in slot 1, which begins with a block; a
 /// piece of a prompt in slot 2; a row of slot 3 that the drafter does not see.
 struct Scene {
     cpu: Cpu,
@@ -147,7 +147,7 @@ impl Scene {
         self.cpu.write(&self.record, &words);
     }
 
-    fn prepare(&self, pass: DraftPass, before: Option<&StepTables<Cpu>>) -> (StepTables<Cpu>, Layout) {
+    fn prepare(&self, pass: DraftForward, before: Option<&StepTables<Cpu>>) -> (StepTables<Cpu>, Layout) {
         let draft = tables(&self.cpu, &self.slots);
         self.cpu.prepare_drafts(PrepareDrafts {
             pass,
@@ -203,19 +203,19 @@ impl Scene {
 #[test]
 fn a_head_runs_behind_the_step_and_then_on_its_own_drafts() {
     let scene = Scene::new();
-    let (behind, layout) = scene.prepare(DraftPass::Behind, None);
-    // Slot 1 goes on from page 1 of its table, 4·1..: its last token was kept with that page.
-    let page = -1 - (15 - 5);
+    let (behind, layout) = scene.prepare(DraftForward::Behind, None);
+    // Slot 1 goes on from block 1 of its table, 4·1..: its last token was kept with that block.
+    let block = -1 - (15 - 5);
     let expected = Layout {
         counts: vec![2, 2, 4, 0],
         ids: vec![41, 42, 50, 51, 61, 62, 63, 64],
         positions: vec![9, 10, 15, 16, 0, 1, 2, 3],
-        sources: vec![0, 1, page, 3, 4, 5, 6, 7],
+        sources: vec![0, 1, block, 3, 4, 5, 6, 7],
         samples: vec![(1, 12, 0), (3, 18, 1)],
     };
     assert_eq!(layout, expected);
     scene.take(&behind, 0, &[43, 52]);
-    let (again, layout) = scene.prepare(DraftPass::Again { place: 1 }, Some(&behind));
+    let (again, layout) = scene.prepare(DraftForward::Again { place: 1 }, Some(&behind));
     let expected = Layout {
         counts: vec![1, 1, 0, 0],
         ids: vec![43, 52],
@@ -226,7 +226,7 @@ fn a_head_runs_behind_the_step_and_then_on_its_own_drafts() {
     assert_eq!(layout, expected);
     // A stop token is no draft, and ends them; slot 1 wants no more than two.
     scene.take(&again, 1, &[STOP, 53]);
-    let (_, layout) = scene.prepare(DraftPass::Again { place: 2 }, Some(&again));
+    let (_, layout) = scene.prepare(DraftForward::Again { place: 2 }, Some(&again));
     assert_eq!(layout.counts, [0, 0, 0, 0]);
     assert_eq!(scene.drafts(0), (vec![43], slot::FROM_NEURAL));
     assert_eq!(scene.drafts(1), (vec![52, 53], slot::FROM_NEURAL));
@@ -236,19 +236,19 @@ fn a_head_runs_behind_the_step_and_then_on_its_own_drafts() {
 #[test]
 fn a_draft_model_runs_along_and_then_ahead() {
     let scene = Scene::new();
-    let (along, layout) = scene.prepare(DraftPass::Along { recurrent: true }, None);
+    let (along, layout) = scene.prepare(DraftForward::Along { recurrent: true }, None);
     assert_eq!(layout.counts, [3, 1, 4, 0]);
     assert_eq!(layout.ids, [40, 41, 49, 50, 60, 61, 62, 63]);
     assert_eq!(layout.samples, []);
     let read = |buffer: &CpuBuffer<i32>| scene.cpu.read(buffer, SLOTS).wait().unwrap();
     assert_eq!(read(&along.drafts), [2, 0, 0, 0]);
-    let (ahead, layout) = scene.prepare(DraftPass::Ahead { place: 0 }, None);
+    let (ahead, layout) = scene.prepare(DraftForward::Ahead { place: 0 }, None);
     assert_eq!((layout.ids, layout.positions), (vec![42, 51], vec![11, 17]));
     assert_eq!(layout.samples, [(0, 12, 0), (1, 18, 1)]);
     assert_eq!(read(&ahead.replay), [1, 0, 0, 0]);
     assert_eq!(read(&ahead.ahead), [1, 1, 0, 0]);
     scene.take(&ahead, 0, &[43, 52]);
-    let (ahead, layout) = scene.prepare(DraftPass::Ahead { place: 1 }, None);
+    let (ahead, layout) = scene.prepare(DraftForward::Ahead { place: 1 }, None);
     assert_eq!((layout.ids, layout.positions), (vec![43, 52], vec![12, 18]));
     assert_eq!(read(&ahead.replay), [2, 1, 0, 0]);
 }
@@ -256,20 +256,20 @@ fn a_draft_model_runs_along_and_then_ahead() {
 #[test]
 fn a_recurrent_draft_model_that_missed_tokens_is_left_alone() {
     let scene = Scene::new();
-    scene.prepare(DraftPass::Along { recurrent: true }, None);
+    scene.prepare(DraftForward::Along { recurrent: true }, None);
     // Slot 3 was not seen; that it is wanted now is too late.
     let mut words = scene.cpu.read(&scene.plan, 256).wait().unwrap();
     words[plan::HEADER + 3 * plan::ROW + plan::ROW_NEURAL] = 3;
     scene.cpu.write(&scene.plan, &words);
-    let (_, layout) = scene.prepare(DraftPass::Along { recurrent: true }, None);
+    let (_, layout) = scene.prepare(DraftForward::Along { recurrent: true }, None);
     assert_eq!(layout.counts, [3, 1, 4, 0]);
-    let (_, layout) = scene.prepare(DraftPass::Ahead { place: 0 }, None);
+    let (_, layout) = scene.prepare(DraftForward::Ahead { place: 0 }, None);
     assert_eq!(layout.counts, [1, 1, 0, 0]);
     // One without states has nothing to lose.
     let scene = Scene::new();
-    scene.prepare(DraftPass::Along { recurrent: false }, None);
+    scene.prepare(DraftForward::Along { recurrent: false }, None);
     scene.cpu.write(&scene.plan, &words);
-    let (_, layout) = scene.prepare(DraftPass::Along { recurrent: false }, None);
+    let (_, layout) = scene.prepare(DraftForward::Along { recurrent: false }, None);
     assert_eq!(layout.counts, [3, 1, 4, 1]);
 }
 
@@ -284,7 +284,7 @@ fn drafts_from_the_text_leave_nothing_to_the_neural_drafter() {
     state[slot::DRAFT_COUNT] = 2;
     state[slot::SOURCE] = slot::FROM_NGRAM;
     scene.cpu.write(&scene.slots.state, &state);
-    let (behind, layout) = scene.prepare(DraftPass::Behind, None);
+    let (behind, layout) = scene.prepare(DraftForward::Behind, None);
     assert_eq!(layout.counts, [2, 2, 4, 0], "it sees the tokens all the same");
     assert_eq!(layout.samples, [(3, 18, 1)]);
     scene.take(&behind, 0, &[52]);
@@ -292,27 +292,27 @@ fn drafts_from_the_text_leave_nothing_to_the_neural_drafter() {
 }
 
 #[test]
-fn states_at_the_ends_of_pages_are_kept_and_found() {
+fn states_at_the_ends_of_blocks_are_kept_and_found() {
     let scene = Scene::new();
     let cpu = &scene.cpu;
     let columns = 5;
     let table: Vec<f32> = (0..9 * columns).map(|i| i as f32 + 1.0).collect();
     let states = tensor(cpu, &live_rows(cpu, 9), &table, columns);
     let kept = cpu.buffer::<f32>(SLOTS * BLOCKS_PER_SLOT * columns).unwrap();
-    cpu.keep_page_ends(KeepPageEnds {
+    cpu.keep_block_ends(KeepBlockEnds {
         states: &states,
         step: &scene.step,
         kept: &kept,
     });
-    // Of all the step's tokens only that of slot 3, at position 7, is the last of its page, the first of the slot's table.
-    let page = 15 - 3 * BLOCKS_PER_SLOT as i32;
+    // Of all the step's tokens only that of slot 3, at position 7, is the last of its block, the first of the slot's table.
+    let block = 15 - 3 * BLOCKS_PER_SLOT as i32;
     let all = cpu.read(&kept, SLOTS * BLOCKS_PER_SLOT * columns).wait().unwrap();
     let written: Vec<usize> = (0..all.len() / columns)
-        .filter(|page| all[page * columns..][..columns].iter().any(|x| *x != 0.0))
+        .filter(|block| all[block * columns..][..columns].iter().any(|x| *x != 0.0))
         .collect();
-    assert_eq!(written, [page as usize]);
+    assert_eq!(written, [block as usize]);
     let mut out = cpu.tensor(&live_rows(cpu, 3), columns).unwrap();
-    let source = cpu.buffer_from(&[2, -1 - page, 0]).unwrap();
+    let source = cpu.buffer_from(&[2, -1 - block, 0]).unwrap();
     cpu.gather_states(GatherStates {
         states: &states,
         kept: &kept,

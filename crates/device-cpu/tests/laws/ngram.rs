@@ -87,13 +87,13 @@ impl Random {
     }
 }
 
-/// A request that has `pages` to itself.
-fn alone(text: Vec<i32>, prompt: usize, pages: impl Iterator<Item = i32>) -> Script {
+/// A request that has `blocks` to itself.
+fn alone(text: Vec<i32>, prompt: usize, blocks: impl Iterator<Item = i32>) -> Script {
     Script {
         max_length: text.len() - 16,
         text,
         prompt,
-        pages: pages.collect(),
+        blocks: blocks.collect(),
         ..Script::default()
     }
 }
@@ -147,14 +147,14 @@ fn drafts_follow_the_latest_occurrence_of_the_longest_match() {
             for block in [1, 8, 16] {
                 let shape = spacious(block, (min, max));
                 let mut bench = Bench::new(shape);
-                let pages = 200_usize.div_ceil(block) as i32;
-                // Two at a time, one of them ahead of the other, on pages that alternate.
+                let blocks = 200_usize.div_ceil(block) as i32;
+                // Two at a time, one of them ahead of the other, on blocks that alternate.
                 let scripts: Vec<Script> = [(2, 0), (2, 5), (3, 3), (5, 6), (40, 8)]
                     .map(|(alphabet, copies)| random.text(140 + random.below(40), alphabet, copies))
                     .into_iter()
                     .enumerate()
                     .map(|(n, text)| {
-                        let own = (0..pages).map(|page| page * 5 + n as i32);
+                        let own = (0..blocks).map(|block| block * 5 + n as i32);
                         alone(text, 1 + random.below(60), own)
                     })
                     .collect();
@@ -206,14 +206,14 @@ fn share_a_beginning(block: usize, text: Vec<i32>, alphabet: usize, indexed_agai
     let random = Random::seeded(2 + block as u64);
     let shape = spacious(block, (1, 4));
     let mut bench = Bench::new(shape);
-    let pages = 384 / block as i32;
-    let first = alone(text, 60, 0..pages);
+    let blocks = 384 / block as i32;
+    let first = alone(text, 60, 0..blocks);
     run_alone(&mut bench, shape, 0, (&first, 25, 5));
     let (mut all, mut right) = (0, 0);
     for turn in 1..6 {
         let cached = (30 + turn * 28) / block * block;
         let shared = cached as i32 / block as i32;
-        let own = (0..pages).map(|page| if page < shared { page } else { page + pages });
+        let own = (0..blocks).map(|block| if block < shared { block } else { block + blocks });
         let script = Script {
             cached,
             indexed: if indexed_again { 0 } else { cached },
@@ -243,7 +243,7 @@ fn a_cached_beginning_brings_its_ngrams() {
         // What followed it in the first request has pushed out n-grams that are everywhere, not the others.
         let text = Random::seeded(block as u64).text(200, 50, 4);
         let (all, right) = share_a_beginning(block, text, 50, false);
-        assert!(right * 10 >= all * 9, "{right} of {all}, pages of {block}");
+        assert!(right * 10 >= all * 9, "{right} of {all}, blocks of {block}");
     }
 }
 
@@ -287,7 +287,7 @@ fn a_phrase_of_the_shared_beginning_is_found_by_whoever_shares_it() {
         38,
         [].into_iter(),
     );
-    (third.cached, third.indexed, third.pages) = (32, 32, vec![0, 1, 20, 21, 22]);
+    (third.cached, third.indexed, third.blocks) = (32, 32, vec![0, 1, 20, 21, 22]);
     bench.admit(2, third);
     let found = &bench.step(&[Ask::new(2, 6, 6)])[0];
     assert_eq!(found.drafts, [114, 115, 116, 117, 118, 119]);
@@ -306,7 +306,7 @@ fn siblings_that_part_find_their_own_texts_beside_each_other() {
             ..alone(
                 [&start[..], &random.text(800, 60, 3)].concat(),
                 70,
-                (0..60).map(|page| if page < 4 { page } else { page + 60 * sibling }),
+                (0..60).map(|block| if block < 4 { block } else { block + 60 * sibling }),
             )
         })
         .collect();
@@ -329,20 +329,20 @@ fn siblings_that_part_find_their_own_texts_beside_each_other() {
 }
 
 #[test]
-fn what_former_owners_of_pages_left_is_nothing_to_the_next() {
+fn what_former_owners_of_blocks_left_is_nothing_to_the_next() {
     for seed in 0..6 {
         let random = Random::seeded(40 + seed);
         let shape = spacious([1, 8, 16][seed as usize % 3], (1, 5));
         let mut bench = Bench::new(shape);
-        let mut pages: Vec<i32> = (0..256 / shape.block as i32).collect();
+        let mut blocks: Vec<i32> = (0..256 / shape.block as i32).collect();
         for turn in 0..12 {
-            // The first page stays the first, so that all of them use the same names.
-            for place in (2..pages.len()).rev() {
+            // The first block stays the first, so that all of them use the same names.
+            for place in (2..blocks.len()).rev() {
                 let other = 1 + random.below(place);
-                pages.swap(place, other);
+                blocks.swap(place, other);
             }
             let text = random.text(60 + random.below(150), 2 + random.below(6), random.below(8));
-            let script = alone(text, 1 + random.below(40), pages.clone().into_iter());
+            let script = alone(text, 1 + random.below(40), blocks.clone().into_iter());
             run_alone(&mut bench, shape, turn % 4, (&script, 9, 1 + random.below(15)));
         }
     }
@@ -362,7 +362,7 @@ fn an_index_too_small_gives_fewer_drafts_and_no_wrong_ones() {
             let script = alone(
                 random.text(400, 12, 4),
                 50,
-                (0..50).map(|page| page * 2 + turn % 2),
+                (0..50).map(|block| block * 2 + turn % 2),
             );
             bench.admit(0, script);
             while !bench.finished(0) {
@@ -438,7 +438,7 @@ fn counting(shape: Shape, script: Script, ask: Ask) -> Vec<i32> {
         Script {
             text,
             prompt: 10,
-            pages: (0..8).collect(),
+            blocks: (0..8).collect(),
             max_length,
             ..script
         },
@@ -531,7 +531,7 @@ fn rows_of_another_owner_or_an_ended_request_do_nothing() {
     );
     let ended = bench.step(&[bench.ask(0, 20, 4), bench.ask(1, 20, 4)]).remove(1);
     assert!(ended.finished && ended.drafts.is_empty());
-    assert_eq!(ended.indexed, 20, "who shares its pages needs them");
+    assert_eq!(ended.indexed, 20, "who shares its blocks needs them");
     let before = (bench.entries(), bench.state());
     assert!(before.0.iter().any(|word| *word != 0));
     let late = Ask {

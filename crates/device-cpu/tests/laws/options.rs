@@ -250,7 +250,7 @@ fn run(
         .collect()
 }
 
-/// Slots in reverse order, pages scattered, nothing useful where this step's tokens go.
+/// Slots in reverse order, blocks scattered, nothing useful where this step's tokens go.
 fn slot_table(cpu: &Cpu, requests: &[Options], rows: &[Row<'_>]) -> SlotTable<Cpu> {
     let count = requests.len();
     let limits = SlotLimits {

@@ -1,4 +1,4 @@
-//! Attention over pages.
+//! Attention over blocks.
 
 use crate::harness::{Session, assert_close, numbers, sequence_law};
 use paceline_device::{Attention, Backend, HeadNorms, KeyValueStore, KvShape};

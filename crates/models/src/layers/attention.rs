@@ -155,7 +155,7 @@ impl<B: Backend> Attention<B> {
         &self.config
     }
 
-    /// Shape of its pages, for this many blocks.
+    /// Shape of its blocks, for this many blocks.
     pub fn kv_shape(&self, blocks: usize, block_size: usize) -> KvShape {
         KvShape {
             blocks,

@@ -1,7 +1,7 @@
 //! The identity matrix: whatever else happens, a request's tokens and log-probabilities are those of its solo run.
 //!
 //! A case is a model, a way to run it (drafter, drafts per step, depth control, pipeline depth, batch, budget, block size,
-//! threads, caching, pages) and requests that arrive, share beginnings, and are cancelled at given steps. Every request
+//! threads, caching, blocks) and requests that arrive, share beginnings, and are cancelled at given steps. Every request
 //! that ends by itself must have given exactly what it gives alone in a plain loop without drafts; a cancelled one a
 //! beginning of it. The default run has 300 cases, `PACELINE_TEST_LONG=1` has 6000; a failing case is shrunk and printed
 //! with its seed, and `PACELINE_TEST_SEED` runs the cases of a seed again.

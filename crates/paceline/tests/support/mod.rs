@@ -12,11 +12,11 @@ use paceline_runner::{
     Chain, DeviceRunner, HeadProposer, ModelProposer, NgramProposer, Proposer, RunnerConfig,
 };
 use paceline_schedule::{
-    Counters, Delivery, DepthControl, DraftPolicy, Finish, FixedDrafts, GroupId, NewRequest, Pipeline,
-    PipelineTotals, RealClock, RecurrentConfig, RequestId, Scheduler, SchedulerConfig,
+    Counters, DepthControl, DraftPolicy, Finish, FixedDrafts, GroupId, NewRequest, Pipeline, PipelineTotals,
+    RealClock, RecurrentConfig, RequestId, RequestOutput, Scheduler, SchedulerConfig,
 };
 use paceline_testkit::{Fixture, random_eagle3, storyteller};
-use paceline_types::{Constraint, Propose, SamplingParams, TokenId, TokenLogprobs};
+use paceline_types::{Constraint, DraftBudget, SamplingParams, TokenId, TokenLogprobs};
 use paceline_weights::Checkpoint;
 use scripted::{Script, Scripted, Texts};
 use std::cell::RefCell;
@@ -60,7 +60,7 @@ pub(crate) struct Setup {
     pub(crate) block_size: usize,
     pub(crate) threads: usize,
     pub(crate) caching: bool,
-    /// Pages beyond what the longest request needs, or plenty.
+    /// Blocks beyond what the longest request needs, or plenty.
     pub(crate) spare_blocks: Option<usize>,
     pub(crate) snapshots: usize,
 }
@@ -316,14 +316,14 @@ fn policy(setup: &Setup) -> Box<dyn DraftPolicy> {
 }
 
 /// Most drafts by source.
-fn most(setup: &Setup) -> Propose {
+fn most(setup: &Setup) -> DraftBudget {
     let (ngram, neural) = match setup.drafter {
         Drafter::Off => (0, 0),
         Drafter::Ngram | Drafter::Scripted(_) => (setup.drafts, 0),
         Drafter::Mtp | Drafter::Eagle3 | Drafter::Itself | Drafter::Other => (0, setup.drafts),
         Drafter::Chain => (setup.drafts, setup.drafts),
     };
-    Propose { ngram, neural }
+    DraftBudget { ngram, neural }
 }
 
 fn proposer(
@@ -406,7 +406,7 @@ fn scheduler_config(setup: &Setup, config: &RunnerConfig, recurrent: bool) -> Sc
 fn drive(
     pipeline: &mut Pipeline<DeviceRunner<Cpu>, RealClock>,
     requests: &[Asked],
-    speculation: Propose,
+    speculation: DraftBudget,
 ) -> Vec<Given> {
     let mut given = vec![Given::empty(); requests.len()];
     let mut ended = vec![false; requests.len()];
@@ -425,8 +425,8 @@ fn drive(
                 pipeline.scheduler_mut().cancel(id);
             }
         }
-        for delivery in pipeline.step().expect("the device works").deliveries {
-            take(&mut given, &mut ended, delivery);
+        for request_output in pipeline.step().expect("the device works").request_outputs {
+            take(&mut given, &mut ended, request_output);
         }
         pipeline.scheduler().check_integrity();
         let arrived = requests.iter().all(|request| request.arrives <= turn);
@@ -437,7 +437,7 @@ fn drive(
     given
 }
 
-fn new_request(id: RequestId, request: &Asked, speculation: Propose) -> NewRequest {
+fn new_request(id: RequestId, request: &Asked, speculation: DraftBudget) -> NewRequest {
     let params = request.params.clone();
     NewRequest {
         id,
@@ -450,7 +450,7 @@ fn new_request(id: RequestId, request: &Asked, speculation: Propose) -> NewReque
         salt: 0,
         group: request.group.map(GroupId),
         speculation: if request.undrafted {
-            Propose::NONE
+            DraftBudget::NONE
         } else {
             speculation
         },
@@ -459,13 +459,13 @@ fn new_request(id: RequestId, request: &Asked, speculation: Propose) -> NewReque
     }
 }
 
-fn take(given: &mut [Given], ended: &mut [bool], delivery: Delivery) {
-    let index = delivery.id.0 as usize;
+fn take(given: &mut [Given], ended: &mut [bool], request_output: RequestOutput) {
+    let index = request_output.id.0 as usize;
     assert!(!ended[index], "request {index} goes on after its end");
     let given = &mut given[index];
-    given.tokens.extend(delivery.tokens);
-    given.logprobs.extend(delivery.logprobs);
-    if let Some(finish) = delivery.finish {
+    given.tokens.extend(request_output.tokens);
+    given.logprobs.extend(request_output.logprobs);
+    if let Some(finish) = request_output.finish {
         ended[index] = true;
         given.ending = match finish {
             Finish::Stop | Finish::Length => Ending::Finished,

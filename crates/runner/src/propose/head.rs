@@ -1,9 +1,9 @@
 //! Drafts from a head on the model's own states: MTP or EAGLE-3.
 
-use super::passes::{Passes, clear_unseen};
+use super::draft_forwards::{DraftForwards, clear_unseen};
 use super::{Proposer, Stage};
 use crate::RunnerConfig;
-use paceline_device::{Backend, DeviceError, DraftPass, GatherStates, KeepPageEnds};
+use paceline_device::{Backend, DeviceError, DraftForward, GatherStates, KeepBlockEnds};
 use paceline_models::{Caches, Decoder, DraftHead, Forward, ModelError};
 
 /// A head. Behind each step it runs over the tokens that are certain now, with the model's true states, which replaces
@@ -11,9 +11,9 @@ use paceline_models::{Caches, Decoder, DraftHead, Forward, ModelError};
 pub struct HeadProposer<B: Backend> {
     head: Box<dyn DraftHead<B>>,
     caches: Caches<B>,
-    passes: Passes<B>,
-    /// Per page: the model's state at its last token, which the head has yet to join with what follows there.
-    page_ends: B::Buffer<f32>,
+    draft_forwards: DraftForwards<B>,
+    /// Per block: the model's state at its last token, which the head has yet to join with what follows there.
+    block_ends: B::Buffer<f32>,
 }
 
 impl<B: Backend> HeadProposer<B> {
@@ -24,9 +24,9 @@ impl<B: Backend> HeadProposer<B> {
         config: &RunnerConfig,
     ) -> Result<Self, ModelError> {
         Ok(Self {
-            page_ends: backend.buffer(config.blocks * head.input_width(model))?,
+            block_ends: backend.buffer(config.blocks * head.input_width(model))?,
             caches: head.caches(backend, &config.cache_sizes())?,
-            passes: Passes::new(backend, config)?,
+            draft_forwards: DraftForwards::new(backend, config)?,
             head,
         })
     }
@@ -43,37 +43,37 @@ impl<B: Backend> Proposer<B> for HeadProposer<B> {
 
     fn propose(&self, stage: &Stage<'_, B>) -> Result<(), DeviceError> {
         clear_unseen(stage, &self.caches.kv);
-        // Whether or not the head sees a row, whoever goes on from its pages needs them.
-        stage.backend.keep_page_ends(KeepPageEnds {
+        // Whether or not the head sees a row, whoever goes on from its blocks needs them.
+        stage.backend.keep_block_ends(KeepBlockEnds {
             states: stage.states,
             step: stage.step,
-            kept: &self.page_ends,
+            kept: &self.block_ends,
         });
-        if stage.passes == 0 {
+        if stage.draft_forwards == 0 {
             return Ok(());
         }
         let (backend, model) = (stage.backend, stage.model);
-        let mut before = self.passes.over_step(stage, DraftPass::Behind);
+        let mut before = self.draft_forwards.over_step(stage, DraftForward::Behind);
         let mut cx = Forward::new(backend, &before, stage.workspace, &self.caches);
         let mut start = cx.tokens(self.head.input_width(model))?;
         backend.gather_states(GatherStates {
             states: stage.states,
-            kept: &self.page_ends,
-            source: &self.passes.source,
+            kept: &self.block_ends,
+            source: &self.draft_forwards.source,
             out: &mut start,
         });
         let mut states = self.head.first(model, &mut cx, &start)?;
         let logits = self.head.logits(model, &cx, &states.normed)?;
-        self.passes.choose(stage, (&before, &logits), 0);
-        for place in 1..stage.passes {
-            let again = (DraftPass::Again { place }, Some(&before));
-            let tables = self.passes.over_slots(stage, again, place);
+        self.draft_forwards.choose(stage, (&before, &logits), 0);
+        for place in 1..stage.draft_forwards {
+            let again = (DraftForward::Again { place }, Some(&before));
+            let tables = self.draft_forwards.over_slots(stage, again, place);
             let mut cx = Forward::new(backend, &tables, stage.workspace, &self.caches);
             let mut carried = cx.tokens(self.head.width())?;
-            backend.gather(states.carried(), &self.passes.source, &mut carried);
+            backend.gather(states.carried(), &self.draft_forwards.source, &mut carried);
             states = self.head.again(model, &mut cx, &carried)?;
             let logits = self.head.logits(model, &cx, &states.normed)?;
-            self.passes.choose(stage, (&tables, &logits), place);
+            self.draft_forwards.choose(stage, (&tables, &logits), place);
             before = tables;
         }
         Ok(())

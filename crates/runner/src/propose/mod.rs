@@ -2,10 +2,10 @@
 //! slots for the next step to verify. How many it may make for a row stands in the plan; how many there are, the host
 //! never asks.
 
+mod draft_forwards;
 mod head;
 mod model;
 mod ngram;
-mod passes;
 
 pub use head::HeadProposer;
 pub use model::ModelProposer;
@@ -16,7 +16,7 @@ use paceline_models::Decoder;
 
 /// Makes drafts.
 ///
-/// Drafts change what a step costs, never what it yields. A proposer may keep caches of its own, in the pages and slots
+/// Drafts change what a step costs, never what it yields. A proposer may keep caches of its own, in the blocks and slots
 /// of the requests; like everything in a program it depends on shapes alone when it is enqueued.
 pub trait Proposer<B: Backend>: Send {
     /// Layers of the model whose input states it starts from; none: it starts from the final states, or from none.
@@ -50,7 +50,7 @@ pub struct Stage<'a, B: Backend> {
     /// The states that it starts from, a row per token of the step; see [`Proposer::taps`].
     pub states: &'a B::Tensor,
     /// Most drafts that any row wants from a neural drafter; 0 if none is to see any token.
-    pub passes: usize,
+    pub draft_forwards: usize,
 }
 
 /// The text first; a neural drafter where the text has no match, or a short one.

@@ -1,9 +1,9 @@
 //! Drafts from a smaller model with the same vocabulary.
 
-use super::passes::{Passes, clear_unseen};
+use super::draft_forwards::{DraftForwards, clear_unseen};
 use super::{Proposer, Stage};
 use crate::RunnerConfig;
-use paceline_device::{Backend, DeviceError, DraftPass, StepTables};
+use paceline_device::{Backend, DeviceError, DraftForward, StepTables};
 use paceline_models::{CacheSizes, Caches, Decoder, Forward, ModelError};
 
 /// A draft model. It runs along with the step over the same tokens, and is rolled back with it; then it looks ahead, one
@@ -11,7 +11,7 @@ use paceline_models::{CacheSizes, Caches, Decoder, Forward, ModelError};
 pub struct ModelProposer<B: Backend> {
     model: Decoder<B>,
     caches: Caches<B>,
-    passes: Passes<B>,
+    draft_forwards: DraftForwards<B>,
     recurrent: bool,
 }
 
@@ -20,7 +20,7 @@ impl<B: Backend> ModelProposer<B> {
     pub fn new(backend: &B, model: Decoder<B>, config: &RunnerConfig) -> Result<Self, ModelError> {
         let caches = model.caches(backend, &Self::cache_sizes(config))?;
         Ok(Self {
-            passes: Passes::new(backend, config)?,
+            draft_forwards: DraftForwards::new(backend, config)?,
             recurrent: !caches.states.is_empty(),
             caches,
             model,
@@ -51,19 +51,21 @@ impl<B: Backend> Proposer<B> for ModelProposer<B> {
     fn propose(&self, stage: &Stage<'_, B>) -> Result<(), DeviceError> {
         clear_unseen(stage, &self.caches.kv);
         let recurrent = self.recurrent;
-        let along = self.passes.over_step(stage, DraftPass::Along { recurrent });
-        if stage.passes == 0 {
+        let along = self
+            .draft_forwards
+            .over_step(stage, DraftForward::Along { recurrent });
+        if stage.draft_forwards == 0 {
             return Ok(());
         }
         self.model.forward(&mut self.pass(stage, &along))?;
-        for place in 0..stage.passes {
+        for place in 0..stage.draft_forwards {
             let tables = self
-                .passes
-                .over_slots(stage, (DraftPass::Ahead { place }, None), place);
+                .draft_forwards
+                .over_slots(stage, (DraftForward::Ahead { place }, None), place);
             let mut cx = self.pass(stage, &tables);
             let hidden = self.model.forward(&mut cx)?;
             let logits = self.model.logits(&cx, &hidden)?;
-            self.passes.choose(stage, (&tables, &logits), place);
+            self.draft_forwards.choose(stage, (&tables, &logits), place);
         }
         Ok(())
     }

@@ -30,18 +30,21 @@ pub(super) struct Verdict {
     /// Chances below this level's are not worth it.
     pub(super) levels: usize,
     /// Passes of the neural drafter.
-    pub(super) passes: usize,
+    pub(super) draft_forwards: usize,
 }
 
 impl Verdict {
     /// Before anything is known: what might be worth it, from a single pass.
     pub(super) const HOPEFUL: Self = Self {
         levels: LEVELS,
-        passes: 1,
+        draft_forwards: 1,
     };
 
     /// No drafts.
-    pub(super) const PLAIN: Self = Self { levels: 0, passes: 0 };
+    pub(super) const PLAIN: Self = Self {
+        levels: 0,
+        draft_forwards: 0,
+    };
 
     /// How much of a chain is worth it.
     pub(super) fn depth(&self, reach: impl Iterator<Item = f32>) -> usize {
@@ -65,7 +68,7 @@ pub(super) struct Board {
     ngram: [Cell; LEVELS],
     neural: [[Cell; LEVELS]; MAX_DRAFTS],
     /// Deepest chain of the neural drafter.
-    passes: usize,
+    draft_forwards: usize,
 }
 
 impl Board {
@@ -75,16 +78,16 @@ impl Board {
             lookups: 0,
             ngram: [Cell::default(); LEVELS],
             neural: [[Cell::default(); LEVELS]; MAX_DRAFTS],
-            passes: 0,
+            draft_forwards: 0,
         }
     }
 
     pub(super) fn clear(&mut self) {
         self.ngram = [Cell::default(); LEVELS];
-        for cells in &mut self.neural[..self.passes] {
+        for cells in &mut self.neural[..self.draft_forwards] {
             *cells = [Cell::default(); LEVELS];
         }
-        (self.rows, self.lookups, self.passes) = (0, 0, 0);
+        (self.rows, self.lookups, self.draft_forwards) = (0, 0, 0);
     }
 
     pub(super) fn rows(&self) -> usize {
@@ -107,7 +110,7 @@ impl Board {
     /// Drafts that the neural drafter makes for it, with the chance that there is need for them.
     pub(super) fn add_neural(&mut self, needed: f32, reach: impl Iterator<Item = f32>) {
         for (place, chance) in reach.enumerate() {
-            self.passes = self.passes.max(place + 1);
+            self.draft_forwards = self.draft_forwards.max(place + 1);
             put(&mut self.neural[place], needed, chance);
         }
     }
@@ -124,14 +127,14 @@ impl Board {
         let least = LEAST.min(0.01 / plain) * costs.hoped(plain);
         let mut best = (plain / costs.hoped(plain), Verdict::PLAIN);
         let mut cells = self.ngram;
-        for passes in 0..=self.passes {
-            if passes > 0 {
-                for (sum, cell) in cells.iter_mut().zip(&self.neural[passes - 1]) {
+        for draft_forwards in 0..=self.draft_forwards {
+            if draft_forwards > 0 {
+                for (sum, cell) in cells.iter_mut().zip(&self.neural[draft_forwards - 1]) {
                     sum.drafts += cell.drafts;
                     sum.accepted += cell.accepted;
                 }
             }
-            let drafting = lookup + pass * passes as f64;
+            let drafting = lookup + pass * draft_forwards as f64;
             let (mut drafts, mut accepted) = (0.0, 0.0);
             for (index, cell) in cells.iter().enumerate() {
                 if cell.drafts == 0.0 {
@@ -143,7 +146,13 @@ impl Board {
                 let rate = (plain + accepted) / time;
                 if rate > best.0 {
                     let levels = index + 1;
-                    best = (rate, Verdict { levels, passes });
+                    best = (
+                        rate,
+                        Verdict {
+                            levels,
+                            draft_forwards,
+                        },
+                    );
                 }
             }
         }
@@ -221,7 +230,7 @@ mod tests {
             };
             let best = (0..=8).map(rate).fold(0.0, f64::max);
             let verdict = board(rows, chance).decide(&costs(law, pass), rows);
-            let depth = verdict.depth(chain(chance)).min(verdict.passes);
+            let depth = verdict.depth(chain(chance)).min(verdict.draft_forwards);
             assert!(
                 rate(depth) > 0.99 * best,
                 "{rows} {chance} {slope} {pass}: {depth}"

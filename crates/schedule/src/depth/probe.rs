@@ -32,14 +32,19 @@ pub(super) struct Budget {
     /// Time of plain decoding per request and step.
     row: f64,
     /// Passes of the neural drafter that run anyway.
-    passes: usize,
+    draft_forwards: usize,
 }
 
 impl Budget {
     /// A step begins that runs so many passes of the neural drafter because they pay; the one before was asked for
     /// `excess` passes more than that.
-    pub(super) fn begin_step(&mut self, costs: &StepCosts, rows: usize, (passes, excess): (usize, usize)) {
-        self.passes = passes;
+    pub(super) fn begin_step(
+        &mut self,
+        costs: &StepCosts,
+        rows: usize,
+        (draft_forwards, excess): (usize, usize),
+    ) {
+        self.draft_forwards = draft_forwards;
         self.ns -= self.pass * excess as f64;
         let (few, more) = (rows as f64, rows as f64 * 2.0 + 4.0);
         let plain = costs.time(few);
@@ -58,7 +63,7 @@ impl Budget {
     /// What a trial of one more draft than `depth` costs: its tokens, and its passes.
     fn price(&self, depth: usize, neural: bool) -> (f64, f64) {
         let more_passes = if neural {
-            (depth + 1).saturating_sub(self.passes)
+            (depth + 1).saturating_sub(self.draft_forwards)
         } else {
             0
         };
@@ -69,8 +74,8 @@ impl Budget {
 
     /// Pays for a trial, if there is enough. Passes are paid for when they run: others may share them.
     fn pay(&mut self, depth: usize, neural: bool) -> bool {
-        let (tokens, passes) = self.price(depth, neural);
-        let affordable = tokens + passes <= self.ns;
+        let (tokens, draft_forwards) = self.price(depth, neural);
+        let affordable = tokens + draft_forwards <= self.ns;
         if affordable {
             self.ns -= tokens;
         }
@@ -84,8 +89,8 @@ impl Budget {
 
     /// Longest that it is worth waiting between trials.
     fn longest(&self, depth: usize, neural: bool) -> u32 {
-        let (tokens, passes) = self.price(depth, neural);
-        let rows = (tokens + passes) / (CHEAP * self.row).max(1.0);
+        let (tokens, draft_forwards) = self.price(depth, neural);
+        let rows = (tokens + draft_forwards) / (CHEAP * self.row).max(1.0);
         (rows as u32).clamp(SHORTEST, LONGEST)
     }
 }

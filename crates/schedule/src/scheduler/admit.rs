@@ -1,16 +1,16 @@
 //! Into slots and out of them: admission from the queue, and preemption back to it.
 
-use super::plan::Draft;
+use super::plan::PlanBuilder;
 use super::running::Bounds;
 use super::saves::{Ending, Saves};
 use super::{Running, Scheduler};
 use crate::request::{Order, Phase, RequestId};
-use paceline_types::Propose;
+use paceline_types::DraftBudget;
 
-/// Whether an admission leaves pages for those who run already.
+/// Whether an admission leaves blocks for those who run already.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Headroom {
-    /// One each, so that the newcomer is not pushed out by their next page.
+    /// One each, so that the newcomer is not pushed out by their next block.
     Leave,
     /// None: the newcomer comes first.
     Ignore,
@@ -18,7 +18,7 @@ enum Headroom {
 
 impl Scheduler {
     /// Admits requests of a better priority than some that run, pushing those out if there is no room.
-    pub(super) fn admit_urgent(&mut self, draft: &mut Draft) {
+    pub(super) fn admit_urgent(&mut self, builder: &mut PlanBuilder) {
         while let Some((&order, &id)) = self.waiting.first_key_value() {
             let outranks = |last: &Order| order.0 < last.0;
             if !self
@@ -37,7 +37,7 @@ impl Scheduler {
             while let Some((&last, &victim)) = self.running.last_key_value()
                 && outranks(&last)
             {
-                self.preempt(victim, draft);
+                self.preempt(victim, builder);
                 if self.try_admit(id, Headroom::Ignore) {
                     break;
                 }
@@ -45,7 +45,7 @@ impl Scheduler {
         }
     }
 
-    /// Whether pushing out all of a worse priority would make room. Pages may be shared, so it may still not.
+    /// Whether pushing out all of a worse priority would make room. Blocks may be shared, so it may still not.
     fn could_make_room(&self, order: Order, id: RequestId) -> bool {
         let worse = self
             .running
@@ -63,22 +63,22 @@ impl Scheduler {
     }
 
     /// Admits from the queue, in order, and plans each one's first row, while the step has room for more.
-    pub(super) fn admit_waiting(&mut self, draft: &mut Draft) {
+    pub(super) fn admit_waiting(&mut self, builder: &mut PlanBuilder) {
         // Whoever was pushed out of this step would come straight back and be pushed out again.
-        if draft.preempted {
+        if builder.preempted {
             return;
         }
-        while draft.has_room()
+        while builder.has_room()
             && let Some((_, &id)) = self.waiting.first_key_value()
         {
             if !self.try_admit(id, Headroom::Leave) {
                 return;
             }
-            self.plan_prefill(id, draft);
+            self.plan_prefill(id, builder);
         }
     }
 
-    /// Moves a request from the queue into a slot, with the pages of all its known tokens.
+    /// Moves a request from the queue into a slot, with the blocks of all its known tokens.
     fn try_admit(&mut self, id: RequestId, headroom: Headroom) -> bool {
         if self.running.len() >= self.config.running_limit() || self.slots.free() == 0 {
             return false;
@@ -133,8 +133,8 @@ impl Scheduler {
             target,
             planned: hit.cached_tokens,
             bounds: Bounds::new(target),
-            proposed: Propose::NONE,
-            saves: Saves::at_junction(hit.junction),
+            proposed: DraftBudget::NONE,
+            saves: Saves::at_branch_point(hit.branch_point),
         }));
         self.waiting.remove(&order);
         self.running.insert(order, id);
@@ -143,7 +143,7 @@ impl Scheduler {
         true
     }
 
-    /// Pages for the next one of everybody who runs. Who has it already, for drafts, needs no other.
+    /// Blocks for the next one of everybody who runs. Who has it already, for drafts, needs no other.
     fn headroom(&self) -> usize {
         let without = |id: &&RequestId| {
             let running = self.request(**id).running();
@@ -154,11 +154,11 @@ impl Scheduler {
         self.running.values().filter(without).count()
     }
 
-    /// Adds pages to a running request, pushing out those behind it in order, last first, while there are not
+    /// Adds blocks to a running request, pushing out those behind it in order, last first, while there are not
     /// enough. False if the request itself was the last and went.
-    pub(super) fn make_room(&mut self, id: RequestId, pages: usize, draft: &mut Draft) -> bool {
+    pub(super) fn make_room(&mut self, id: RequestId, blocks: usize, builder: &mut PlanBuilder) -> bool {
         loop {
-            if self.extend(id, pages) {
+            if self.extend(id, blocks) {
                 return true;
             }
             let Some((&last, &victim)) = self.running.last_key_value() else {
@@ -170,29 +170,29 @@ impl Scheduler {
                 id.0
             );
             // Rows are planned in order, so the last one has none in this plan yet.
-            self.preempt(victim, draft);
+            self.preempt(victim, builder);
             if victim == id {
                 return false;
             }
         }
     }
 
-    /// Adds pages to a running request, if there are enough.
-    pub(super) fn extend(&mut self, id: RequestId, pages: usize) -> bool {
+    /// Adds blocks to a running request, if there are enough.
+    pub(super) fn extend(&mut self, id: RequestId, blocks: usize) -> bool {
         let caches = self.caches.clone();
         match self.request_mut(id).running_mut() {
-            Some(running) => caches.extend(&mut running.blocks, pages),
+            Some(running) => caches.extend(&mut running.blocks, blocks),
             None => false,
         }
     }
 
     /// Pushes a request out of its slot, back to its place in the queue. It starts again with the tokens known
     /// so far; those in flight are dropped and come again, the same.
-    fn preempt(&mut self, id: RequestId, draft: &mut Draft) {
+    fn preempt(&mut self, id: RequestId, builder: &mut PlanBuilder) {
         self.vacate(id, Ending::InFlight);
         let order = self.request(id).order;
         self.queue(order, id);
         self.counters.preemptions += 1;
-        draft.preempted = true;
+        builder.preempted = true;
     }
 }

@@ -5,14 +5,14 @@ use super::{Running, Scheduler};
 use crate::constraint::Constrained;
 use crate::costs::Gain;
 use crate::policy::RowDrafts;
-use crate::request::{Delivery, Finish, Request, RequestId};
+use crate::request::{Finish, Request, RequestId, RequestOutput};
 use crate::times::{StepTimes, tokens_run};
 use paceline_types::{PlanRow, RowEnd, RowOutput, StepOutput, StepPlan, TokenLogprobs, Work};
 
 impl Scheduler {
     /// Takes in the output of the oldest step in flight. Returns what it brought, and any endings since the last
     /// call. Panics if the output cannot be true: that is corruption, not a request's error.
-    pub fn collect(&mut self, plan: &StepPlan, output: StepOutput) -> Vec<Delivery> {
+    pub fn collect(&mut self, plan: &StepPlan, output: StepOutput) -> Vec<RequestOutput> {
         self.collected_steps += 1;
         assert!(
             plan.step == self.collected_steps && output.step == plan.step,
@@ -31,14 +31,14 @@ impl Scheduler {
         let times = StepTimes::of(plan, &output);
         let gain = self.costs.gain(&times);
         self.last_step = times;
-        let mut deliveries = self.take_deliveries();
+        let mut request_outputs = self.take_deliveries();
         for (row, output) in plan.rows.iter().zip(output.rows) {
             if let Some(id) = self.slots.owner(row.slot, row.generation) {
                 check_output(id, row, &output);
                 if let Work::Verify { drafts } = row.work {
                     self.count_drafts(id, drafts, &output, gain);
                 }
-                deliveries.extend(self.collect_row(id, row, output));
+                request_outputs.extend(self.collect_row(id, row, output));
             } else {
                 // The request left its slot while the row was in flight.
                 self.counters.wasted_rows += 1;
@@ -47,18 +47,18 @@ impl Scheduler {
         }
         self.counters
             .count_step(&times, gain.map_or(0.0, |gain| gain.total(&times)));
-        self.pace.observe(&times, &self.costs);
+        self.prefill_throttle.observe(&times, &self.costs);
         self.costs.observe(&times);
         self.policy.observe_step(&times);
-        deliveries
+        request_outputs
     }
 
-    fn collect_row(&mut self, id: RequestId, row: &PlanRow, mut output: RowOutput) -> Option<Delivery> {
+    fn collect_row(&mut self, id: RequestId, row: &PlanRow, mut output: RowOutput) -> Option<RequestOutput> {
         let prompt_computed = matches!(row.work, Work::Prefill { last: true, .. });
         let embedded = matches!(row.work, Work::Embed { last: true, .. });
         let end = output.end.or(embedded.then_some(RowEnd::Length));
         let made = std::mem::take(&mut output.made);
-        let mut delivery = self.with_running(id, |scheduler, request, running| {
+        let mut request_output = self.with_running(id, |scheduler, request, running| {
             let computed = match &row.work {
                 Work::Prefill {
                     start, tokens, last, ..
@@ -89,7 +89,7 @@ impl Scheduler {
             if let Some(plan) = row.snapshot {
                 scheduler.collect_save(running, plan, output.snapshot_written);
             }
-            Delivery {
+            RequestOutput {
                 id,
                 prompt_logprobs: new_scores(request, row, &mut output),
                 tokens: output.tokens,
@@ -106,18 +106,19 @@ impl Scheduler {
             }
         }
         if let Some(end) = end {
-            delivery.finish = Some(match end {
+            request_output.finish = Some(match end {
                 RowEnd::StopToken => Finish::Stop,
                 RowEnd::Length => Finish::Length,
             });
-            delivery.speculation = Some(Box::new(self.request(id).report));
+            request_output.speculation = Some(Box::new(self.request(id).report));
             self.remove(id, Ending::Done);
         } else if row.constraint.is_some() {
-            self.ask_masks(id, delivery.tokens.clone(), made);
+            self.ask_masks(id, request_output.tokens.clone(), made);
         }
-        let empty =
-            delivery.tokens.is_empty() && delivery.prompt_logprobs.is_empty() && delivery.finish.is_none();
-        (!empty).then_some(delivery)
+        let empty = request_output.tokens.is_empty()
+            && request_output.prompt_logprobs.is_empty()
+            && request_output.finish.is_none();
+        (!empty).then_some(request_output)
     }
 
     /// Publishes the blocks that are full and certain, prompt and text alike.

@@ -4,7 +4,7 @@ use super::{Running, Scheduler};
 use crate::request::{Phase, RequestId};
 
 impl Scheduler {
-    /// Panics unless queues, slots, pages, states and requests agree. Linear in all of them: for tests, and for
+    /// Panics unless queues, slots, blocks, states and requests agree. Linear in all of them: for tests, and for
     /// moments when there is nothing to do.
     pub fn check_integrity(&self) {
         self.caches.check_integrity();
@@ -39,7 +39,7 @@ impl Scheduler {
                         "request {} is not in its slot",
                         id.0
                     );
-                    self.check_pages(*id, state, request.max_length);
+                    self.check_blocks(*id, state, request.max_length);
                 }
             }
         }
@@ -55,7 +55,7 @@ impl Scheduler {
             let usage = self.caches.usage();
             assert!(
                 usage.free_blocks == self.config.num_blocks,
-                "pages are lost: {usage:?}"
+                "blocks are lost: {usage:?}"
             );
             assert!(usage.reserved_snapshots == 0, "states are lost: {usage:?}");
         }
@@ -67,16 +67,16 @@ impl Scheduler {
         assert!(with_deadline == self.deadlines.len(), "deadlines are lost");
     }
 
-    /// Panics unless a request has the pages of its tokens, and of the drafts that are made for it.
-    fn check_pages(&self, id: RequestId, running: &Running, max_length: usize) {
+    /// Panics unless a request has the blocks of its tokens, and of the drafts that are made for it.
+    fn check_blocks(&self, id: RequestId, running: &Running, max_length: usize) {
         let (held, size) = (running.blocks.len(), self.config.block_size);
         let run = running.bounds.low.saturating_sub(1);
-        assert!(held * size >= run, "request {} lacks pages", id.0);
+        assert!(held * size >= run, "request {} lacks blocks", id.0);
         let drafts = running.proposed.most();
         let drafting = drafts > 0 && !running.prefilling();
         assert!(
             !drafting || held * size >= (running.bounds.high + drafts).min(max_length),
-            "request {} lacks pages for drafts",
+            "request {} lacks blocks for drafts",
             id.0
         );
         assert!(

@@ -5,10 +5,10 @@ use crate::constraint::{Constrained, Window};
 use crate::policy::{RequestView, Stage, both, cut};
 use crate::request::{Phase, Request, RequestId};
 use paceline_cache::Restore;
-use paceline_types::{Admission, PlanRow, Propose, StepPlan, Work};
+use paceline_types::{Admission, DraftBudget, PlanRow, StepPlan, Work};
 
 /// A plan in the making.
-pub(super) struct Draft {
+pub(super) struct PlanBuilder {
     plan: StepPlan,
     /// Tokens and samples that the step has left.
     tokens: usize,
@@ -21,7 +21,7 @@ pub(super) struct Draft {
     restored: Vec<Restore>,
 }
 
-impl Draft {
+impl PlanBuilder {
     pub(super) fn has_room(&self) -> bool {
         self.tokens > 0 && self.samples > 0 && self.prompt_tokens > 0
     }
@@ -42,7 +42,7 @@ impl Scheduler {
     pub fn plan(&mut self, now: u64) -> Option<StepPlan> {
         self.expire(now);
         self.admissions.clear();
-        let mut draft = Draft {
+        let mut builder = PlanBuilder {
             plan: StepPlan::default(),
             tokens: self.config.max_batched_tokens,
             samples: self.config.max_samples,
@@ -50,10 +50,10 @@ impl Scheduler {
             preempted: false,
             restored: Vec::new(),
         };
-        self.admit_urgent(&mut draft);
-        self.plan_running(&mut draft);
-        self.admit_waiting(&mut draft);
-        let mut plan = draft.plan;
+        self.admit_urgent(&mut builder);
+        self.plan_running(&mut builder);
+        self.admit_waiting(&mut builder);
+        let mut plan = builder.plan;
         if plan.rows.is_empty() {
             return None;
         }
@@ -63,7 +63,7 @@ impl Scheduler {
     }
 
     /// A row for every running request that can go on: decodes, then prompts with what is left.
-    fn plan_running(&mut self, draft: &mut Draft) {
+    fn plan_running(&mut self, builder: &mut PlanBuilder) {
         let in_order: Vec<RequestId> = self.running.values().copied().collect();
         let prefilling = |id: &RequestId| self.request(*id).running().is_some_and(Running::prefilling);
         let (prefills, mut decodes): (Vec<RequestId>, Vec<RequestId>) =
@@ -72,20 +72,20 @@ impl Scheduler {
         decodes.retain(|id| self.request(*id).pooling.is_none());
         // Everyone who runs gets a token; drafts share the rest, with prompts if there are any.
         let share = if prefills.is_empty() { 1 } else { 2 };
-        let mut spare = (draft.tokens.min(draft.samples) - in_order.len()) / share;
+        let mut spare = (builder.tokens.min(builder.samples) - in_order.len()) / share;
         self.policy.begin_step(decodes.len(), &self.costs);
-        let pace = self.pace.prompt_tokens(decodes.len(), &self.costs);
-        draft.prompt_tokens = draft.prompt_tokens.min(pace);
+        let allowed = self.prefill_throttle.prompt_tokens(decodes.len(), &self.costs);
+        builder.prompt_tokens = builder.prompt_tokens.min(allowed);
         for id in decodes {
-            self.plan_decode(id, &mut spare, draft);
+            self.plan_decode(id, &mut spare, builder);
         }
         for id in prefills {
-            self.plan_prefill(id, draft);
+            self.plan_prefill(id, builder);
         }
     }
 
     /// Plans the newest token and some drafts of a request, unless it has been pushed out or may be complete.
-    fn plan_decode(&mut self, id: RequestId, spare: &mut usize, draft: &mut Draft) {
+    fn plan_decode(&mut self, id: RequestId, spare: &mut usize, builder: &mut PlanBuilder) {
         let request = self.request(id);
         let Some(running) = request.running() else { return };
         let high = running.bounds.high;
@@ -118,17 +118,17 @@ impl Scheduler {
             ready,
             most: limit,
         });
-        let mut pages = Pages {
+        let mut blocks = Blocks {
             known: high,
             // What a grammar forces is accepted, whatever others have taught.
             verify: if forced { ready } else { choice.verify.min(ready) },
             propose: cut(choice.propose, limit),
             most: max_length,
         };
-        if !self.secure(id, &mut pages, draft) {
+        if !self.secure(id, &mut blocks, builder) {
             return;
         }
-        let Pages { verify, propose, .. } = pages;
+        let Blocks { verify, propose, .. } = blocks;
         *spare -= verify;
         let row = self.with_running(id, |scheduler, request, running| {
             let window = request.constraint.as_ref().and_then(Constrained::ready);
@@ -146,26 +146,26 @@ impl Scheduler {
                 constraint,
             }
         });
-        draft.push(row);
+        builder.push(row);
     }
 
-    /// Pages for a decode row: if there are not enough for all that is wanted, then without what the drafter would
+    /// Blocks for a decode row: if there are not enough for all that is wanted, then without what the drafter would
     /// write behind it, then without its drafts; only for its newest token others are pushed out. False if the
     /// request itself went.
-    fn secure(&mut self, id: RequestId, pages: &mut Pages, draft: &mut Draft) -> bool {
+    fn secure(&mut self, id: RequestId, blocks: &mut Blocks, builder: &mut PlanBuilder) -> bool {
         let (size, held) = (self.config.block_size, self.held(id));
-        let wanted = pages.missing(size, held);
+        let wanted = blocks.missing(size, held);
         if wanted == 0 || self.extend(id, wanted) {
             return true;
         }
-        pages.propose = pages.that_fits(size, held);
-        let wanted = pages.missing(size, held);
+        blocks.propose = blocks.that_fits(size, held);
+        let wanted = blocks.missing(size, held);
         if wanted == 0 || self.extend(id, wanted) {
             return true;
         }
-        pages.verify = 0;
-        pages.propose = Propose::NONE;
-        self.make_room(id, pages.missing(size, held), draft)
+        blocks.verify = 0;
+        blocks.propose = DraftBudget::NONE;
+        self.make_room(id, blocks.missing(size, held), builder)
     }
 
     fn held(&self, id: RequestId) -> usize {
@@ -175,11 +175,11 @@ impl Scheduler {
     }
 
     /// Plans the next piece of a request's known tokens, as much as the step has room for.
-    pub(super) fn plan_prefill(&mut self, id: RequestId, draft: &mut Draft) {
+    pub(super) fn plan_prefill(&mut self, id: RequestId, builder: &mut PlanBuilder) {
         if self.request(id).running().is_none() {
             return;
         }
-        let (tokens, samples) = (draft.tokens.min(draft.prompt_tokens), draft.samples);
+        let (tokens, samples) = (builder.tokens.min(builder.prompt_tokens), builder.samples);
         let planned = self.with_running(id, |scheduler, request, running| {
             let scores = request.scores_prompt() && running.planned + 1 < request.prompt.len();
             let mut len = (running.target - running.planned).min(tokens);
@@ -236,16 +236,16 @@ impl Scheduler {
             return;
         };
         self.counters.snapshots_used += u64::from(restore.is_some());
-        draft.restored.extend(restore);
-        draft.plan.admissions.extend(admission);
-        draft.push(row);
+        builder.restored.extend(restore);
+        builder.plan.admissions.extend(admission);
+        builder.push(row);
     }
 
-    /// Drafts wanted behind a piece of a prompt that has just been planned. Behind the last piece they need pages,
+    /// Drafts wanted behind a piece of a prompt that has just been planned. Behind the last piece they need blocks,
     /// like those behind a decode row; before that it is a matter of what the neural drafter sees.
-    fn propose_behind_prompt(&mut self, request: &Request, running: &mut Running) -> Propose {
+    fn propose_behind_prompt(&mut self, request: &Request, running: &mut Running) -> DraftBudget {
         if request.pooling.is_some() {
-            return Propose::NONE;
+            return DraftBudget::NONE;
         }
         let last = !running.prefilling();
         let room = request.max_length - running.target;
@@ -261,20 +261,20 @@ impl Scheduler {
         });
         let propose = cut(choice.propose, most);
         if !last {
-            return Propose { ngram: 0, ..propose };
+            return DraftBudget { ngram: 0, ..propose };
         }
-        let pages = Pages {
+        let blocks = Blocks {
             known: running.target,
             verify: 0,
             propose,
             most: request.max_length,
         };
         let (size, held) = (self.config.block_size, running.blocks.len());
-        let wanted = pages.missing(size, held);
+        let wanted = blocks.missing(size, held);
         if wanted == 0 || self.caches.extend(&mut running.blocks, wanted) {
             propose
         } else {
-            pages.that_fits(size, held)
+            blocks.that_fits(size, held)
         }
     }
 
@@ -297,25 +297,25 @@ impl Scheduler {
     }
 }
 
-/// What a row needs pages for.
-struct Pages {
+/// What a row needs blocks for.
+struct Blocks {
     /// Most tokens known before it.
     known: usize,
     /// Drafts that it verifies.
     verify: usize,
     /// Drafts made behind it. A drafter runs them, at the positions that the next row will run them at.
-    propose: Propose,
+    propose: DraftBudget,
     /// Tokens that the request can have at all.
     most: usize,
 }
 
-impl Pages {
-    /// Tokens that need a page if no drafts are made behind the row: all but the one that it chooses last.
+impl Blocks {
+    /// Tokens that need a block if no drafts are made behind the row: all but the one that it chooses last.
     fn run(&self) -> usize {
         self.known + self.verify
     }
 
-    /// Pages to be added to those held.
+    /// Blocks to be added to those held.
     fn missing(&self, block_size: usize, held: usize) -> usize {
         let behind = match self.propose.most() {
             0 => 0,
@@ -325,8 +325,8 @@ impl Pages {
         tokens.div_ceil(block_size).saturating_sub(held)
     }
 
-    /// As much of the proposal as the pages held have room for.
-    fn that_fits(&self, block_size: usize, held: usize) -> Propose {
+    /// As much of the proposal as the blocks held have room for.
+    fn that_fits(&self, block_size: usize, held: usize) -> DraftBudget {
         if held * block_size >= self.most {
             return self.propose;
         }

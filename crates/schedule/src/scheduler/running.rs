@@ -2,7 +2,7 @@
 
 use super::saves::Saves;
 use paceline_cache::{Blocks, Chain, Restore};
-use paceline_types::{BlockId, Propose, SlotId};
+use paceline_types::{BlockId, DraftBudget, SlotId};
 
 /// What a running request holds and how far it is planned.
 #[derive(Debug)]
@@ -10,7 +10,7 @@ pub(crate) struct Running {
     pub(crate) slot: SlotId,
     pub(crate) generation: u32,
     pub(crate) blocks: Blocks,
-    /// Pages that the device has been told of.
+    /// Blocks that the device has been told of.
     pub(crate) sent: usize,
     pub(crate) chain: Chain,
     /// The state to start from, until the device has been told.
@@ -24,7 +24,7 @@ pub(crate) struct Running {
     pub(crate) planned: usize,
     pub(crate) bounds: Bounds,
     /// Drafts wanted behind the newest planned row.
-    pub(crate) proposed: Propose,
+    pub(crate) proposed: DraftBudget,
     pub(crate) saves: Saves,
 }
 
@@ -83,7 +83,7 @@ impl Running {
         self.planned < self.target
     }
 
-    /// The pages that the device does not know yet, with their places in the table.
+    /// The blocks that the device does not know yet, with their places in the table.
     pub(crate) fn unsent_blocks(&mut self) -> Vec<(u32, BlockId)> {
         let from = std::mem::replace(&mut self.sent, self.blocks.len());
         (from as u32..).zip(self.blocks[from..].iter().copied()).collect()

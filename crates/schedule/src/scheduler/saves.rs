@@ -1,7 +1,7 @@
 //! Where the states of recurrent models are saved.
 //!
 //! Points on the way through a prompt: the last block boundary before its end, every `interval` tokens, and the
-//! junction where it leaves a text seen before. While text is generated, one place per request rolls along: it
+//! branch point where it leaves a text seen before. While text is generated, one place per request rolls along: it
 //! is written at each block boundary crossed, and becomes part of the prefix cache when the request leaves its
 //! slot, so that the next turn starts at the newest boundary. A place is reserved when a row is planned that may
 //! reach a point; the output says whether it was written. Nothing waits for any of it.
@@ -14,7 +14,7 @@ use paceline_types::{SnapshotId, SnapshotPlan};
 #[derive(Debug, Default)]
 pub(crate) struct Saves {
     /// Where the prompt leaves a text seen before.
-    junction: Option<usize>,
+    branch_point: Option<usize>,
     /// Each named by one prefill row in flight.
     pending: Vec<Reservation>,
     rolling: Option<Rolling>,
@@ -30,9 +30,9 @@ struct Rolling {
 }
 
 impl Saves {
-    pub(super) fn at_junction(junction: Option<usize>) -> Self {
+    pub(super) fn at_branch_point(branch_point: Option<usize>) -> Self {
         Self {
-            junction,
+            branch_point,
             ..Self::default()
         }
     }
@@ -61,10 +61,10 @@ struct Grid {
 
 impl Grid {
     /// The first point behind `after` on the way to `target`.
-    fn next_point(self, after: usize, target: usize, junction: Option<usize>) -> Option<usize> {
+    fn next_point(self, after: usize, target: usize, branch_point: Option<usize>) -> Option<usize> {
         let interval = (after / self.interval + 1) * self.interval;
         let boundary = (target - 1) / self.block_size * self.block_size;
-        [Some(interval), Some(boundary), junction]
+        [Some(interval), Some(boundary), branch_point]
             .into_iter()
             .flatten()
             .filter(|point| *point > after && *point <= target)
@@ -100,9 +100,9 @@ impl Scheduler {
         let Some(grid) = self.grid() else {
             return (len, None);
         };
-        let (start, target, junction) = (running.planned, running.target, running.saves.junction);
+        let (start, target, branch_point) = (running.planned, running.target, running.saves.branch_point);
         let Some(position) = grid
-            .next_point(start, target, junction)
+            .next_point(start, target, branch_point)
             .filter(|point| *point <= start + len)
         else {
             return (len, None);
@@ -112,7 +112,7 @@ impl Scheduler {
         };
         let id = place.id();
         running.saves.pending.push(place);
-        let len = match grid.next_point(position, target, junction) {
+        let len = match grid.next_point(position, target, branch_point) {
             Some(second) => len.min(second - 1 - start),
             None => len,
         };

@@ -8,7 +8,7 @@ mod rng;
 mod world;
 
 use paceline_schedule::{Choice, DepthControl, DraftPolicy, RequestView};
-use paceline_types::{DraftSource, Propose};
+use paceline_types::{DraftBudget, DraftSource};
 use world::{Law, Outcome, PLAIN, World, fixed};
 
 const STEPS: u64 = 8_000;
@@ -152,7 +152,7 @@ impl DraftPolicy for Seer {
         };
         Choice {
             verify: request.ready,
-            propose: Propose { ngram, neural: 0 },
+            propose: DraftBudget { ngram, neural: 0 },
         }
     }
 }

@@ -3,7 +3,8 @@
 use super::rng::Rng;
 use paceline_schedule::{DraftPolicy, NewRequest, RequestId, Scheduler, SchedulerConfig};
 use paceline_types::{
-    DraftSource, MAX_DRAFTS, PlanRow, Propose, RowEnd, RowOutput, SamplingParams, StepOutput, StepPlan, Work,
+    DraftBudget, DraftSource, MAX_DRAFTS, PlanRow, RowEnd, RowOutput, SamplingParams, StepOutput, StepPlan,
+    Work,
 };
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -185,7 +186,7 @@ impl World {
                 ..Slot::default()
             };
         }
-        let (mut tokens, mut passes, mut drafting) = (0, 0, 0);
+        let (mut tokens, mut draft_forwards, mut drafting) = (0, 0, 0);
         let mut rows = Vec::with_capacity(plan.rows.len());
         for row in &plan.rows {
             let (done, run) = self.run_row(row);
@@ -194,15 +195,15 @@ impl World {
             if run > 0 && row.propose.neural > 0 {
                 drafting += 1;
                 // It sees the row even if drafts were found.
-                passes = passes.max(1);
+                draft_forwards = draft_forwards.max(1);
                 if slot.source == Some(DraftSource::Neural) {
-                    passes = passes.max(slot.drafts);
+                    draft_forwards = draft_forwards.max(slot.drafts);
                 }
             }
             rows.push(done);
         }
         let verify = (self.law.verify)(tokens as f64, self.steps);
-        let draft = passes as f64 * (self.law.pass)(f64::from(drafting));
+        let draft = draft_forwards as f64 * (self.law.pass)(f64::from(drafting));
         self.outcome.ns += verify + draft;
         let (verify, draft) = (self.measured(verify), self.measured(draft));
         StepOutput {
@@ -210,7 +211,7 @@ impl World {
             rows,
             device_ns: (0, (verify + draft) as u64),
             draft_ns: draft as u64,
-            draft_passes: passes,
+            draft_passes: draft_forwards,
         }
     }
 
@@ -258,7 +259,7 @@ impl World {
         (output, run)
     }
 
-    fn draft(&mut self, slot: &mut Slot, propose: Propose) {
+    fn draft(&mut self, slot: &mut Slot, propose: DraftBudget) {
         let found = self.happens((self.law.found)(Self::spot(slot)));
         (slot.drafts, slot.source) = if propose.ngram > 0 && found {
             (propose.ngram, Some(DraftSource::Ngram))
@@ -284,11 +285,11 @@ impl World {
         let Some((plan, output)) = self.in_flight.pop_front() else {
             return;
         };
-        let deliveries = self.scheduler.collect(&plan, output);
+        let request_outputs = self.scheduler.collect(&plan, output);
         self.outcome.gained = self.scheduler.counters().gained_ns as f64;
-        for report in deliveries
+        for report in request_outputs
             .iter()
-            .filter_map(|delivery| delivery.speculation.as_ref())
+            .filter_map(|request_output| request_output.speculation.as_ref())
         {
             assert_eq!(report.tokens + 1, self.law.length as u64);
             assert_eq!(
@@ -298,9 +299,9 @@ impl World {
             assert_eq!(report.wasted, report.drafted - report.accepted);
             self.outcome.reported += report.gained_ns as f64;
         }
-        self.alive -= deliveries
+        self.alive -= request_outputs
             .iter()
-            .filter(|delivery| delivery.finish.is_some())
+            .filter(|request_output| request_output.finish.is_some())
             .count();
     }
 }
@@ -308,5 +309,5 @@ impl World {
 /// The same depth for everyone, from each source.
 pub fn fixed(ngram: usize, neural: usize) -> Box<dyn DraftPolicy> {
     assert!(ngram.max(neural) <= MAX_DRAFTS);
-    Box::new(paceline_schedule::FixedDrafts(Propose { ngram, neural }))
+    Box::new(paceline_schedule::FixedDrafts(DraftBudget { ngram, neural }))
 }

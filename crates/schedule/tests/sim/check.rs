@@ -59,7 +59,7 @@ pub fn check_plan(plan: &StepPlan, config: &SchedulerConfig) {
         restored.iter().all(|id| !places.contains(id)),
         "a state is read and written in one step"
     );
-    // A page may be new in one table only, unless it came with a cached prefix.
+    // A block may be new in one table only, unless it came with a cached prefix.
     let mut fresh = HashSet::new();
     for row in &plan.rows {
         let cached = plan

@@ -1,4 +1,4 @@
-//! The scripted device: runs plans in order on virtual time, keeps pages, states and slots as the real one
+//! The scripted device: runs plans in order on virtual time, keeps blocks, states and slots as the real one
 //! would, and checks the host's side of the contract at every row.
 
 use super::check::check_plan;
@@ -6,8 +6,8 @@ use super::rng::Rng;
 use super::text::{Script, state};
 use paceline_schedule::{Clock, RunnerFault, SchedulerConfig, StepRunner};
 use paceline_types::{
-    Admission, BlockId, DraftSource, PlanRow, Pooling, Propose, RowEnd, RowOutput, SnapshotPlan, StepOutput,
-    StepPlan, TokenId, TokenLogprobs, Work,
+    Admission, BlockId, DraftBudget, DraftSource, PlanRow, Pooling, RowEnd, RowOutput, SnapshotPlan,
+    StepOutput, StepPlan, TokenId, TokenLogprobs, Work,
 };
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -44,23 +44,23 @@ impl Clock for VirtualClock {
 /// The scripts by the seed in a request's parameters, which here is its name.
 pub type Scripts = Rc<RefCell<HashMap<u64, Rc<Script>>>>;
 
-/// What a page holds at one position: the hash of all that stands before, and the token.
+/// What a block holds at one position: the hash of all that stands before, and the token.
 type Cached = (u64, TokenId);
 
 struct Slot {
     admission: Admission,
     script: Rc<Script>,
     table: Vec<Option<BlockId>>,
-    /// Tokens known to the device; the cached ones are read from the pages with the first row.
+    /// Tokens known to the device; the cached ones are read from the blocks with the first row.
     known: usize,
-    /// Tokens whose pages are written.
+    /// Tokens whose blocks are written.
     computed: usize,
     /// Tokens folded into the recurrent state.
     folded: usize,
     decoding: bool,
     finished: bool,
     /// Drafts that were asked for behind the row before, and those that came of it.
-    proposed: Propose,
+    proposed: DraftBudget,
     drafts: usize,
     source: Option<DraftSource>,
 }
@@ -72,7 +72,7 @@ pub struct Device {
     scripts: Scripts,
     rng: Rng,
     slots: Vec<Option<Slot>>,
-    pages: Vec<Vec<Option<Cached>>>,
+    blocks: Vec<Vec<Option<Cached>>>,
     /// The tokens folded and the state, as their hash.
     snapshots: Vec<Option<(usize, u64)>>,
     busy_until: u64,
@@ -115,7 +115,7 @@ impl Device {
             scripts,
             rng: Rng::new(seed),
             slots: (0..config.slots).map(|_| None).collect(),
-            pages: vec![vec![None; config.block_size]; config.num_blocks],
+            blocks: vec![vec![None; config.block_size]; config.num_blocks],
             snapshots: vec![None; snapshots],
             busy_until: 0,
             submitted: 0,
@@ -176,7 +176,7 @@ impl Device {
             folded: cached,
             decoding: false,
             finished: false,
-            proposed: Propose::NONE,
+            proposed: DraftBudget::NONE,
             drafts: 0,
             source: None,
         });
@@ -202,7 +202,7 @@ impl Device {
             for (place, block) in &row.new_blocks {
                 assert!(
                     slot.table[*place as usize].is_none(),
-                    "page {place} of the table was set twice"
+                    "block {place} of the table was set twice"
                 );
                 slot.table[*place as usize] = Some(*block);
             }
@@ -249,7 +249,7 @@ impl Device {
         output
     }
 
-    /// Tokens that the host knows: they go into the pages and the state.
+    /// Tokens that the host knows: they go into the blocks and the state.
     fn run_known(&mut self, slot: &mut Slot, row: &PlanRow, (start, tokens): (usize, &[TokenId])) -> bool {
         assert!(!slot.decoding, "known tokens behind the last");
         assert_eq!(start, slot.computed, "positions are not contiguous");
@@ -282,7 +282,7 @@ impl Device {
         else {
             panic!()
         };
-        assert_eq!(row.propose, Propose::NONE, "drafts behind a text that ends");
+        assert_eq!(row.propose, DraftBudget::NONE, "drafts behind a text that ends");
         let snapshot_written = self.run_known(slot, row, (*start, tokens));
         let end = start + tokens.len();
         assert_eq!(*last, end == slot.script.tokens.len(), "the end of the text");
@@ -360,7 +360,7 @@ impl Device {
 
     /// The end of a row: drafts for the next one, fewer than asked for as often as not, from the text or else from a
     /// drafter, which runs the newest token and all its drafts but the last.
-    fn draft(&mut self, slot: &mut Slot, propose: Propose) {
+    fn draft(&mut self, slot: &mut Slot, propose: DraftBudget) {
         let size = self.config.block_size;
         slot.proposed = propose;
         (slot.drafts, slot.source) = (0, None);
@@ -383,7 +383,7 @@ impl Device {
             for position in slot.known - 1..slot.known - 1 + most {
                 assert!(
                     slot.table[position / size].is_some(),
-                    "no page for a draft at {position}"
+                    "no block for a draft at {position}"
                 );
             }
         }
@@ -400,7 +400,7 @@ impl Device {
 
     /// Tells the host of the drafts behind a confined row: some of them are the text, and some are not.
     fn show_drafts(&mut self, slot: &Slot, row: &PlanRow, mut output: RowOutput) -> RowOutput {
-        if row.constraint.is_none() || row.propose == Propose::NONE || slot.finished {
+        if row.constraint.is_none() || row.propose == DraftBudget::NONE || slot.finished {
             return output;
         }
         let right = self.rng.below(slot.drafts + 2);
@@ -436,22 +436,22 @@ impl Device {
     fn write(&mut self, slot: &Slot, position: usize, content: Cached) {
         let size = self.config.block_size;
         let Some(block) = slot.table[position / size] else {
-            panic!("position {position} has no page");
+            panic!("position {position} has no block");
         };
-        self.pages[block.0 as usize][position % size] = Some(content);
+        self.blocks[block.0 as usize][position % size] = Some(content);
     }
 
-    /// Reads all pages of a request: each position must hold exactly its own text so far.
+    /// Reads all blocks of a request: each position must hold exactly its own text so far.
     fn attend(&self, slot: &Slot, end: usize) {
         let size = self.config.block_size;
         for (block_index, positions) in (0..end).step_by(size).enumerate() {
             let Some(block) = slot.table[block_index] else {
-                panic!("position {positions} has no page");
+                panic!("position {positions} has no block");
             };
-            let page = &self.pages[block.0 as usize];
+            let block = &self.blocks[block.0 as usize];
             for position in positions..(positions + size).min(end) {
                 let expected = (slot.script.hashes[position], slot.script.tokens[position]);
-                let found = page[position - positions];
+                let found = block[position - positions];
                 assert_eq!(found, Some(expected), "position {position} of {end} in {block:?}");
             }
         }

@@ -4,7 +4,7 @@
 use super::grammar::Grammar;
 use super::rng::mix;
 use paceline_schedule::NewRequest;
-use paceline_types::{Pooling, Propose, TokenId};
+use paceline_types::{DraftBudget, Pooling, TokenId};
 use std::sync::Arc;
 
 /// Tokens there are; few, so that texts overlap.
@@ -24,7 +24,7 @@ pub struct Script {
     /// The text ends with a stop token.
     pub stops: bool,
     /// Most drafts.
-    pub speculation: Propose,
+    pub speculation: DraftBudget,
     /// What confines it, without changing it.
     pub grammar: Option<Arc<Grammar>>,
 }
@@ -33,13 +33,13 @@ pub struct Script {
 #[derive(Clone, Debug)]
 pub struct Limits {
     pub seed: u64,
-    /// Whom it may share pages with: texts of different circles differ in every hash.
+    /// Whom it may share blocks with: texts of different circles differ in every hash.
     pub circle: u64,
     pub max_length: usize,
     pub min_tokens: usize,
     pub stop_tokens: Vec<TokenId>,
     /// Most drafts, which must not change it.
-    pub speculation: Propose,
+    pub speculation: DraftBudget,
 }
 
 impl Limits {

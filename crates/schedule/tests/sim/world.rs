@@ -7,10 +7,10 @@ use super::rng::Rng;
 use super::scenario::{Policy, Scenario};
 use super::text::{Limits, Script, VOCABULARY};
 use paceline_schedule::{
-    Choice, Delivery, DepthControl, DraftPolicy, Finish, FixedDrafts, GroupId, NewRequest, Pipeline,
-    Rejection, RequestId, RequestView, Scheduler, StepRecord, Stepped,
+    Choice, DepthControl, DraftPolicy, Finish, FixedDrafts, GroupId, NewRequest, Pipeline, Rejection,
+    RequestId, RequestOutput, RequestView, Scheduler, StepRecord, Stepped,
 };
-use paceline_types::{Pooling, Propose, SamplingParams, TokenId};
+use paceline_types::{DraftBudget, Pooling, SamplingParams, TokenId};
 use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -58,7 +58,7 @@ impl DraftPolicy for AnyDrafts {
         let dice = request.known * 5 + request.id.0 as usize;
         Choice {
             verify: dice % (request.ready + 3),
-            propose: Propose {
+            propose: DraftBudget {
                 ngram: dice / 3 % (request.most.ngram + 3),
                 neural: dice / 7 % (request.most.neural + 3),
             },
@@ -189,7 +189,7 @@ impl World {
         let shares = self.scenario.config.prefix_caching;
         let limits = Limits {
             circle: if shares { salt } else { 1_000 + self.names },
-            speculation: Propose::NONE,
+            speculation: DraftBudget::NONE,
             ..Limits::length(prompt.len())
         };
         let deadline = self.rng.chance(self.scenario.deadlines);
@@ -255,7 +255,7 @@ impl World {
                     .within(prompt.len() + 1, self.scenario.longest.max(prompt.len() + 1)),
                 min_tokens: self.rng.pick(&[0, 0, 3]),
                 stop_tokens: self.rng.pick(&[&[][..], &[0], &[0, 1]]).to_vec(),
-                speculation: Propose {
+                speculation: DraftBudget {
                     ngram: self.rng.pick(&[0, 2, 15, 15, 15]),
                     neural: self.rng.pick(&[0, 2, 15, 15, 15]),
                 },
@@ -354,8 +354,8 @@ impl World {
         let text = self.alive[&id.0].script.tokens.clone();
         let mut last = 0;
         while !self.pipeline.is_idle() {
-            if let Some(delivery) = self.turn().deliveries.last() {
-                last = delivery.tokens.len();
+            if let Some(request_output) = self.turn().request_outputs.last() {
+                last = request_output.tokens.len();
             }
         }
         self.pipeline.scheduler().check_integrity();
@@ -393,23 +393,23 @@ impl World {
     pub fn turn(&mut self) -> Stepped {
         let stepped = self.pipeline.step().expect("the device works");
         self.check_order();
-        for delivery in &stepped.deliveries {
-            self.check_delivery(delivery);
+        for request_output in &stepped.request_outputs {
+            self.check_delivery(request_output);
         }
         if let Some(record) = stepped.collected {
             self.tally.steps += 1;
             self.check_record(&record);
-            self.check_progress(&stepped.deliveries);
+            self.check_progress(&stepped.request_outputs);
         }
         stepped
     }
 
-    fn check_delivery(&mut self, delivery: &Delivery) {
-        let name = delivery.id.0;
+    fn check_delivery(&mut self, request_output: &RequestOutput) {
+        let name = request_output.id.0;
         let Some(caller) = self.alive.get_mut(&name) else {
-            panic!("request {name} got something behind its end: {delivery:?}");
+            panic!("request {name} got something behind its end: {request_output:?}");
         };
-        for token in &delivery.tokens {
+        for token in &request_output.tokens {
             assert_eq!(
                 Some(token),
                 caller.script.tokens.get(caller.delivered),
@@ -421,41 +421,44 @@ impl World {
         }
         let asked = caller.params.logprobs.is_some();
         assert_eq!(
-            delivery.logprobs.len(),
-            if asked { delivery.tokens.len() } else { 0 }
+            request_output.logprobs.len(),
+            if asked { request_output.tokens.len() } else { 0 }
         );
-        for (back, logprobs) in delivery.logprobs.iter().rev().enumerate() {
+        for (back, logprobs) in request_output.logprobs.iter().rev().enumerate() {
             assert_eq!(logprobs.chosen as usize, caller.delivered - 1 - back);
         }
-        for logprobs in &delivery.prompt_logprobs {
+        for logprobs in &request_output.prompt_logprobs {
             assert_eq!(
                 logprobs.chosen as usize, caller.scored,
                 "request {name}: prompt scores"
             );
             caller.scored += 1;
         }
-        assert_eq!(delivery.finish.is_some(), delivery.speculation.is_some());
-        if !delivery.embedding.is_empty() {
+        assert_eq!(
+            request_output.finish.is_some(),
+            request_output.speculation.is_some()
+        );
+        if !request_output.embedding.is_empty() {
             assert_eq!(
-                delivery.finish,
+                request_output.finish,
                 Some(Finish::Length),
                 "request {name} has a vector"
             );
             let pooling = caller.pooling.expect("a vector that nobody asked for");
             assert_eq!(
-                delivery.embedding,
+                request_output.embedding,
                 caller.script.vector(pooling),
                 "request {name}"
             );
             self.tally.vectors += 1;
         } else if caller.pooling.is_some() {
             assert_ne!(
-                delivery.finish,
+                request_output.finish,
                 Some(Finish::Length),
                 "request {name} lacks its vector"
             );
         }
-        if let Some(finish) = delivery.finish {
+        if let Some(finish) = request_output.finish {
             self.check_finish(name, finish);
         }
     }
@@ -552,13 +555,17 @@ impl World {
     }
 
     /// The first in order of service gets on: nobody can be put before it for ever.
-    fn check_progress(&mut self, deliveries: &[Delivery]) {
+    fn check_progress(&mut self, request_outputs: &[RequestOutput]) {
         let first = self
             .alive
             .iter()
             .map(|(name, caller)| (caller.priority, *name))
             .min();
-        let moved = |(_, name): (i32, u64)| deliveries.iter().any(|delivery| delivery.id.0 == name);
+        let moved = |(_, name): (i32, u64)| {
+            request_outputs
+                .iter()
+                .any(|request_output| request_output.id.0 == name)
+        };
         self.stalled = if first == self.first && !first.is_some_and(moved) {
             self.stalled + 1
         } else {

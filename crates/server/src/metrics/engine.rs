@@ -56,7 +56,7 @@ impl EngineCollector {
         writer.info(
             (
                 "vllm:cache_config_info",
-                "How the cache is set up; num_gpu_blocks are pages on the device",
+                "How the cache is set up; num_gpu_blocks are blocks on the device",
             ),
             &[
                 ("block_size", memory.block_size.to_string()),
@@ -68,13 +68,16 @@ impl EngineCollector {
         writer.gauge(
             (
                 "vllm:kv_cache_usage_perc",
-                "Share of the pages in use by requests, 0 to 1",
+                "Share of the blocks in use by requests, 0 to 1",
             ),
             usage,
         )?;
         let free = stats.blocks - stats.blocks_used;
-        writer.gauge(("paceline:pages", "Pages"), stats.blocks as f64)?;
-        writer.gauge(("paceline:pages_free", "Pages that no request uses"), free as f64)?;
+        writer.gauge(("paceline:blocks", "Blocks"), stats.blocks as f64)?;
+        writer.gauge(
+            ("paceline:blocks_free", "Blocks that no request uses"),
+            free as f64,
+        )?;
         writer.gauge(
             ("paceline:slots", "Requests that can run at a time"),
             memory.slots as f64,
@@ -294,7 +297,7 @@ fn write_speculation(writer: &mut Writer<'_>, stats: &Stats) -> Result<(), Error
     writer.counter(
         (
             "paceline:draft_passes",
-            "Passes of the neural drafter that had something to do",
+            "DraftForwards of the neural drafter that had something to do",
         ),
         c.draft_passes,
     )?;

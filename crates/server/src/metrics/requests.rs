@@ -118,7 +118,7 @@ impl Families {
             ),
             (
                 "inter_token_latency_seconds",
-                "Time between deliveries of new tokens; with drafts, of several at a time",
+                "Time between request_outputs of new tokens; with drafts, of several at a time",
                 between,
             ),
             (

@@ -218,7 +218,7 @@ async fn a_crowd_gets_what_each_of_it_gets_alone() {
         guest.await.unwrap();
     }
     let stats = server.idle().await;
-    assert_eq!(stats.blocks_used, 0, "pages are left over");
+    assert_eq!(stats.blocks_used, 0, "blocks are left over");
     let server = TestServer::start().await;
     for (number, together) in together.into_iter().enumerate() {
         let (path, body) = request(number);

@@ -241,8 +241,8 @@ fn counted(stats: &Stats) -> Vec<(&'static str, u64)> {
         ("paceline:steps_total", p.steps),
         ("paceline:host_waits_total{place=\"collect\"}", p.waits.collect),
         ("paceline:engine_tokens_total", stats.tokens),
-        ("paceline:pages", 512),
-        ("paceline:pages_free", (stats.blocks - stats.blocks_used) as u64),
+        ("paceline:blocks", 512),
+        ("paceline:blocks_free", (stats.blocks - stats.blocks_used) as u64),
         ("paceline:slots", 8),
     ]
 }
@@ -410,7 +410,7 @@ async fn the_live_state_tells_what_is_on_and_how_it_is_going() {
     assert_eq!(state["status"]["phase"], "serving");
     assert_eq!(state["slots"]["total"], 8);
     assert_eq!(state["slots"]["requests_ended"], 1);
-    assert_eq!(state["cache"]["pages"], 512);
+    assert_eq!(state["cache"]["blocks"], 512);
     assert_eq!(state["pipeline"]["depth"], 2);
     assert_eq!(state["limits"]["max_model_len"], 512);
     assert_eq!(state["speculation"]["configuration"]["draft_tokens"], 7);

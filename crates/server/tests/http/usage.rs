@@ -3,7 +3,7 @@
 use crate::support::TestServer;
 use serde_json::{Value, json};
 
-/// A long text, so that whole pages of it can be cached.
+/// A long text, so that whole blocks of it can be cached.
 fn long(seed: usize) -> String {
     format!("Number {seed}. ").repeat(20)
 }

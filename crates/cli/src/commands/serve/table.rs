@@ -35,7 +35,7 @@ pub(super) fn features(config: &ServeConfig, engine: &Handle, texts: &Texts) -> 
             ),
             "--max-num-seqs, --max-num-batched-tokens",
         ),
-        row("prompts", pace(options.max_step), "--max-step-ms"),
+        row("prompts", throttle(options.max_step), "--max-step-ms"),
         row(
             "pipeline",
             format!("{} steps in flight", options.pipeline_depth),
@@ -106,9 +106,9 @@ fn structured(texts: &Texts) -> Feature {
 }
 
 /// How fast prompts are taken in.
-fn pace(max_step: Option<Duration>) -> String {
+fn throttle(max_step: Option<Duration>) -> String {
     match max_step {
-        Some(limit) => format!("paced to steps of {} ms while streams run", limit.as_millis()),
+        Some(limit) => format!("throttled to steps of {} ms while streams run", limit.as_millis()),
         None => "as much as a step has room for".to_owned(),
     }
 }
@@ -133,7 +133,7 @@ fn access(server: &ServerConfig) -> Vec<Feature> {
         ),
         row("TLS", on(server.tls.is_some()), "--ssl-certfile, --ssl-keyfile"),
         row(
-            "web pages",
+            "web blocks",
             if server.allowed_origins.is_empty() {
                 "off".to_owned()
             } else {

@@ -25,7 +25,7 @@ struct Known {
     max_length: usize,
     stops: Vec<i32>,
     restore: i32,
-    pages: usize,
+    blocks: usize,
 }
 
 /// The tables that a step should have, one vector per table.
@@ -67,7 +67,7 @@ impl Bench {
             threads: 1,
             instructions: Instructions::Portable,
         });
-        // Page 0 is what tables point to before they are told; nobody owns it.
+        // Block 0 is what tables point to before they are told; nobody owns it.
         let limits = SlotLimits {
             slots: Self::SLOTS,
             blocks_per_slot: BLOCKS_PER_SLOT,
@@ -213,7 +213,7 @@ impl Bench {
         assert_eq!(
             history[..BLOCK],
             [UNTOUCHED; BLOCK],
-            "a page that nobody was given was written"
+            "a block that nobody was given was written"
         );
         for (index, known) in self.known.iter().enumerate() {
             let row = &state[index * slot::INTS..][..slot::INTS];
@@ -221,7 +221,7 @@ impl Bench {
             assert_eq!(row[slot::LENGTH], known.tokens.len() as i32);
             assert_eq!(row[slot::FINISHED] != 0, known.finished);
             for position in known.cached..known.tokens.len().saturating_sub(1) {
-                let place = page(index, position / BLOCK) as usize * BLOCK + position % BLOCK;
+                let place = block(index, position / BLOCK) as usize * BLOCK + position % BLOCK;
                 assert_eq!(
                     history[place], known.tokens[position],
                     "slot {index}, position {position}"
@@ -257,7 +257,7 @@ impl Bench {
         }
     }
 
-    /// The plan as words. Pages are announced no earlier than a row needs them.
+    /// The plan as words. Blocks are announced no earlier than a row needs them.
     fn encode(&mut self, admissions: &[Admission], rows: &[Row]) -> Vec<i32> {
         let mut words = vec![0; plan::HEADER];
         words[plan::ADMISSIONS] = admissions.len() as i32;
@@ -271,10 +271,10 @@ impl Bench {
                 Work::Prefill { start, tokens, .. } => start + tokens.len(),
                 Work::Verify { planned } => (known.tokens.len() + planned).min(known.max_length - 1),
             };
-            for index in known.pages..end.div_ceil(BLOCK) {
-                words.extend([row.slot as i32, index as i32, page(row.slot, index)]);
+            for index in known.blocks..end.div_ceil(BLOCK) {
+                words.extend([row.slot as i32, index as i32, block(row.slot, index)]);
                 words[plan::BLOCKS] += 1;
-                known.pages = index + 1;
+                known.blocks = index + 1;
             }
         }
         words[plan::ROWS] = rows.len() as i32;
@@ -288,8 +288,8 @@ impl Bench {
     }
 }
 
-/// Pages of a slot are scattered; page 0 is nobody's.
-fn page(slot: usize, index: usize) -> i32 {
+/// Blocks of a slot are scattered; block 0 is nobody's.
+fn block(slot: usize, index: usize) -> i32 {
     1 + ((BLOCKS_PER_SLOT - 1 - index) * Bench::SLOTS + slot) as i32
 }
 

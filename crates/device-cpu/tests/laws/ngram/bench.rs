@@ -21,9 +21,9 @@ pub(super) struct Shape {
 pub(super) struct Script {
     pub(super) text: Vec<i32>,
     pub(super) prompt: usize,
-    /// Its pages, in order.
-    pub(super) pages: Vec<i32>,
-    /// Tokens that are in its pages already.
+    /// Its blocks, in order.
+    pub(super) blocks: Vec<i32>,
+    /// Tokens that are in its blocks already.
     pub(super) cached: usize,
     /// Tokens whose n-grams are taken to be in the index.
     pub(super) indexed: usize,
@@ -149,13 +149,13 @@ impl Bench {
         self.admissions.extend(state);
         self.admissions.extend(lists);
         assert!(
-            script.pages.len() * self.shape.block >= script.max_length,
-            "pages for all of it"
+            script.blocks.len() * self.shape.block >= script.max_length,
+            "blocks for all of it"
         );
         self.admitted += 1;
-        let pages = script.pages.iter().enumerate();
+        let blocks = script.blocks.iter().enumerate();
         self.blocks
-            .extend(pages.map(|(index, page)| [slot as i32, index as i32, *page]));
+            .extend(blocks.map(|(index, block)| [slot as i32, index as i32, *block]));
         *owner = Owner {
             generation: owner.generation + 1,
             ran: script.cached,

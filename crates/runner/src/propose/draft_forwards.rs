@@ -3,12 +3,12 @@
 use super::Stage;
 use crate::RunnerConfig;
 use paceline_device::{
-    Backend, ClearKv, DeviceError, DraftPass, PrepareDrafts, SAMPLE_FLOATS, Sample, SampledText, StepLimits,
-    StepTables, TakeDrafts,
+    Backend, ClearKv, DeviceError, DraftForward, PrepareDrafts, SAMPLE_FLOATS, Sample, SampledText,
+    StepLimits, StepTables, TakeDrafts,
 };
 
 /// Tables and buffers of a neural drafter.
-pub(super) struct Passes<B: Backend> {
+pub(super) struct DraftForwards<B: Backend> {
     /// Of the pass over the step's tokens.
     step: StepTables<B>,
     /// Of the passes over one token per slot. A pass reads the tables of the one before, so they take turns.
@@ -19,7 +19,7 @@ pub(super) struct Passes<B: Backend> {
     logprobs: B::Buffer<f32>,
 }
 
-impl<B: Backend> Passes<B> {
+impl<B: Backend> DraftForwards<B> {
     pub(super) fn new(backend: &B, config: &RunnerConfig) -> Result<Self, DeviceError> {
         let slots = config.slots;
         let tables = |tokens| {
@@ -42,9 +42,9 @@ impl<B: Backend> Passes<B> {
     }
 
     /// Lays out the pass over the step's tokens.
-    pub(super) fn over_step(&self, stage: &Stage<'_, B>, pass: DraftPass) -> StepTables<B> {
+    pub(super) fn over_step(&self, stage: &Stage<'_, B>, pass: DraftForward) -> StepTables<B> {
         let requests = stage.step.requests.bucket;
-        // A head has one row more than tokens for a prompt that begins with a page.
+        // A head has one row more than tokens for a prompt that begins with a block.
         let tokens = stage.step.tokens.bucket + requests;
         let tables = self.step.with_buckets(tokens, requests, requests);
         self.lay_out(stage, (pass, None), tables)
@@ -54,7 +54,7 @@ impl<B: Backend> Passes<B> {
     pub(super) fn over_slots(
         &self,
         stage: &Stage<'_, B>,
-        (pass, before): (DraftPass, Option<&StepTables<B>>),
+        (pass, before): (DraftForward, Option<&StepTables<B>>),
         place: usize,
     ) -> StepTables<B> {
         let requests = stage.step.requests.bucket;
@@ -65,10 +65,10 @@ impl<B: Backend> Passes<B> {
     fn lay_out(
         &self,
         stage: &Stage<'_, B>,
-        (pass, before): (DraftPass, Option<&StepTables<B>>),
+        (pass, before): (DraftForward, Option<&StepTables<B>>),
         mut tables: StepTables<B>,
     ) -> StepTables<B> {
-        // A drafter's keys and values live in the same pages as the model's.
+        // A drafter's keys and values live in the same blocks as the model's.
         tables.block_table = stage.slots.block_table.clone();
         stage.backend.prepare_drafts(PrepareDrafts {
             pass,
@@ -108,9 +108,9 @@ impl<B: Backend> Passes<B> {
     }
 }
 
-/// Tokens that the drafter does not see leave zeroes in its pages.
-pub(super) fn clear_unseen<B: Backend>(stage: &Stage<'_, B>, pages: &[B::KvCache]) {
-    for cache in pages {
+/// Tokens that the drafter does not see leave zeroes in its blocks.
+pub(super) fn clear_unseen<B: Backend>(stage: &Stage<'_, B>, blocks: &[B::KvCache]) {
+    for cache in blocks {
         stage.backend.clear_kv(ClearKv {
             plan: stage.plan,
             step: stage.step,

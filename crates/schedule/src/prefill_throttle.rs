@@ -12,16 +12,16 @@ const LEAST: usize = 32;
 /// How fast the measured time per token is followed.
 const FOLLOW: f64 = 0.25;
 
-/// The pace of prompts beside streams.
+/// How much of prompts runs beside streams.
 #[derive(Clone, Debug)]
-pub(crate) struct PromptPace {
+pub(crate) struct PrefillThrottle {
     /// How long a step with streams in it may be; `None` for any length.
     limit_ns: Option<u64>,
     /// Time per token of a prompt, on top of what the streams in the step take; 0 if none was measured.
     token_ns: f64,
 }
 
-impl PromptPace {
+impl PrefillThrottle {
     pub(crate) fn new(limit_ns: Option<u64>) -> Self {
         Self {
             limit_ns,
@@ -81,36 +81,36 @@ mod tests {
         for _ in 0..8 {
             costs.observe(&step(4, 0, 20_000));
         }
-        let mut pace = PromptPace::new(Some(100_000));
-        assert_eq!(pace.prompt_tokens(4, &costs), LEAST, "nothing is known");
-        pace.observe(&step(0, 500, 500_000), &costs);
-        assert_eq!(pace.prompt_tokens(4, &costs), 80);
-        assert_eq!(pace.prompt_tokens(0, &costs), usize::MAX, "nobody waits");
+        let mut throttle = PrefillThrottle::new(Some(100_000));
+        assert_eq!(throttle.prompt_tokens(4, &costs), LEAST, "nothing is known");
+        throttle.observe(&step(0, 500, 500_000), &costs);
+        assert_eq!(throttle.prompt_tokens(4, &costs), 80);
+        assert_eq!(throttle.prompt_tokens(0, &costs), usize::MAX, "nobody waits");
         // A step of streams alone teaches nothing about prompts.
-        pace.observe(&step(4, 0, 20_000_000), &costs);
-        assert_eq!(pace.prompt_tokens(4, &costs), 80);
+        throttle.observe(&step(4, 0, 20_000_000), &costs);
+        assert_eq!(throttle.prompt_tokens(4, &costs), 80);
         // What the streams take is not counted as the prompt's.
-        pace.observe(&step(4, 80, 100_000), &costs);
-        assert_eq!(pace.prompt_tokens(4, &costs), 80);
+        throttle.observe(&step(4, 80, 100_000), &costs);
+        assert_eq!(throttle.prompt_tokens(4, &costs), 80);
     }
 
     #[test]
     fn a_slow_machine_still_takes_prompts_in() {
         let costs = StepCosts::default();
-        let mut pace = PromptPace::new(Some(1_000));
-        pace.observe(&step(0, 10, 1_000_000_000), &costs);
-        assert_eq!(pace.prompt_tokens(1, &costs), LEAST);
+        let mut throttle = PrefillThrottle::new(Some(1_000));
+        throttle.observe(&step(0, 10, 1_000_000_000), &costs);
+        assert_eq!(throttle.prompt_tokens(1, &costs), LEAST);
     }
 
     #[test]
     fn the_pace_follows_the_machine() {
         let costs = StepCosts::default();
-        let mut pace = PromptPace::new(Some(1_000_000));
+        let mut throttle = PrefillThrottle::new(Some(1_000_000));
         for (token_ns, tokens) in [(1_000, 1_000), (4_000, 250), (2_000, 500)] {
             for _ in 0..40 {
-                pace.observe(&step(0, 100, 100 * token_ns), &costs);
+                throttle.observe(&step(0, 100, 100 * token_ns), &costs);
             }
-            let given = pace.prompt_tokens(1, &costs);
+            let given = throttle.prompt_tokens(1, &costs);
             assert!(given.abs_diff(tokens) <= 2, "{given} instead of {tokens}");
         }
     }
@@ -118,8 +118,8 @@ mod tests {
     #[test]
     fn without_a_limit_there_is_none() {
         let costs = StepCosts::default();
-        let mut pace = PromptPace::new(None);
-        pace.observe(&step(0, 10, 1_000_000_000), &costs);
-        assert_eq!(pace.prompt_tokens(1, &costs), usize::MAX);
+        let mut throttle = PrefillThrottle::new(None);
+        throttle.observe(&step(0, 10, 1_000_000_000), &costs);
+        assert_eq!(throttle.prompt_tokens(1, &costs), usize::MAX);
     }
 }

@@ -7,7 +7,7 @@ const CANCEL: u8 = 2;
 
 /// How a continuation is to end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Wish {
+pub(crate) enum CancelFlag {
     /// Its text is complete.
     Stop,
     /// Nobody wants it any more.
@@ -16,9 +16,9 @@ pub(crate) enum Wish {
 
 /// One flag per continuation. A flag only ever grows.
 #[derive(Debug)]
-pub(crate) struct Wishes(Box<[AtomicU8]>);
+pub(crate) struct CancelFlags(Box<[AtomicU8]>);
 
-impl Wishes {
+impl CancelFlags {
     pub(crate) fn new(choices: usize) -> Self {
         Self((0..choices).map(|_| AtomicU8::new(0)).collect())
     }
@@ -36,10 +36,10 @@ impl Wishes {
         }
     }
 
-    pub(crate) fn of(&self, choice: usize) -> Option<Wish> {
+    pub(crate) fn of(&self, choice: usize) -> Option<CancelFlag> {
         match self.0.get(choice)?.load(Ordering::Acquire) {
-            STOP => Some(Wish::Stop),
-            CANCEL => Some(Wish::Cancel),
+            STOP => Some(CancelFlag::Stop),
+            CANCEL => Some(CancelFlag::Cancel),
             _ => None,
         }
     }
@@ -51,15 +51,18 @@ mod tests {
 
     #[test]
     fn a_wish_concerns_its_choice_and_cancelling_concerns_all() {
-        let wishes = Wishes::new(2);
-        wishes.stop(1);
-        wishes.stop(7);
-        assert_eq!((wishes.of(0), wishes.of(1)), (None, Some(Wish::Stop)));
-        wishes.cancel_all();
-        wishes.stop(0);
+        let cancel_flags = CancelFlags::new(2);
+        cancel_flags.stop(1);
+        cancel_flags.stop(7);
         assert_eq!(
-            (wishes.of(0), wishes.of(1)),
-            (Some(Wish::Cancel), Some(Wish::Cancel))
+            (cancel_flags.of(0), cancel_flags.of(1)),
+            (None, Some(CancelFlag::Stop))
+        );
+        cancel_flags.cancel_all();
+        cancel_flags.stop(0);
+        assert_eq!(
+            (cancel_flags.of(0), cancel_flags.of(1)),
+            (Some(CancelFlag::Cancel), Some(CancelFlag::Cancel))
         );
     }
 }
