@@ -117,6 +117,7 @@ fn request(id: usize, context: usize) -> NewRequest {
         stop_tokens: vec![1],
         priority: 0,
         deadline: None,
+        tenant: 0,
         salt: id as u64,
         max_length: context + 4000,
         group: None,

@@ -20,6 +20,10 @@ pub struct EmbeddingRequest {
     pub priority: i32,
     /// Give up after this long.
     pub deadline: Option<Duration>,
+    /// Whose it is: waiting is shared fairly between tenants. 0 if there is only one.
+    pub tenant: u32,
+    /// Only requests with the same salt share cached prefixes.
+    pub salt: u64,
 }
 
 impl EmbeddingRequest {
@@ -30,6 +34,8 @@ impl EmbeddingRequest {
             pooling,
             priority: 0,
             deadline: None,
+            tenant: 0,
+            salt: 0,
         }
     }
 }

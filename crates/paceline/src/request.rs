@@ -25,6 +25,10 @@ pub struct Request {
     pub speculation: RequestSpeculation,
     /// What each continuation must follow, if anything, such as a grammar.
     pub constraint: Option<Arc<dyn Constraint>>,
+    /// Whose it is: waiting is shared fairly between tenants. 0 if there is only one.
+    pub tenant: u32,
+    /// Only requests with the same salt share cached prefixes.
+    pub salt: u64,
 }
 
 /// What a request says of drafts. They change how fast it is, never what it gives.

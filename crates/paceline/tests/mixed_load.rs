@@ -63,6 +63,7 @@ fn request(id: RequestId, prompt: usize, tokens: usize) -> NewRequest {
         stop_tokens: Vec::new(),
         priority: 0,
         deadline: None,
+        tenant: 0,
         salt: 0,
         max_length: prompt + tokens,
         group: None,

@@ -55,6 +55,7 @@ fn scheduler(running: usize, context: usize, kind: Kind) -> Scheduler {
             stop_tokens: vec![0],
             priority: 0,
             deadline: None,
+            tenant: 0,
             salt: 0,
             max_length,
             group: None,

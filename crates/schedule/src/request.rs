@@ -35,6 +35,8 @@ pub struct NewRequest {
     pub stop_tokens: Vec<TokenId>,
     /// Lower comes first.
     pub priority: i32,
+    /// Whose it is: waiting is shared fairly between tenants.
+    pub tenant: u32,
     /// When it is dropped, finished or not, by the clock given to [`Scheduler::plan`](crate::Scheduler::plan).
     pub deadline: Option<u64>,
     /// Only requests with the same salt share cached prefixes.

@@ -31,6 +31,7 @@ fn request(id: u64, prompt: usize, max_length: usize) -> NewRequest {
         stop_tokens: Vec::new(),
         priority: 0,
         deadline: None,
+        tenant: 0,
         salt: 0,
         max_length,
         group: None,

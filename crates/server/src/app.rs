@@ -43,6 +43,13 @@ pub(crate) struct Caller {
     pub(crate) key: Option<usize>,
 }
 
+impl Caller {
+    /// The engine's number for whoever has this key; 0 where there are no keys.
+    pub(crate) fn tenant(&self) -> u32 {
+        self.key.map_or(0, |key| key as u32 + 1)
+    }
+}
+
 impl Deref for App {
     type Target = Shared;
 
@@ -129,6 +136,7 @@ impl App {
     ) -> Result<Outputs, ApiError> {
         let permit = self.permit(caller)?;
         task.deadline = self.deadline(task.deadline);
+        task.tenant = caller.tenant();
         let means = crate::generation::Means {
             engine: &self.engine,
             tokenizer: self.model.tokenizer.as_ref(),

@@ -447,6 +447,7 @@ fn new_request(id: RequestId, request: &Asked, speculation: DraftBudget) -> NewR
         params: Arc::new(params),
         priority: request.priority,
         deadline: None,
+        tenant: 0,
         salt: 0,
         group: request.group.map(GroupId),
         speculation: if request.undrafted {

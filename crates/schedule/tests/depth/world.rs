@@ -166,6 +166,7 @@ impl World {
             stop_tokens: Vec::new(),
             priority: 0,
             deadline: None,
+            tenant: 0,
             salt: 0,
             max_length: PROMPT + self.law.length,
             group: None,

@@ -307,6 +307,7 @@ impl World {
             stop_tokens: limits.stop_tokens,
             priority,
             deadline: None,
+            tenant: 0,
             salt: 0,
             max_length: limits.max_length,
             group: None,

@@ -43,6 +43,10 @@ pub struct GenerationTask {
     pub speculation: RequestSpeculation,
     /// What every choice must follow, if anything.
     pub constraint: Option<Arc<dyn Constraint>>,
+    /// Whose it is; see [`paceline::Request::tenant`].
+    pub tenant: u32,
+    /// Only tasks with the same salt share cached prefixes.
+    pub salt: u64,
 }
 
 /// Something a generation yields.

@@ -200,6 +200,8 @@ impl Source {
             deadline: task.deadline,
             speculation: task.speculation,
             constraint: task.constraint.clone(),
+            tenant: task.tenant,
+            salt: task.salt,
         })?;
         let choice = |number| Choice {
             index: index * task.n + number,

@@ -95,6 +95,8 @@ impl SamplingFields {
             deadline: deadline(self.deadline_ms)?,
             speculation: self.speculation.unwrap_or_default().0,
             constraint: None,
+            tenant: 0,
+            salt: 0,
         })
     }
 

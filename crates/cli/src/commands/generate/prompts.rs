@@ -72,7 +72,7 @@ impl Job {
             priority: self.priority,
             deadline: self.deadline,
             speculation: self.speculation,
-            constraint: None,
+            ..Request::default()
         }
     }
 

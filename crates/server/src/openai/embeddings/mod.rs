@@ -73,6 +73,7 @@ pub(crate) async fn create(
     let permit = app.permit(&caller)?;
     for request in &mut requests {
         request.deadline = app.deadline(request.deadline);
+        request.tenant = caller.tenant();
     }
     let vectors = embedding::embed(&app, permit, requests, &NAMES).await?;
     Ok(Json(Reply::new(name, vectors, shape)))
