@@ -35,7 +35,7 @@ pub struct NewRequest {
     pub stop_tokens: Vec<TokenId>,
     /// Lower comes first.
     pub priority: i32,
-    /// Whose it is: waiting is shared fairly between tenants.
+    /// Whose it is: within a priority, waiting is shared between tenants by the tokens that they get.
     pub tenant: u32,
     /// When it is dropped, finished or not, by the clock given to [`Scheduler::plan`](crate::Scheduler::plan).
     pub deadline: Option<u64>,
@@ -135,9 +135,21 @@ pub enum Finish {
     Constraint,
 }
 
-/// The order of service: priority, then arrival. A request keeps its place for life, so that one that was
-/// preempted comes before all that arrived later.
-pub(crate) type Order = (i32, u64);
+/// A request's place in the queue, for life, so that one that was preempted comes before all of its tenant that arrived
+/// later.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Order {
+    pub(crate) priority: i32,
+    pub(crate) arrival: u64,
+    pub(crate) tenant: u32,
+}
+
+/// The order of those that have been admitted: priority, then when it was for the first time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Rank {
+    pub(crate) priority: i32,
+    pub(crate) admission: u64,
+}
 
 /// A request as it is kept.
 #[derive(Debug)]
@@ -149,6 +161,8 @@ pub(crate) struct Request {
     pub(crate) params: Arc<SamplingParams>,
     pub(crate) stop_tokens: Vec<TokenId>,
     pub(crate) order: Order,
+    /// From its first admission on.
+    pub(crate) rank: Option<Rank>,
     pub(crate) deadline: Option<u64>,
     pub(crate) salt: u64,
     pub(crate) max_length: usize,
@@ -183,7 +197,12 @@ impl Request {
             generated: Vec::new(),
             params: new.params,
             stop_tokens: new.stop_tokens,
-            order: (new.priority, arrival),
+            order: Order {
+                priority: new.priority,
+                arrival,
+                tenant: new.tenant,
+            },
+            rank: None,
             deadline: new.deadline,
             salt,
             max_length: new.max_length,

@@ -4,7 +4,8 @@
 //! catch up with its known ones. The host plans ahead of the results, assuming that every draft is accepted, and
 //! uses that bound to reserve blocks and for nothing else.
 //!
-//! **Order.** Requests are served by (priority, arrival), for life. Only a request that comes earlier in this
+//! **Order.** Requests are admitted by priority, then fairly between tenants, then by arrival (see [`queue`]). Those
+//! admitted are served by priority, then first admission, for life. Only a request that comes earlier in this
 //! order can push out another, so the first one is never pushed out and always gets on: no livelock, and nobody
 //! waits for ever behind requests of its own priority.
 //!
@@ -17,6 +18,7 @@ mod groups;
 mod integrity;
 mod masks;
 mod plan;
+mod queue;
 mod running;
 mod saves;
 mod slots;
@@ -30,10 +32,11 @@ use crate::costs::StepCosts;
 use crate::counters::Counters;
 use crate::policy::{DraftPolicy, FixedDrafts};
 use crate::prefill_throttle::PrefillThrottle;
-use crate::request::{Finish, NewRequest, Order, Phase, Rejection, Request, RequestId, RequestOutput};
+use crate::request::{Finish, NewRequest, Order, Phase, Rank, Rejection, Request, RequestId, RequestOutput};
 use crate::times::StepTimes;
 use groups::Groups;
 use paceline_cache::{CacheConfig, CacheUse, Caches};
+use queue::Queue;
 use saves::Ending;
 use slots::Slots;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -49,8 +52,8 @@ pub struct Scheduler {
     /// The step collected last.
     last_step: StepTimes,
     requests: Table,
-    waiting: BTreeMap<Order, RequestId>,
-    running: BTreeMap<Order, RequestId>,
+    queue: Queue,
+    running: BTreeMap<Rank, RequestId>,
     deadlines: BTreeSet<(u64, RequestId)>,
     groups: Groups,
     slots: Slots,
@@ -62,6 +65,8 @@ pub struct Scheduler {
     masks_away: usize,
     counters: Counters,
     arrivals: u64,
+    /// First admissions.
+    started: u64,
     planned_steps: u64,
     collected_steps: u64,
     /// Running requests that hold a place for a rolling state.
@@ -97,7 +102,7 @@ impl Scheduler {
             prefill_throttle: PrefillThrottle::new(config.max_step_ns),
             last_step: StepTimes::default(),
             requests: Table::default(),
-            waiting: BTreeMap::new(),
+            queue: Queue::default(),
             running: BTreeMap::new(),
             deadlines: BTreeSet::new(),
             groups: Groups::default(),
@@ -107,6 +112,7 @@ impl Scheduler {
             masks_away: 0,
             counters: Counters::default(),
             arrivals: 0,
+            started: 0,
             planned_steps: 0,
             collected_steps: 0,
             rolling: 0,
@@ -145,8 +151,9 @@ impl Scheduler {
                 Phase::Waiting
             };
         }
+        self.queue.enter(order);
         if matches!(request.phase, Phase::Waiting) {
-            self.waiting.insert(order, id);
+            self.queue.push(order, id);
         }
         self.requests.insert(id, Box::new(request));
         Ok(())
@@ -222,17 +229,7 @@ impl Scheduler {
 
     /// Of the requests in the queue, the one that arrived first, whatever its priority.
     pub fn oldest_waiting(&self) -> Option<RequestId> {
-        let mut oldest: Option<(Order, RequestId)> = None;
-        let mut next = self.waiting.first_key_value();
-        // The first of each priority.
-        while let Some((&order, &id)) = next {
-            if oldest.is_none_or(|(known, _)| order.1 < known.1) {
-                oldest = Some((order, id));
-            }
-            let later = order.0.checked_add(1);
-            next = later.and_then(|priority| self.waiting.range((priority, 0)..).next());
-        }
-        oldest.map(|(_, id)| id)
+        self.queue.oldest()
     }
 
     /// The requests that got a slot in the newest plan, for the first time or again.
@@ -293,7 +290,7 @@ impl Scheduler {
     fn remove(&mut self, id: RequestId, ending: Ending) {
         let order = self.request(id).order;
         self.vacate(id, ending);
-        self.waiting.remove(&order);
+        self.queue.leave(order);
         let Some(request) = self.requests.remove(&id) else {
             return;
         };
@@ -303,7 +300,7 @@ impl Scheduler {
         if let Some(group) = request.group
             && let Some((order, next)) = self.groups.leave(group, id, order)
         {
-            self.queue(order, next);
+            self.enqueue(order, next);
         }
         self.policy.forget(id);
     }
@@ -314,18 +311,20 @@ impl Scheduler {
         if request.running().is_none() {
             return;
         }
-        let order = request.order;
+        let rank = request.rank;
         let Phase::Running(mut running) = std::mem::replace(&mut request.phase, Phase::Waiting) else {
             return;
         };
-        self.running.remove(&order);
+        if let Some(rank) = rank {
+            self.running.remove(&rank);
+        }
         self.slots.release(running.slot, running.generation);
         self.settle_saves(&mut running, ending);
     }
 
-    fn queue(&mut self, order: Order, id: RequestId) {
+    fn enqueue(&mut self, order: Order, id: RequestId) {
         self.request_mut(id).phase = Phase::Waiting;
-        self.waiting.insert(order, id);
+        self.queue.push(order, id);
     }
 
     fn request(&self, id: RequestId) -> &Request {

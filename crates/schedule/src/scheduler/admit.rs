@@ -4,7 +4,7 @@ use super::plan::PlanBuilder;
 use super::running::Bounds;
 use super::saves::{Ending, Saves};
 use super::{Running, Scheduler};
-use crate::request::{Order, Phase, RequestId};
+use crate::request::{Order, Phase, Rank, RequestId};
 use paceline_types::DraftBudget;
 
 /// Whether an admission leaves blocks for those who run already.
@@ -19,8 +19,8 @@ enum Headroom {
 impl Scheduler {
     /// Admits requests of a better priority than some that run, pushing those out if there is no room.
     pub(super) fn admit_urgent(&mut self, builder: &mut PlanBuilder) {
-        while let Some((&order, &id)) = self.waiting.first_key_value() {
-            let outranks = |last: &Order| order.0 < last.0;
+        while let Some((order, id)) = self.queue.first() {
+            let outranks = |last: &Rank| order.priority < last.priority;
             if !self
                 .running
                 .last_key_value()
@@ -51,7 +51,7 @@ impl Scheduler {
             .running
             .iter()
             .rev()
-            .take_while(|(other, _)| order.0 < other.0);
+            .take_while(|(other, _)| order.priority < other.priority);
         let held = |id: &RequestId| {
             self.request(*id)
                 .running()
@@ -69,7 +69,7 @@ impl Scheduler {
             return;
         }
         while builder.has_room()
-            && let Some((_, &id)) = self.waiting.first_key_value()
+            && let Some((_, id)) = self.queue.first()
         {
             if !self.try_admit(id, Headroom::Leave) {
                 return;
@@ -118,9 +118,16 @@ impl Scheduler {
         };
         self.counters.prefix_queries += target as u64;
         self.counters.prefix_hits += hit.cached_tokens as u64;
+        self.started += 1;
+        let first = Rank {
+            priority: order.priority,
+            admission: self.started,
+        };
         let request = self.request_mut(id);
-        // Where it starts again, it finds what it has computed itself.
+        // Where it starts again, it finds what it has computed itself; and its tenant has paid for the prompt.
+        let fresh = request.cached.map_or(target - hit.cached_tokens, |_| 0);
         request.cached.get_or_insert(hit.cached_tokens);
+        let rank = *request.rank.get_or_insert(first);
         request.phase = Phase::Running(Box::new(Running {
             slot,
             generation,
@@ -136,8 +143,8 @@ impl Scheduler {
             proposed: DraftBudget::NONE,
             saves: Saves::at_branch_point(hit.branch_point),
         }));
-        self.waiting.remove(&order);
-        self.running.insert(order, id);
+        self.queue.admit(order, fresh);
+        self.running.insert(rank, id);
         self.admissions.push(id);
         self.ask_first_masks(id);
         true
@@ -165,7 +172,7 @@ impl Scheduler {
                 panic!("request {} runs and is not listed", id.0);
             };
             assert!(
-                last >= self.request(id).order,
+                Some(last) >= self.request(id).rank,
                 "request {} would push out one before it",
                 id.0
             );
@@ -191,7 +198,7 @@ impl Scheduler {
     fn preempt(&mut self, id: RequestId, builder: &mut PlanBuilder) {
         self.vacate(id, Ending::InFlight);
         let order = self.request(id).order;
-        self.queue(order, id);
+        self.enqueue(order, id);
         self.counters.preemptions += 1;
         builder.preempted = true;
     }

@@ -100,9 +100,11 @@ impl Scheduler {
                 cached_tokens: request.cached.unwrap_or(0),
             }
         });
+        self.queue
+            .charge(self.request(id).order, request_output.tokens.len());
         if prompt_computed && let Some(group) = self.request(id).group {
             for (order, member) in self.groups.prompt_computed(group, id) {
-                self.queue(order, member);
+                self.enqueue(order, member);
             }
         }
         if let Some(end) = end {

@@ -20,17 +20,13 @@ impl Scheduler {
                 Phase::Parked => parked += 1,
                 Phase::Waiting => {
                     waiting += 1;
-                    assert!(
-                        self.waiting.get(&request.order) == Some(id),
-                        "request {} is lost",
-                        id.0
-                    );
+                    assert!(self.queue.holds(request.order, *id), "request {} is lost", id.0);
                 }
                 Phase::Running(state) => {
                     running += 1;
                     rolling += usize::from(state.saves.rolls());
                     assert!(
-                        self.running.get(&request.order) == Some(id),
+                        request.rank.and_then(|rank| self.running.get(&rank)) == Some(id),
                         "request {} is lost",
                         id.0
                     );
@@ -44,7 +40,8 @@ impl Scheduler {
             }
         }
         assert!(parked == self.groups.parked(), "{parked} requests parked");
-        assert!(waiting == self.waiting.len(), "{waiting} requests waiting");
+        assert!(waiting == self.queue.len(), "{waiting} requests waiting");
+        self.queue.check_integrity(self.requests.len());
         assert!(running == self.running.len(), "{running} requests running");
         assert!(rolling == self.rolling, "{rolling} rolling states");
         assert!(

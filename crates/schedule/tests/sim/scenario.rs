@@ -41,6 +41,8 @@ pub struct Scenario {
     pub continues: usize,
     /// Longest prompt and text.
     pub longest: usize,
+    /// Tenants that requests are of.
+    pub tenants: u32,
 }
 
 impl Scenario {
@@ -88,6 +90,7 @@ impl Scenario {
             confined: rng.pick(&[0, 0, 30, 90]),
             embeds: rng.pick(&[0, 0, 20, 80]),
             longest,
+            tenants: rng.pick(&[1, 1, 2, 5]),
         }
     }
 
@@ -111,12 +114,13 @@ impl Scenario {
             embeds: 0,
             continues: 0,
             longest: 0,
+            tenants: 1,
         }
     }
 
     /// The same case without one of its complications, one for each.
     pub fn simpler(&self) -> Vec<Self> {
-        let changes: [fn(&mut Self); 17] = [
+        let changes: [fn(&mut Self); 18] = [
             |s| s.steps /= 2,
             |s| s.steps -= s.steps / 8,
             |s| s.cancels = 0,
@@ -129,6 +133,7 @@ impl Scenario {
             |s| s.confined = 0,
             |s| s.embeds = 0,
             |s| s.continues = 0,
+            |s| s.tenants = 1,
             |s| s.config.drafts = 0,
             |s| s.config.recurrent = None,
             |s| s.depth = 1,

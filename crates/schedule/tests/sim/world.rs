@@ -20,6 +20,7 @@ struct Caller {
     script: Rc<Script>,
     params: Arc<SamplingParams>,
     priority: i32,
+    tenant: u32,
     /// May start behind those that arrived later: it waits for a group, or for a mask.
     apart: bool,
     pooling: Option<Pooling>,
@@ -43,8 +44,8 @@ pub struct World {
     names: u64,
     /// The first in order of service, and the steps since it last got on.
     first: Option<(i32, u64)>,
-    /// By priority: the latest arrival that has been admitted, and how many admissions were looked at.
-    latest: BTreeMap<i32, u64>,
+    /// By priority and tenant: the latest arrival that has been admitted, and how many admissions were looked at.
+    latest: BTreeMap<(i32, u32), u64>,
     seen: usize,
     stalled: u64,
     pub tally: Tally,
@@ -200,11 +201,19 @@ impl World {
         } else {
             0
         };
+        let tenant = self.tenant();
         self.add(prompt, limits, priority, |new, _| {
+            new.tenant = tenant;
             new.salt = salt;
             new.deadline = deadline;
             new.pooling = Some(pooling);
         });
+    }
+
+    /// Whose the next request is.
+    fn tenant(&self) -> u32 {
+        let dice = self.names.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
+        (dice % u64::from(self.scenario.tenants)) as u32
     }
 
     /// Confines a text to what it is going to be, perhaps up to a point before its end.
@@ -240,6 +249,7 @@ impl World {
         };
         let logprobs = self.rng.chance(self.scenario.scores).then_some(2);
         let salt = self.rng.below(2) as u64;
+        let tenant = self.tenant();
         // Without prefix caching nobody shares anything but the members of a group.
         let alone = |name: u64| 1_000 + group.map_or(name, |group| group.0);
         for _ in 0..members {
@@ -266,6 +276,7 @@ impl World {
             let name = self.add(&prompt, limits, priority, |new, params| {
                 new.constraint = grammar.clone().map(|grammar| Arc::new(Shared(grammar)) as _);
                 new.group = group;
+                new.tenant = tenant;
                 new.salt = salt;
                 new.deadline = deadline;
                 params.prompt_logprobs = logprobs;
@@ -321,6 +332,7 @@ impl World {
             script: script.clone(),
             params: new.params.clone(),
             priority,
+            tenant: new.tenant,
             apart: new.group.is_some() || new.constraint.is_some(),
             pooling: new.pooling,
             started: false,
@@ -534,7 +546,7 @@ impl World {
         );
     }
 
-    /// Requests of one priority start in the order of their arrival. Those that wait for a group are apart; and
+    /// Requests of one priority and tenant start in the order of their arrival. Those that wait for a group are apart; and
     /// one whose prompt is scored lets the next begin with tokens for which it has no samples left.
     fn check_order(&mut self) {
         if self.scenario.scores > 0 {
@@ -549,7 +561,8 @@ impl World {
             if std::mem::replace(&mut caller.started, true) {
                 continue;
             }
-            if let Some(before) = self.latest.insert(caller.priority, *name) {
+            let before = self.latest.insert((caller.priority, caller.tenant), *name);
+            if let Some(before) = before {
                 assert!(before < *name, "request {name} started behind request {before}");
             }
         }
