@@ -175,7 +175,7 @@ fn fewer_drafts_are_fewer() {
 #[test]
 fn statistics_say_who_drafts_and_how_it_went() {
     let stats = |flags: &[&str]| {
-        let prompt = ["generate", "--stats", "-t", "0", "-n", "40", "--prompt"];
+        let prompt = ["generate", "--stats", "-t", "0", "--max-tokens", "40", "--prompt"];
         let output = run(&[&prompt[..], &["One rainy day, Tom and his dog found"], flags].concat());
         assert!(output.status.success(), "{}", stderr(&output));
         stderr(&output)
@@ -340,7 +340,7 @@ fn what_vllm_knows_and_we_do_not_is_said() {
         "generate",
         "--prompt",
         "x",
-        "-n",
+        "--max-tokens",
         "2",
         "--speculative-config",
         json,

@@ -40,6 +40,21 @@ pub enum RequestError {
         /// What is allowed.
         bound: String,
     },
+    /// A prompt that the context cannot hold. Clients look for the words of the first sentence.
+    #[error(
+        "This model's maximum context length is {limit} tokens. However, `{field}` has {tokens} tokens{}.",
+        if *.generates { ", and one must be left to generate" } else { "" }
+    )]
+    PromptTooLong {
+        /// The field with the prompt.
+        field: String,
+        /// Tokens of the prompt.
+        tokens: usize,
+        /// Tokens of the context.
+        limit: usize,
+        /// Whether there must be room for one token more.
+        generates: bool,
+    },
     /// Too many stop tokens, biases and bad words.
     #[error(transparent)]
     Lists(#[from] ListsTooLong),

@@ -33,6 +33,6 @@ pub use histogram::Histogram;
 pub use masks::MaskPool;
 pub use memory_plan::MemoryPlan;
 pub use paceline_schedule::{Counters, PipelineTotals, SpeculationReport, StepRecord};
-pub use request::{Request, RequestSpeculation};
+pub use request::{MAX_DEADLINE, Request, RequestSpeculation};
 pub use speculation::{DrafterShape, NeuralDrafter, Speculation, SpeculationConfig, SpeculationMethod};
 pub use stats::{EngineLimits, Sizes, Stats};

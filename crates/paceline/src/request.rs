@@ -8,6 +8,9 @@ use paceline_types::{Constraint, DraftBudget, SamplingParams, TokenId};
 use std::sync::Arc;
 use std::time::Duration;
 
+/// The longest deadline: a week.
+pub const MAX_DEADLINE: Duration = Duration::from_hours(7 * 24);
+
 /// Continuations of one prompt.
 #[derive(Clone, Debug, Default)]
 pub struct Request {
@@ -19,7 +22,7 @@ pub struct Request {
     pub n: Option<usize>,
     /// Lower comes first; 0 if not given.
     pub priority: i32,
-    /// Give up after this long, finished or not.
+    /// Give up after this long, finished or not; at most [`MAX_DEADLINE`].
     pub deadline: Option<Duration>,
     /// Drafts for this request; by default what the engine does.
     pub speculation: RequestSpeculation,
@@ -89,8 +92,8 @@ impl Bounds {
     /// Checks everything that can be wrong with a request; each error names the field, its value and its bound.
     pub(crate) fn check(&self, request: &Request) -> Result<(), RequestError> {
         let params = &request.sampling;
-        let most = self.max_model_len - 1;
-        self.check_prompt("prompt", &request.prompt, (most, " (one is left to generate)"))?;
+        self.check_prompt("prompt", &request.prompt, true)?;
+        check_deadline(request.deadline)?;
         check_numbers(params)?;
         let n = request.count();
         ensure("n", n >= 1 && n <= self.max_choices, &n, || {
@@ -150,18 +153,28 @@ impl Bounds {
 
     /// The same for a text that becomes a vector.
     pub(crate) fn check_embedding(&self, request: &EmbeddingRequest) -> Result<(), RequestError> {
-        self.check_prompt("input", &request.prompt, (self.max_model_len, ""))
+        self.check_prompt("input", &request.prompt, false)?;
+        check_deadline(request.deadline)
     }
 
     fn check_prompt(
         &self,
         field: &'static str,
         prompt: &[TokenId],
-        (most, why): (usize, &str),
+        generates: bool,
     ) -> Result<(), RequestError> {
-        let fits = !prompt.is_empty() && prompt.len() <= most;
-        let value = format!("{} tokens long", prompt.len());
-        ensure(field, fits, &value, || format!("1 to {most} tokens long{why}"))?;
+        let tokens = prompt.len();
+        ensure(field, tokens > 0, &"0 tokens long", || {
+            "at least one token long".to_owned()
+        })?;
+        if tokens + usize::from(generates) > self.max_model_len {
+            return Err(RequestError::PromptTooLong {
+                field: field.to_owned(),
+                tokens,
+                limit: self.max_model_len,
+                generates,
+            });
+        }
         self.check_tokens(field, prompt.iter().copied())
     }
 
@@ -180,6 +193,13 @@ impl Bounds {
             None => Ok(()),
         }
     }
+}
+
+fn check_deadline(deadline: Option<Duration>) -> Result<(), RequestError> {
+    let wait = deadline.unwrap_or(MAX_DEADLINE);
+    ensure("deadline", wait <= MAX_DEADLINE, &format!("{wait:?}"), || {
+        format!("at most {MAX_DEADLINE:?}, a week")
+    })
 }
 
 fn check_numbers(params: &SamplingParams) -> Result<(), RequestError> {
@@ -282,7 +302,11 @@ mod tests {
 
     #[test]
     fn what_cannot_be_served_is_refused_by_name() {
-        let cases: [(&str, Request); 19] = [
+        let cases: [(&str, Request); 20] = [
+            (
+                "deadline",
+                with(|r| r.deadline = Some(Duration::from_millis(u64::MAX))),
+            ),
             ("prompt", with(|r| r.prompt.clear())),
             ("prompt", with(|r| r.prompt = vec![1; 32])),
             ("prompt", with(|r| r.prompt.push(100))),

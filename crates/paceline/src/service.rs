@@ -222,6 +222,7 @@ impl<R: StepRunner, C: Clock> Service<R, C> {
     }
 
     fn deadline(&self, wait: Option<Duration>, arrived: Instant) -> Option<u64> {
+        // Checked when the request was handed in: a deadline is no longer than a week.
         wait.map(|wait| self.clock.now_ns() + wait.saturating_sub(arrived.elapsed()).as_nanos() as u64)
     }
 

@@ -322,7 +322,6 @@ fn a_vector_nobody_waits_for_frees_its_place_and_deadlines_hold() {
     );
     for (tokens, part) in [
         (Vec::new(), "0 tokens long"),
-        (text(257, 1), "257 tokens long; it must be 1 to 256 tokens long"),
         (vec![1, 1 << 20], "with token 1048576"),
     ] {
         let refused = handle
@@ -332,6 +331,24 @@ fn a_vector_nobody_waits_for_frees_its_place_and_deadlines_hold() {
         assert!(matches!(refused, RequestError::Parameter { field: "input", .. }));
         assert!(refused.to_string().contains(part), "{refused}");
     }
+    let long = EmbeddingRequest::new(text(257, 1), Pooling::Mean);
+    let refused = handle.embed(long).err().unwrap();
+    assert_eq!(
+        refused.to_string(),
+        "This model's maximum context length is 256 tokens. However, `input` has 257 tokens."
+    );
+    let patient = EmbeddingRequest {
+        deadline: Some(Duration::MAX),
+        ..EmbeddingRequest::new(text(9, 1), Pooling::Last)
+    };
+    let refused = handle.embed(patient).err().unwrap();
+    assert!(matches!(
+        refused,
+        RequestError::Parameter {
+            field: "deadline",
+            ..
+        }
+    ));
 }
 
 #[test]

@@ -10,7 +10,7 @@ use crate::lifecycle::Lifecycle;
 use crate::metrics::Metrics;
 use crate::model::ServedModel;
 use crate::server::Feature;
-use paceline::{Handle, RequestError};
+use paceline::{Handle, MAX_DEADLINE, RequestError};
 use std::ops::Deref;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -123,7 +123,24 @@ impl App {
     /// How long a request may take that asks for so long.
     pub(crate) fn deadline(&self, asked: Option<Duration>) -> Option<Duration> {
         let limit = self.config.request_timeout;
+        let limit = limit.map(|limit| limit.min(MAX_DEADLINE));
         asked.into_iter().chain(limit).min()
+    }
+
+    /// The priority of a request that asks for this one, unless its key may not have it. 0 is what a request gets that
+    /// does not ask.
+    pub(crate) fn priority(&self, caller: &Caller, asked: i32) -> Result<i32, ApiError> {
+        let key = caller.key.and_then(|key| self.config.api_keys.get(key));
+        let own = key.and_then(|key| self.config.key_min_priority.get(key));
+        let least = own.copied().unwrap_or(self.config.min_priority);
+        match asked {
+            0 => Ok(least.max(0)),
+            asked if asked >= least => Ok(asked),
+            asked => {
+                let bound = format!("at least {least}, the first that this server grants the caller");
+                Err(ApiError::bound("priority", &asked, &bound))
+            }
+        }
     }
 
     /// Starts a task for a caller, unless a limit is reached or something in it is out of bounds. `rename` gives the
@@ -134,6 +151,7 @@ impl App {
         mut task: GenerationTask,
         rename: &[(&str, &str)],
     ) -> Result<Outputs, ApiError> {
+        task.priority = self.priority(caller, task.priority)?;
         let permit = self.permit(caller)?;
         task.deadline = self.deadline(task.deadline);
         task.tenant = caller.tenant();

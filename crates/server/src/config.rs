@@ -1,6 +1,7 @@
 //! What the server allows and how long it waits.
 
 use paceline_types::Pooling;
+use std::collections::HashMap;
 use std::time::Duration;
 use tokio_rustls::rustls;
 
@@ -15,6 +16,11 @@ pub struct ServerConfig {
     pub max_concurrent_requests: Option<usize>,
     /// The same for each key.
     pub max_requests_per_key: Option<usize>,
+    /// The lowest number that requests may give as their `priority`; lower comes first. With the default, 0, they can
+    /// put themselves behind others and not before them.
+    pub min_priority: i32,
+    /// The same for single keys, by the key.
+    pub key_min_priority: HashMap<String, i32>,
     /// Connections at a time; more wait to be accepted.
     pub max_connections: usize,
     /// Bytes of a request's body.
@@ -25,7 +31,8 @@ pub struct ServerConfig {
     pub header_timeout: Duration,
     /// Time for a request's body to arrive.
     pub body_timeout: Duration,
-    /// Time for a generation from its arrival to its end; what is there by then is the reply.
+    /// Time for a generation from its arrival to its end; what is there by then is the reply. At most
+    /// [`MAX_DEADLINE`](paceline::MAX_DEADLINE) counts.
     pub request_timeout: Option<Duration>,
     /// Time that running streams have to finish when the server goes down.
     pub drain_timeout: Duration,
@@ -90,6 +97,8 @@ impl Default for ServerConfig {
             allowed_origins: Vec::new(),
             max_concurrent_requests: None,
             max_requests_per_key: None,
+            min_priority: 0,
+            key_min_priority: HashMap::new(),
             max_connections: 1024,
             max_body_bytes: 16 << 20,
             max_header_bytes: 64 << 10,

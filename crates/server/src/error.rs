@@ -100,15 +100,35 @@ impl ApiError {
             RequestError::Parameter { field, value, bound } => {
                 let renamed = rename.iter().find(|(name, _)| *name == field);
                 let name = renamed.map_or(field, |(_, name)| name);
-                let too_long = field == "prompt" && value.ends_with("tokens long");
-                Self {
-                    code: too_long.then_some("context_length_exceeded"),
-                    ..Self::bound(name, &value, &bound)
-                }
+                Self::bound(name, &value, &bound)
+            }
+            RequestError::PromptTooLong {
+                field,
+                tokens,
+                limit,
+                generates,
+            } => {
+                let renamed = rename.iter().find(|(name, _)| *name == field);
+                let field = renamed.map_or(field.as_str(), |(_, name)| name);
+                Self::too_long(field, tokens, (limit, generates))
             }
             RequestError::Lists(lists) => Self::new(ErrorKind::Invalid, lists.to_string()),
             RequestError::QueueFull { .. } => Self::new(ErrorKind::Busy, error.to_string()),
             RequestError::Stopped(_) => Self::new(ErrorKind::Unavailable, error.to_string()),
+        }
+    }
+
+    /// A field with more tokens than the context has; with `generates`, one more has to fit.
+    pub fn too_long(param: &str, tokens: usize, (limit, generates): (usize, bool)) -> Self {
+        let error = RequestError::PromptTooLong {
+            field: param.to_owned(),
+            tokens,
+            limit,
+            generates,
+        };
+        Self {
+            code: Some("context_length_exceeded"),
+            ..Self::field(param, error.to_string())
         }
     }
 

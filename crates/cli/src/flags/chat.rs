@@ -80,7 +80,7 @@ pub(crate) struct ChatFlags {
     no_history: bool,
 
     /// Most tokens of an answer [default: what the context holds].
-    #[arg(short = 'n', long, value_name = "N", value_parser = parsed(numbers::at_least_one), help_heading = SAMPLING)]
+    #[arg(long, value_name = "N", value_parser = parsed(numbers::at_least_one), help_heading = SAMPLING)]
     max_tokens: Option<usize>,
     #[command(flatten)]
     sampling: SamplingFlags,

@@ -50,12 +50,12 @@ pub(crate) struct GenerateFlags {
     system: Option<String>,
 
     /// Most tokens to generate [default: 256].
-    #[arg(short = 'n', long, value_name = "N", value_parser = parsed(numbers::at_least_one), help_heading = SAMPLING)]
+    #[arg(long, value_name = "N", value_parser = parsed(numbers::at_least_one), help_heading = SAMPLING)]
     max_tokens: Option<usize>,
     #[command(flatten)]
     sampling: SamplingFlags,
     /// Continuations of every prompt; they share the work on it [default: 1].
-    #[arg(long, value_name = "N", value_parser = parsed(numbers::choices), help_heading = SAMPLING)]
+    #[arg(short, long, value_name = "N", value_parser = parsed(numbers::choices), help_heading = SAMPLING)]
     n: Option<usize>,
 
     /// Report the log-probability of each token and of the N most likely ones (0 to 20).

@@ -1,5 +1,6 @@
 //! Bounds of the numbers users give, for flags and for lines of a prompts file alike.
 
+use paceline::MAX_DEADLINE;
 use paceline_device::{MAX_LOGPROBS, NgramIndex, Recorder};
 use paceline_types::{MAX_DRAFTS, TokenId};
 use std::str::FromStr;
@@ -99,7 +100,12 @@ pub(crate) fn bias(value: f32) -> Result<f32, String> {
 
 /// Milliseconds until a request is given up.
 pub(crate) fn deadline_ms(value: u64) -> Result<u64, String> {
-    bounded(value, value > 0, "at least 1")
+    let most = MAX_DEADLINE.as_millis() as u64;
+    bounded(
+        value,
+        (1..=most).contains(&value),
+        &format!("from 1 to {most}, a week"),
+    )
 }
 
 /// Requests per second.
@@ -234,6 +240,7 @@ mod tests {
         assert!(min_p(1.5).is_err() && min_p(0.0).is_ok());
         assert!(logprobs(21).unwrap_err().contains("20"));
         assert!(at_least_one(0).is_err());
+        assert!(deadline_ms(u64::MAX).unwrap_err().contains("a week"));
     }
 
     #[test]

@@ -127,6 +127,17 @@ struct LimitFlags {
     /// The same for each API key.
     #[arg(long, value_name = "N", value_parser = parsed(numbers::at_least_one), help_heading = "Limits")]
     max_requests_per_key: Option<usize>,
+    /// Lowest number that requests may give as priority; lower runs first [default: 0, so that none can overtake].
+    #[arg(
+        long,
+        value_name = "P",
+        allow_negative_numbers = true,
+        help_heading = "Limits"
+    )]
+    min_priority: Option<i32>,
+    /// The same for one API key; may be given several times.
+    #[arg(long, value_name = "KEY=P", value_parser = key_priority, help_heading = "Limits")]
+    key_min_priority: Vec<(String, i32)>,
     /// Connections at a time; more wait to be accepted [default: 1024].
     #[arg(long, value_name = "N", value_parser = parsed(numbers::at_least_one), help_heading = "Limits")]
     max_connections: Option<usize>,
@@ -240,6 +251,8 @@ impl LimitFlags {
         ServerConfig {
             max_concurrent_requests: self.max_concurrent_requests,
             max_requests_per_key: self.max_requests_per_key,
+            min_priority: self.min_priority.unwrap_or(default.min_priority),
+            key_min_priority: self.key_min_priority.iter().cloned().collect(),
             max_connections: self.max_connections.unwrap_or(default.max_connections),
             max_body_bytes: body.unwrap_or(default.max_body_bytes),
             header_timeout: self.header_timeout.unwrap_or(default.header_timeout),
@@ -326,6 +339,14 @@ fn seconds(text: &str) -> Result<Duration, String> {
     duration
         .filter(|_| number <= 1e9)
         .ok_or_else(|| format!("`{text}` is not a number of seconds from 0 to 1000000000"))
+}
+
+/// A key and a number, behind the last `=`: keys may have one of their own.
+fn key_priority(text: &str) -> Result<(String, i32), String> {
+    let (key, priority) = text.rsplit_once('=').unwrap_or((text, ""));
+    let priority = priority.parse().ok().filter(|_| !key.is_empty());
+    let priority = priority.ok_or_else(|| "it must be a key and a number, such as KEY=-1".to_owned())?;
+    Ok((key.to_owned(), priority))
 }
 
 fn one_device(text: &str) -> Result<usize, String> {
@@ -445,6 +466,7 @@ mod tests {
             (&["--tensor-parallel-size", "2"][..], "must be 1"),
             (&["--tool-call-parser", "magic"], "magic"),
             (&["--pooling", "max"], "mean or last"),
+            (&["--key-min-priority", "KEY"], "KEY=-1"),
             (&["--drain-timeout=-1"], "seconds"),
             (&["--host", "nowhere"], "nowhere"),
             (&["--ssl-certfile", "x"], "ssl-keyfile"),

@@ -7,6 +7,7 @@ use axum::http::{HeaderName, header};
 use axum::middleware::Next;
 use axum::response::Response;
 use serde::Serialize;
+use std::borrow::Cow;
 
 /// Where this interface is, with everything below.
 const PATH: &str = "/v1/messages";
@@ -29,7 +30,7 @@ pub(super) struct ErrorBody<'a> {
 #[derive(Debug, Serialize)]
 struct ErrorFields<'a> {
     r#type: &'static str,
-    message: &'a str,
+    message: Cow<'a, str>,
 }
 
 pub(super) fn error_body(error: &ApiError) -> ErrorBody<'_> {
@@ -42,12 +43,14 @@ pub(super) fn error_body(error: &ApiError) -> ErrorBody<'_> {
         ErrorKind::Unavailable => "overloaded_error",
         ErrorKind::Internal => "api_error",
     };
+    // The words by which clients of Anthropic tell this error from others.
+    let message = match error.code {
+        Some("context_length_exceeded") => Cow::Owned(format!("prompt is too long: {}", error.message)),
+        _ => Cow::Borrowed(error.message.as_str()),
+    };
     ErrorBody {
         r#type: "error",
-        error: ErrorFields {
-            r#type,
-            message: &error.message,
-        },
+        error: ErrorFields { r#type, message },
         request_id: None,
     }
 }

@@ -3,8 +3,7 @@
 use crate::generation::GeneratedToken;
 use crate::model::ServedModel;
 use paceline_types::{TokenId, TokenLogprobs};
-use serde::Serialize;
-use serde_json::{Map, Value};
+use serde::{Serialize, Serializer};
 
 /// JSON has no infinity; nothing is this unlikely.
 const LEAST: f32 = -9999.0;
@@ -19,8 +18,28 @@ pub(crate) fn finite(logprob: f32) -> f32 {
 pub(crate) struct CompletionLogprobs {
     tokens: Vec<String>,
     token_logprobs: Vec<Option<f32>>,
-    top_logprobs: Vec<Option<Map<String, Value>>>,
+    top_logprobs: Vec<Option<TopLogprobs>>,
     text_offset: Vec<usize>,
+}
+
+/// Texts of tokens with their log-probabilities, as an object. The numbers have the type of those in
+/// `token_logprobs`, so that they have its digits too: clients compare the two.
+#[derive(Clone, Debug, Default)]
+struct TopLogprobs(Vec<(String, f32)>);
+
+impl TopLogprobs {
+    /// Tokens may share a text when it is a part of a character; the likelier one, which comes first, counts.
+    fn add(&mut self, text: String, logprob: f32) {
+        if !self.0.iter().any(|(known, _)| *known == text) {
+            self.0.push((text, finite(logprob)));
+        }
+    }
+}
+
+impl Serialize for TopLogprobs {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_map(self.0.iter().map(|(text, logprob)| (text, logprob)))
+    }
 }
 
 /// Writes log-probabilities and knows where in the text it is.
@@ -71,14 +90,11 @@ impl LogprobWriter {
             .token_logprobs
             .push(logprobs.map(|logprobs| finite(logprobs.chosen)));
         lists.top_logprobs.push(logprobs.map(|logprobs| {
-            let mut top = Map::new();
+            let mut top = TopLogprobs::default();
             for (id, logprob) in &logprobs.top {
-                // Tokens may share a text when it is a part of a character; the likelier one counts.
-                top.entry(model.token_text(*id))
-                    .or_insert_with(|| finite(*logprob).into());
+                top.add(model.token_text(*id), *logprob);
             }
-            top.entry(text.clone())
-                .or_insert_with(|| finite(logprobs.chosen).into());
+            top.add(text.clone(), logprobs.chosen);
             top
         }));
         lists.tokens.push(text);

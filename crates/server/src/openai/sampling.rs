@@ -5,12 +5,10 @@ use crate::error::ApiError;
 use crate::generation::GenerationTask;
 use crate::identifiers;
 use crate::model::ServedModel;
+use paceline::MAX_DEADLINE;
 use paceline_types::{SamplingParams, TokenId};
 use serde::Deserialize;
 use std::time::Duration;
-
-/// Longest deadline a request may set: a week, in milliseconds.
-const MAX_DEADLINE_MS: u64 = 7 * 24 * 3600 * 1000;
 
 /// Fields of a request that say how to generate.
 #[derive(Debug, Default, Deserialize)]
@@ -198,8 +196,9 @@ fn top_k(value: i64) -> Result<u32, ApiError> {
 
 /// The field `deadline_ms`.
 pub(crate) fn deadline(wait: Option<u64>) -> Result<Option<Duration>, ApiError> {
-    if let Some(wait) = wait.filter(|wait| !(1..=MAX_DEADLINE_MS).contains(wait)) {
-        let bound = format!("within 1..={MAX_DEADLINE_MS}");
+    let most = MAX_DEADLINE.as_millis() as u64;
+    if let Some(wait) = wait.filter(|wait| !(1..=most).contains(wait)) {
+        let bound = format!("within 1..={most}, a week");
         return Err(ApiError::bound("deadline_ms", &wait, &bound));
     }
     Ok(wait.map(Duration::from_millis))

@@ -81,6 +81,16 @@ fn fill_in(document: &mut Value, app: &App) {
             json!(app.engine.width()),
         ),
         ("/components/schemas/SpeculationMethod", "enum", json!(methods)),
+        (
+            "/components/schemas/Sampling/properties/priority",
+            "minimum",
+            json!(app.config.min_priority),
+        ),
+        (
+            "/components/schemas/EmbeddingRequest/properties/priority",
+            "minimum",
+            json!(app.config.min_priority),
+        ),
     ] {
         if let Some(place) = document.pointer_mut(place).and_then(Value::as_object_mut) {
             place.insert(field.to_owned(), value);

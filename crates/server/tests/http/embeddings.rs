@@ -151,7 +151,7 @@ async fn what_is_out_of_bounds_is_named_with_its_bound() {
         (
             json!({ "input": vec![1; 513] }),
             "input",
-            "513 tokens long; it must be 1 to 512",
+            "This model's maximum context length is 512 tokens. However, `input` has 513 tokens.",
         ),
         (
             json!({ "input": [[1], [1 << 20]] }),

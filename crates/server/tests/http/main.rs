@@ -16,6 +16,7 @@ mod messages;
 mod metrics;
 mod models;
 mod openapi;
+mod requests;
 mod responses;
 mod structured;
 mod support;

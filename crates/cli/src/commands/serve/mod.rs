@@ -90,6 +90,7 @@ pub(crate) fn run(mut config: ServeConfig, ui: Ui) -> Result<Ending> {
     let level = config.log.map_or_else(env::log_level, |level| Ok(Some(level)))?;
     let _log = log::start(level.unwrap_or(LogLevel::Info), config.log_format);
     take_keys(&mut config)?;
+    check_key_priorities(&config.server)?;
     config.server.tls = config.tls.as_ref().map(read_tls).transpose()?;
     // Before the model is loaded: a port that cannot be had should not cost that time.
     let listener = listen(config.address)?;
@@ -206,6 +207,15 @@ fn take_keys(config: &mut ServeConfig) -> Result<()> {
         bail!("--api-key is empty; it must have at least one character");
     }
     Ok(())
+}
+
+/// A priority for a key that opens nothing would have no effect.
+fn check_key_priorities(config: &ServerConfig) -> Result<()> {
+    let mut keys = config.key_min_priority.keys();
+    match keys.find(|key| !config.api_keys.contains(key)) {
+        Some(_) => bail!("--key-min-priority: a key in it is none of the server's API keys"),
+        None => Ok(()),
+    }
 }
 
 fn read_tls((certificates, key): &(PathBuf, PathBuf)) -> Result<TlsConfig> {

@@ -72,6 +72,7 @@ pub(crate) async fn create(
     } = checked;
     let permit = app.permit(&caller)?;
     for request in &mut requests {
+        request.priority = app.priority(&caller, request.priority)?;
         request.deadline = app.deadline(request.deadline);
         request.tenant = caller.tenant();
     }
@@ -138,10 +139,12 @@ fn understand(
     if (1..=most).contains(&tokens.len()) {
         return Ok(tokens);
     }
-    let value = format!("{} tokens long", tokens.len());
-    let mut error = ApiError::bound(param, &value, &format!("1 to {most} tokens long"));
-    if !tokens.is_empty() {
-        error.code = Some("context_length_exceeded");
+    if tokens.is_empty() {
+        return Err(ApiError::bound(
+            param,
+            &"0 tokens long",
+            "at least one token long",
+        ));
     }
-    Err(error)
+    Err(ApiError::too_long(param, tokens.len(), (most, false)))
 }
