@@ -18,17 +18,27 @@ pub struct HostMap {
 }
 
 impl HostMap {
-    /// Maps the file at `path`. An empty file gives an empty map; a folder is an error.
+    /// Maps the file at `path`. An empty file gives an empty map; what is not a regular file is an error.
     pub fn open(path: &Path) -> io::Result<Self> {
-        let file = File::open(path)?;
-        if file.metadata()?.is_dir() {
-            return Err(io::Error::from(io::ErrorKind::IsADirectory));
-        }
+        let file = open_regular(path)?;
         // SAFETY: the map is private and read-only, so this process cannot change it; that nobody else truncates
         // or rewrites the file meanwhile is the condition documented on the type.
         let map = unsafe { Mmap::map(&file)? };
         Ok(Self { map })
     }
+}
+
+/// Opens the file at `path` for reading, if it is a regular one. To open a pipe would wait until another process writes to
+/// it, and a device may never end, so this is found out first.
+pub fn open_regular(path: &Path) -> io::Result<File> {
+    let metadata = std::fs::metadata(path)?;
+    if metadata.is_dir() {
+        return Err(io::ErrorKind::IsADirectory.into());
+    }
+    if !metadata.is_file() {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file"));
+    }
+    File::open(path)
 }
 
 impl Deref for HostMap {

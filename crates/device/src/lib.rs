@@ -26,7 +26,7 @@ pub use drafts::{
     ClearKv, DraftForward, GatherStates, KeepBlockEnds, NgramIndex, PrepareDrafts, ProposeNgram, TakeDrafts,
 };
 pub use error::DeviceError;
-pub use host_map::HostMap;
+pub use host_map::{HostMap, open_regular};
 pub use pooling::{PoolStates, PoolTable};
 pub use recorder::{Recorder, RecorderBuffer, RecorderCache, RecorderTensor, RecorderWeight};
 pub use slots::{Accept, LIST_INTS, MaskTable, Prepare, SlotLimits, SlotTable, plan, record, slot};

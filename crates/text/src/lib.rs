@@ -4,6 +4,7 @@
 //! Everything here is plain computation on untrusted input (files and requests): malformed input is an error
 //! value. There is no IO, no device and no engine.
 
+mod bounded;
 mod chat;
 mod config;
 mod detokenizer;

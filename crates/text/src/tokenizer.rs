@@ -6,7 +6,9 @@ use std::sync::Arc;
 
 use paceline_types::TokenId;
 use serde_json::Value;
+use tokenizers::{DecoderWrapper, PostProcessorWrapper, TokenizerImpl};
 
+use crate::bounded::{self, BoundedNormalizer, Splitter, TimedModel};
 use crate::config::TokenizerConfig;
 use crate::detokenizer::Detokenizer;
 use crate::error::{Result, TextError};
@@ -22,8 +24,10 @@ pub struct Tokenizer {
     eot: Option<TokenId>,
 }
 
+type Pipeline = TokenizerImpl<TimedModel, BoundedNormalizer, Splitter, PostProcessorWrapper, DecoderWrapper>;
+
 struct Shared {
-    pipeline: tokenizers::Tokenizer,
+    pipeline: Pipeline,
     pieces: Pieces,
 }
 
@@ -67,10 +71,11 @@ impl Tokenizer {
             file.shift_remove("padding");
         }
         check_merges(&file["model"])?;
+        bounded::check(&file).map_err(TextError::InvalidTokenizer)?;
         let decoder = file["decoder"].clone();
         // A malformed file can break an assertion inside the library; nothing outlives the attempt.
         let built = catch_unwind(AssertUnwindSafe(|| {
-            serde_json::from_value::<tokenizers::Tokenizer>(file).map_err(|error| invalid(&error))
+            serde_json::from_value::<Pipeline>(file).map_err(|error| invalid(&error))
         }));
         let pipeline =
             built.unwrap_or_else(|_| Err(TextError::InvalidTokenizer("inconsistent contents".to_owned())))?;
@@ -84,9 +89,12 @@ impl Tokenizer {
     }
 
     /// The tokens of `text`. Special tokens written out in the text are recognised; `add_special` adds those
-    /// the tokenizer puts around a text (such as a begin token).
+    /// the tokenizer puts around a text (such as a begin token). A text that takes the tokenizer too long is an error.
     pub fn encode(&self, text: &str, add_special: bool) -> Result<Vec<TokenId>> {
-        let encoding = self.shared.pipeline.encode_fast(text, add_special);
+        let encode = || self.shared.pipeline.encode_fast(text, add_special);
+        // A malformed file can break an assertion inside the library; nothing outlives the attempt.
+        let encoding = catch_unwind(AssertUnwindSafe(|| bounded::within_time(text.len(), encode)));
+        let encoding = encoding.unwrap_or_else(|_| Err("inconsistent tokenizer".into()));
         let encoding = encoding.map_err(|error| TextError::Encode {
             bytes: text.len(),
             reason: error.to_string(),
@@ -166,7 +174,7 @@ fn invalid(error: &dyn fmt::Display) -> TextError {
     TextError::InvalidTokenizer(error.to_string())
 }
 
-fn entries(pipeline: &tokenizers::Tokenizer) -> Vec<Entry> {
+fn entries(pipeline: &Pipeline) -> Vec<Entry> {
     let plain = pipeline.get_vocab(false).into_iter().map(|(text, id)| Entry {
         id,
         text,

@@ -1,9 +1,9 @@
 //! Reading the small text files beside the weights, with a limit on each.
 
-use std::fs::File;
 use std::io::Read;
 use std::path::Path;
 
+use paceline_device::open_regular;
 use serde_json::Value;
 
 use crate::error::WeightsError;
@@ -17,7 +17,7 @@ pub(crate) const MAX_TOKENIZER: u64 = 256 << 20;
 
 /// Reads the whole file, or `None` when there is none.
 pub(crate) fn read_bounded(path: &Path, limit: u64) -> Result<Option<Vec<u8>>, WeightsError> {
-    let file = match File::open(path) {
+    let file = match open_regular(path) {
         Ok(file) => file,
         Err(cause) if cause.kind() == std::io::ErrorKind::NotFound => return Ok(None),
         Err(cause) => return Err(WeightsError::io(path, cause)),
@@ -35,7 +35,7 @@ pub(crate) fn read_bounded(path: &Path, limit: u64) -> Result<Option<Vec<u8>>, W
         return Err(too_large(bytes));
     }
     let mut data = Vec::with_capacity(bytes as usize);
-    // The length above is only a hint for special files, so the read is bounded by itself.
+    // The file may grow meanwhile, so the read is bounded by itself.
     file.take(limit + 1)
         .read_to_end(&mut data)
         .map_err(|cause| WeightsError::io(path, cause))?;
@@ -147,6 +147,21 @@ mod tests {
             message.contains("config.json: 100 bytes, but at most 99 are accepted"),
             "{message}"
         );
+    }
+
+    /// Opening a pipe waits for a writer, and there is none.
+    #[test]
+    fn pipes_devices_and_sockets_are_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let pipe = folder.path().join("config.json");
+        let made = std::process::Command::new("mkfifo").arg(&pipe).status();
+        assert!(made.unwrap().success());
+        let socket = folder.path().join("socket");
+        let _listener = std::os::unix::net::UnixListener::bind(&socket).unwrap();
+        for path in [pipe.as_path(), socket.as_path(), Path::new("/dev/zero")] {
+            let message = read_json(path, MAX_CONFIG).unwrap_err().to_string();
+            assert!(message.contains("not a regular file"), "{message}");
+        }
     }
 
     #[test]

@@ -22,11 +22,12 @@ pub(super) struct Style<'a> {
     pub(super) sort_keys: bool,
 }
 
-/// Writes a template value as JSON.
-pub(super) fn write(value: &Value, style: &Style<'_>) -> Result<String, Error> {
+/// Writes a template value as JSON, in at most about `limit` bytes.
+pub(super) fn write(value: &Value, style: &Style<'_>, limit: u64) -> Result<String, Error> {
     let mut writer = Writer {
         out: String::new(),
         style,
+        limit,
     };
     writer.value(value, 0)?;
     Ok(writer.out)
@@ -35,12 +36,16 @@ pub(super) fn write(value: &Value, style: &Style<'_>) -> Result<String, Error> {
 struct Writer<'a> {
     out: String,
     style: &'a Style<'a>,
+    limit: u64,
 }
 
 impl Writer<'_> {
     fn value(&mut self, value: &Value, depth: usize) -> Result<(), Error> {
         if depth > MAX_DEPTH {
             return Err(refused(format!("tojson: more than {MAX_DEPTH} levels")));
+        }
+        if self.out.len() as u64 > self.limit {
+            return Err(refused("tojson: the text is too long".to_owned()));
         }
         match value.kind() {
             ValueKind::None => self.out.push_str("null"),
@@ -173,7 +178,7 @@ mod tests {
             key: ": ",
             sort_keys: false,
         };
-        write(&Value::from(Serde(value)), &style).unwrap()
+        write(&Value::from(Serde(value)), &style, 1000).unwrap()
     }
 
     #[test]

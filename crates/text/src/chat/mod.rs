@@ -1,22 +1,24 @@
 //! Chat templates: from a conversation to the text a model was trained on.
 //!
 //! Templates are Jinja programs that come with a model and are written for Python. They are untrusted: they
-//! cannot reach anything outside the conversation, and steps, nesting and output are bounded. The size of a
-//! single value is not: a template that doubles a string again and again can exhaust the memory.
+//! cannot reach anything outside the conversation, and the steps they take, the bytes they handle and the nesting of
+//! values are bounded, and with these time and memory.
 
+mod amplifying;
+mod budget;
 mod json;
+mod metered;
 mod python;
 
 use std::error::Error as _;
 use std::fmt;
-use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use minijinja::value::Serde;
-use minijinja::{Environment, ErrorKind};
+use minijinja::{AutoEscape, Environment, ErrorKind, machinery};
 use serde_json::{Map, Value};
 
-use crate::config::TokenizerConfig;
+use crate::config::{NamedTemplate, TokenizerConfig};
 use crate::error::{Result, TextError};
 
 const DEFAULT: &str = "default";
@@ -24,9 +26,6 @@ const TOOL_USE: &str = "tool_use";
 
 /// Instructions one rendering may take; a long conversation takes some ten thousand.
 const MAX_STEPS: u64 = 20_000_000;
-
-/// Longest rendered text, in bytes.
-const MAX_OUTPUT: usize = 64 << 20;
 
 /// What a template is rendered with.
 #[derive(Clone, Debug, Default)]
@@ -96,7 +95,8 @@ impl ChatInput {
 /// A model's chat template, compiled.
 pub struct ChatTemplate {
     environment: Environment<'static>,
-    has_tool_use: bool,
+    default: String,
+    tool_use: Option<String>,
     bos_token: Option<String>,
     eos_token: Option<String>,
 }
@@ -128,23 +128,21 @@ impl ChatTemplate {
                 .filter(|_| config.chat_templates.len() == 1)
         };
         let default = named(DEFAULT).or_else(only).ok_or(TextError::NoTemplate)?;
-        let mut environment = python::environment();
-        environment.set_fuel(Some(MAX_STEPS));
-        let sources = [(DEFAULT, Some(default)), (TOOL_USE, named(TOOL_USE))];
-        let mut has_tool_use = false;
-        for (name, template) in sources {
-            let Some(template) = template else { continue };
+        let source = |template: &NamedTemplate| {
             if template.source.trim().is_empty() {
                 return Err(TextError::NoTemplate);
             }
-            environment
-                .add_template_owned(name, python::without_generation_tags(&template.source))
+            let source = python::without_generation_tags(&template.source);
+            metered::compile(DEFAULT, &source)
                 .map_err(|error| TextError::InvalidTemplate(describe(&error)))?;
-            has_tool_use |= name == TOOL_USE;
-        }
+            Ok(source)
+        };
+        let mut environment = python::environment();
+        environment.set_fuel(Some(MAX_STEPS));
         Ok(Self {
             environment,
-            has_tool_use,
+            default: source(default)?,
+            tool_use: named(TOOL_USE).map(source).transpose()?,
             bos_token: config.bos_token.clone(),
             eos_token: config.eos_token.clone(),
         })
@@ -153,16 +151,26 @@ impl ChatTemplate {
     /// The text of a conversation. A template that refuses it gives [`TextError::TemplateRaised`] with its own
     /// words.
     pub fn render(&self, input: &ChatInput) -> Result<String> {
-        let with_tools = self.has_tool_use && input.tools.as_ref().is_some_and(|tools| !tools.is_empty());
-        let name = if with_tools { TOOL_USE } else { DEFAULT };
-        let template = self
-            .environment
-            .get_template(name)
-            .map_err(|error| TextError::Render(describe(&error)))?;
+        let with_tools = input.tools.as_ref().is_some_and(|tools| !tools.is_empty());
+        let tool_use = self.tool_use.as_ref().filter(|_| with_tools);
+        let source = tool_use.unwrap_or(&self.default);
         let context = minijinja::Value::from(Serde(input.context(self)));
-        let mut output = Bounded(Vec::new());
+        let mut text = String::new();
         // Some operations on hostile values break an assertion inside the engine; the rendering is dropped whole.
-        let attempt = AssertUnwindSafe(|| template.render_captured_to(context, &mut output).map(drop));
+        let attempt = AssertUnwindSafe(|| {
+            let program = metered::compile(DEFAULT, source)?;
+            let output = &mut machinery::make_string_output(&mut text);
+            let (instructions, blocks) = (&program.instructions, &program.blocks);
+            machinery::eval(
+                &self.environment,
+                instructions,
+                context,
+                blocks,
+                output,
+                AutoEscape::None,
+            )
+            .map(drop)
+        });
         let rendered =
             catch_unwind(attempt).map_err(|_| TextError::Render("the template engine gave up".to_owned()))?;
         if let Err(error) = rendered {
@@ -175,14 +183,14 @@ impl ChatTemplate {
             }
             return Err(TextError::Render(describe(&error)));
         }
-        String::from_utf8(output.0).map_err(|error| TextError::Render(error.to_string()))
+        Ok(text)
     }
 }
 
 impl fmt::Debug for ChatTemplate {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ChatTemplate")
-            .field("has_tool_use", &self.has_tool_use)
+            .field("has_tool_use", &self.tool_use.is_some())
             .field("bos_token", &self.bos_token)
             .field("eos_token", &self.eos_token)
             .finish_non_exhaustive()
@@ -205,25 +213,6 @@ fn describe(error: &minijinja::Error) -> String {
         .map(|cause| format!(": {cause}"))
         .unwrap_or_default();
     format!("{what}{place}{cause}")
-}
-
-/// Collects up to [`MAX_OUTPUT`] bytes.
-struct Bounded(Vec<u8>);
-
-impl io::Write for Bounded {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        if bytes.len() > MAX_OUTPUT - self.0.len() {
-            return Err(io::Error::other(format!(
-                "the text is longer than {MAX_OUTPUT} bytes"
-            )));
-        }
-        self.0.extend_from_slice(bytes);
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
 }
 
 #[cfg(test)]

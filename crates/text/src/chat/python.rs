@@ -5,10 +5,10 @@ use std::fmt;
 use jiff::Zoned;
 use minijinja::syntax::SyntaxConfig;
 use minijinja::value::{Kwargs, Value, ValueKind};
-use minijinja::{AutoEscape, Environment, Error, ErrorKind, escape_formatter};
-use minijinja_contrib::pycompat::unknown_method_callback;
+use minijinja::{Environment, Error, ErrorKind, State, escape_formatter};
 
 use super::json::{self, Style};
+use super::{amplifying, budget, metered};
 
 /// The reason a template gave to `raise_exception`.
 #[derive(Debug)]
@@ -25,21 +25,21 @@ impl std::error::Error for Raised {}
 /// An environment without templates.
 pub(super) fn environment() -> Environment<'static> {
     let mut environment = Environment::new();
-    let syntax = SyntaxConfig::builder()
-        .trim_blocks(true)
-        .lstrip_blocks(true)
-        .build();
-    environment.set_syntax(syntax.unwrap_or_default());
-    environment.set_auto_escape_callback(|_| AutoEscape::None);
-    environment.set_unknown_method_callback(unknown_method_callback);
+    environment.set_unknown_method_callback(amplifying::method);
     // Error texts that quote the template would not fit a one-line message.
     environment.set_debug(false);
-    environment.set_formatter(|out, state, value| match python_float(value) {
-        Some(text) => out.write_str(&text).map_err(Error::from),
-        None => escape_formatter(out, state, value),
+    environment.set_formatter(|out, state, value| {
+        budget::deep(state, value)?;
+        match python_float(value) {
+            Some(text) => out.write_str(&text).map_err(Error::from),
+            None => escape_formatter(out, state, value),
+        }
     });
-    environment.add_filter("string", |value: &Value| {
-        python_float(value).unwrap_or_else(|| value.to_string())
+    metered::register(&mut environment);
+    amplifying::register(&mut environment);
+    environment.add_filter("string", |state: &mut State<'_, '_>, value: &Value| {
+        budget::deep(state, value)?;
+        Ok::<_, Error>(python_float(value).unwrap_or_else(|| value.to_string()))
     });
     environment.add_filter("tojson", to_json);
     environment.add_function("raise_exception", raise_exception);
@@ -47,6 +47,15 @@ pub(super) fn environment() -> Environment<'static> {
     environment.add_test("iterable", is_iterable);
     environment.add_test("sequence", is_sequence);
     environment
+}
+
+/// How templates are written.
+pub(super) fn syntax() -> SyntaxConfig {
+    let syntax = SyntaxConfig::builder()
+        .trim_blocks(true)
+        .lstrip_blocks(true)
+        .build();
+    syntax.unwrap_or_default()
 }
 
 /// Rewrites the tags around the assistant's words, which only matter in training, as a condition that holds.
@@ -80,7 +89,8 @@ fn python_float(value: &Value) -> Option<String> {
     number.is_finite().then(|| json::float(number))
 }
 
-fn raise_exception(message: &Value) -> Result<Value, Error> {
+fn raise_exception(state: &mut State<'_, '_>, message: &Value) -> Result<Value, Error> {
+    budget::deep(state, message)?;
     let raised = Raised(message.to_string());
     Err(Error::new(ErrorKind::InvalidOperation, "raised by the template").with_source(raised))
 }
@@ -104,7 +114,12 @@ fn is_sequence(value: &Value) -> bool {
 }
 
 #[expect(clippy::needless_pass_by_value, reason = "the signature filters must have")]
-fn to_json(value: &Value, ensure_ascii: Option<bool>, options: Kwargs) -> Result<String, Error> {
+fn to_json(
+    state: &mut State<'_, '_>,
+    value: &Value,
+    ensure_ascii: Option<bool>,
+    options: Kwargs,
+) -> Result<String, Error> {
     let ensure_ascii = ensure_ascii.or(options.get("ensure_ascii")?).unwrap_or(false);
     let indent = options.get::<Option<usize>>("indent")?;
     let separators = options.get::<Option<Vec<String>>>("separators")?;
@@ -118,14 +133,14 @@ fn to_json(value: &Value, ensure_ascii: Option<bool>, options: Kwargs) -> Result
             return Err(Error::new(ErrorKind::InvalidOperation, reason));
         }
     };
-    json::write(
-        value,
-        &Style {
-            ensure_ascii,
-            indent,
-            item,
-            key,
-            sort_keys,
-        },
-    )
+    let style = Style {
+        ensure_ascii,
+        indent,
+        item,
+        key,
+        sort_keys,
+    };
+    let text = json::write(value, &style, budget::left(state))?;
+    budget::spend(state, text.len() as u64)?;
+    Ok(text)
 }

@@ -56,7 +56,7 @@ fn endless_work_output_and_recursion_are_cut_off() {
     assert!(error.to_string().contains("20000000 steps"), "{error}");
     let output = "{% for a in range(9999) %}{{ 'x' * 100000 }}{% endfor %}";
     let error = render(output).unwrap_err();
-    assert!(error.to_string().contains("longer than"), "{error}");
+    assert!(error.to_string().contains("handles more than"), "{error}");
     let recursion = "{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}";
     assert!(matches!(render(recursion), Err(TextError::Render(_))));
 }
@@ -144,4 +144,109 @@ fn values_print_as_in_python() {
         render(source).unwrap(),
         "1e+20 0.5 2.0 None True [1, 'a', None] {'k': 1}"
     );
+}
+
+/// Templates that a bound on steps alone does not stop. Each ran out of memory, out of stack or on for minutes.
+#[test]
+fn what_a_template_can_spend_is_bounded() {
+    let doubling = "{% set ns = namespace(s='xxxxxxxx') %}{% for i in range(60) %}";
+    let list = "{% set ns = namespace(l=[1, 2], m=[1, 2], s='x') %}{% for i in range(60) %}";
+    let cases = [
+        ("concatenation", format!("{doubling}{{% set ns.s = ns.s ~ ns.s %}}{{% endfor %}}")),
+        ("addition", format!("{doubling}{{% set ns.s = ns.s + ns.s %}}{{% endfor %}}")),
+        ("plain variables", format!("{{% set a = 'xx' %}}{}", "{% set a = a ~ a %}".repeat(60))),
+        ("captures", format!("{doubling}{{% set s %}}{{{{ ns.s }}}}{{{{ ns.s }}}}{{% endset %}}{{% set ns.s = s %}}{{% endfor %}}")),
+        ("macros", "{% macro m(s, n) %}{% if n %}{{ m(s ~ s, n - 1) }}{% endif %}{% endmacro %}{{ m('xx', 60) }}".to_owned()),
+        ("raw text", format!("{{% set s %}}{{% for i in range(99999) %}}{}{{% endfor %}}{{% endset %}}", "x".repeat(100_000))),
+        ("repeated text", "{{ ('x' * 99999999) ~ ('x' * 99999999) ~ ('x' * 99999999) }}".to_owned()),
+        ("repeated lists", "{% set l = [1] * 99999999 %}".to_owned()),
+        ("repeated tuples", "{% set l = (1,) * 99999999 %}".to_owned()),
+        ("replace", format!("{doubling}{{% set ns.s = ns.s | replace('x', ns.s) %}}{{% endfor %}}")),
+        ("replace, a method", format!("{doubling}{{% set ns.s = ns.s.replace('x', ns.s) %}}{{% endfor %}}")),
+        ("join", "{{ range(99999) | join('x' * 99999) }}".to_owned()),
+        ("join, a method", "{{ ('x' * 99999).join(range(99999)) }}".to_owned()),
+        ("indent", "{{ 'a\\nb' | indent(9999999999) }}".to_owned()),
+        ("format", "{{ '%9999999999d' | format(1) }}".to_owned()),
+        ("format, a method", "{{ '{:9999999999}'.format(1) }}".to_owned()),
+        ("format, width by argument", "{{ '{:{}}'.format(1, 9999999999) }}".to_owned()),
+        ("doubled lists", format!("{list}{{% set ns.l = ns.l + ns.l %}}{{% endfor %}}{{{{ ns.l | length }}}}")),
+        ("lists of lists", format!("{list}{{% set ns.l = [ns.l, ns.l] %}}{{% endfor %}}{{{{ ns.l }}}}")),
+        ("lists of lists as JSON", format!("{list}{{% set ns.l = [ns.l, ns.l] %}}{{% endfor %}}{{{{ ns.l | tojson }}}}")),
+        ("compared", format!("{list}{{% set ns.l = [ns.l, ns.l] %}}{{% set ns.m = [ns.m, ns.m] %}}{{% endfor %}}{{{{ ns.l == ns.m }}}}")),
+        ("as keys", format!("{list}{{% set ns.l = [ns.l, ns.l] %}}{{% endfor %}}{{{{ {{ns.l: 1}} }}}}")),
+        ("sorts", "{% set l = (range(99999) | list) %}{% for i in range(99999) %}{% set m = l | sort %}{% endfor %}".to_owned()),
+        ("mapped", "{% set s = 'x' * 9999999 %}{{ ([s] * 99999) | map('upper') | list | length }}".to_owned()),
+        ("mapped replace", "{% set s = 'x' * 999 %}{{ ([s] * 99999) | map('replace', 'x', s) | list | length }}".to_owned()),
+        ("compared texts", "{% set a = 'x' * 9999999 %}{% set b = 'x' * 9999999 %}{% for i in range(99999) %}{% if a == b %}{% endif %}{% endfor %}".to_owned()),
+        ("searched texts", "{% set a = 'x' * 9999999 %}{% for i in range(99999) %}{% if 'y' in a %}{% endif %}{% endfor %}".to_owned()),
+        ("sliced texts", "{% set a = 'x' * 9999999 %}{% for i in range(99999) %}{% set b = a[-1:] %}{% endfor %}".to_owned()),
+        ("deep values", "{% set ns = namespace(l=[]) %}{% for i in range(99999) %}{% set ns.l = [ns.l] %}{% endfor %}".to_owned()),
+        ("a namespace in itself", "{% set ns = namespace() %}{% set ns.a = [ns] %}".to_owned()),
+        ("a namespace in itself, by a filter", "{% set ns = namespace() %}{% set ns.a = [x] | map('default', ns) %}".to_owned()),
+        ("long expressions", format!("{{{{ {}a }}}}", "a ~ ".repeat(100_000))),
+        ("long conditions", format!("{{% if a %}}{}{{% endif %}}", "{% elif a %}".repeat(50_000))),
+        ("long paths", format!("{{{{ a{} }}}}", ".a".repeat(100_000))),
+    ];
+    for (name, source) in cases {
+        let error = render(&source).expect_err(name);
+        assert!(
+            matches!(error, TextError::Render(_) | TextError::InvalidTemplate(_)),
+            "{name}: {error}"
+        );
+    }
+}
+
+#[test]
+fn operators_work_as_in_python() {
+    let cases = [
+        ("{{ 3 * 4 }} {{ 2 * 1.5 }} {{ -2 * 3 }}", "12 3.0 -6"),
+        (
+            "{{ 'ab' * 3 }} {{ 3 * 'ab' }} {{ 'ab' * -1 }}|{{ [1, 2] * 2 }}",
+            "ababab ababab |[1, 2, 1, 2]",
+        ),
+        ("{{ [1] + [2] }} {{ 'a' + 'b' }} {{ 1 ~ [2] }}", "[1, 2] ab 1[2]"),
+        (
+            "{{ 'a' in 'abc' }} {{ 1 in [1] }} {{ 'k' not in {'k': 1} }} {{ 1 < 2 < 3 }}",
+            "True True False True",
+        ),
+        (
+            "{{ 'abcdef'[1:3] }} {{ [1, 2, 3][::-1] | list }} {{ 'x' if undefined_name else 'y' }}",
+            "bc [3, 2, 1] y",
+        ),
+        (
+            "{{ 'a-b'.replace('-', '+') }} {{ ','.join([1, 2]) }} {{ [3, 1] | sort | join(', ') }}",
+            "a+b 1,2 1, 3",
+        ),
+        (
+            "{{ '%s-%03d' | format('a', 7) }} {{ '{}:{:>4}'.format(1, 'b') }} {{ [1, 2] | sum }}",
+            "a-007 1:   b 3",
+        ),
+        (
+            "{% macro m(a, b=2) %}{{ a }}{{ b }}{{ caller() if caller }}{% endmacro %}{% call m(1) %}!{% endcall %}",
+            "12!",
+        ),
+        (
+            "{% filter upper %}a{% endfilter %}{% set x | trim %} b {% endset %}{{ x }}",
+            "Ab",
+        ),
+        (
+            "{% for a in [1, 2, 3, 4] if a is even %}{{ loop.index }}{{ a }}{% else %}-{% endfor %}",
+            "1224",
+        ),
+        (
+            "{% for a in [1, [2]] recursive %}{{ loop(a) if a is sequence else a }}{% endfor %}",
+            "12",
+        ),
+        (
+            "{% set ns = namespace(a=1) %}{% with b = 2 %}{% set ns.a = ns.a + b %}{% endwith %}{{ ns.a }}",
+            "3",
+        ),
+        (
+            "{{ [{'a': 1}, {'a': 2}] | selectattr('a', 'equalto', 2) | list }}",
+            "[{'a': 2}]",
+        ),
+    ];
+    for (source, expected) in cases {
+        assert_eq!(render(source).unwrap(), expected, "{source}");
+    }
 }
