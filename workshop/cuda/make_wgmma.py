@@ -1,0 +1,34 @@
+#!/usr/bin/env python3
+"""Writes wgmma.cuh: one overload of `wgmma` per token width. The list of registers is all that differs, and PTX wants it spelt out."""
+
+WIDTHS = (8, 16, 32, 64, 128, 160, 256)
+
+HEAD = """// Made by make_wgmma.py; change that.
+//
+// wgmma<N>(c, a, b, keep): c[64 x N] = (keep ? c : 0) + A[64 x 16] * B[16 x N], bf16 operands in shared memory, f32 sums in registers.
+// Thread `lane` of warp `w` holds for column pair p of 8-column group j: c[4j + 0, 1] = row 16w + lane / 4, columns 8j + 2 (lane % 4) + {0, 1};
+// c[4j + 2, 3] = the same columns of row + 8.
+#pragma once
+#include <cstdint>
+
+template <int N> __device__ __forceinline__ void wgmma(float (&c)[N / 2], uint64_t a, uint64_t b, int keep);
+"""
+
+
+def overload(width):
+    count = width // 2
+    registers = ",".join(f"%{i}" for i in range(count))
+    outputs = ",".join(f'"+f"(c[{i}])' for i in range(count))
+    return f"""
+template <> __device__ __forceinline__ void wgmma<{width}>(float (&c)[{count}], uint64_t a, uint64_t b, int keep) {{
+    asm volatile("{{ .reg .pred p; setp.ne.b32 p, %{count + 2}, 0;"
+                 "wgmma.mma_async.sync.aligned.m64n{width}k16.f32.bf16.bf16 {{{registers}}}, %{count}, %{count + 1}, p, 1, 1, 0, 0; }}"
+                 : {outputs}
+                 : "l"(a), "l"(b), "r"(keep));
+}}
+"""
+
+
+if __name__ == "__main__":
+    with open("wgmma.cuh", "w", encoding="utf-8") as file:
+        file.write(HEAD + "".join(overload(width) for width in WIDTHS))

@@ -1,0 +1,64 @@
+// Building blocks of the kernels: the PTX that CUDA C++ has no words for, once, with the rules that go with it.
+//
+// Programmatic dependent launch. A kernel may start before the one ahead of it has ended. Every thread block executes `depend()` before it
+// touches anything that a kernel of the step has written, also a block without work: `wait` covers the direct predecessor alone, and older
+// kernels only because that one waited too. Before `depend()` weights may be read and nothing written. No `__restrict__` and no `__ldg`
+// on data of the step: both let the compiler move a load above the wait.
+#pragma once
+#include <cstdint>
+#include <cuda.h>
+#include <cuda_bf16.h>
+
+using bf16 = __nv_bfloat16;
+
+__device__ __forceinline__ uint32_t shared_address(const void* p) { return static_cast<uint32_t>(__cvta_generic_to_shared(p)); }
+
+// --- dependent launch
+__device__ __forceinline__ void release_dependents() { asm volatile("griddepcontrol.launch_dependents;"); }
+__device__ __forceinline__ void depend() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
+
+// --- barriers in shared memory, by address
+__device__ __forceinline__ void barrier_init(uint32_t bar, uint32_t arrivals) {
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(bar), "r"(arrivals));
+}
+__device__ __forceinline__ void barrier_init_fence() { asm volatile("fence.mbarrier_init.release.cluster;"); }
+__device__ __forceinline__ void barrier_expect(uint32_t bar, uint32_t bytes) {
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(bar), "r"(bytes) : "memory");
+}
+__device__ __forceinline__ void barrier_arrive(uint32_t bar) {
+    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(bar) : "memory");
+}
+__device__ __forceinline__ void barrier_wait(uint32_t bar, uint32_t parity) {
+    asm volatile("{ .reg .pred done; again: mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1; @done bra over; bra again; over: }" ::"r"(bar), "r"(parity)
+                 : "memory");
+}
+
+// --- copies from global to shared memory that complete on a barrier
+__device__ __forceinline__ void bulk_load(uint32_t to, const void* from, uint32_t bytes, uint32_t bar) {
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to), "l"(from), "r"(bytes), "r"(bar) : "memory");
+}
+__device__ __forceinline__ void tensor_prefetch(const CUtensorMap* map) { asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory"); }
+// A box of a two-dimensional tensor; what lies outside of it reads as zero.
+__device__ __forceinline__ void tensor_load(uint32_t to, const CUtensorMap* map, int column, int row, uint32_t bar) {
+    asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3}], [%4];" ::"r"(to), "l"(map), "r"(column), "r"(row), "r"(bar) : "memory");
+}
+
+// --- wgmma: operands in shared memory, rows of 64 bf16 (128 bytes) in the 128-byte swizzle, 8 rows per kilobyte
+__device__ __forceinline__ uint64_t operand(uint32_t address) {
+    return static_cast<uint64_t>((address & 0x3FFFF) >> 4) | (1ull << 16) | (64ull << 32) | (1ull << 62);
+}
+__device__ __forceinline__ void wgmma_begin() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
+__device__ __forceinline__ void wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
+template <int Left> __device__ __forceinline__ void wgmma_wait() { asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(Left) : "memory"); }
+
+template <int Count> __device__ __forceinline__ void registers_take() { asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(Count)); }
+template <int Count> __device__ __forceinline__ void registers_give() { asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(Count)); }
+
+// --- 8 x 8 matrices of 16-bit elements from registers to shared memory, transposed: lane i names the place of row i % 8 of matrix i / 8
+__device__ __forceinline__ void store_transposed(uint32_t address, uint32_t a, uint32_t b, uint32_t c, uint32_t d) {
+    asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(a), "r"(b), "r"(c), "r"(d) : "memory");
+}
+__device__ __forceinline__ uint32_t pack(float low, float high) {
+    __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
+    return *reinterpret_cast<uint32_t*>(&pair);
+}
