@@ -92,8 +92,7 @@ template <int N, int S> void wide_it(const Weight& w, const char* packed, const 
     launch(stream, wide_product<N, S>, std::min(work, 132), 384, wide_memory<N, S>(), pdl, packed, tensor_map(x, w.inputs, count, N), result, exact, plan, count, int(pdl));
 }
 
-void check(const Weight& w, const char* packed) {
-    const int most = w.outputs > 100000 ? 512 : 2048;
+void check(const Weight& w, const char* packed, int most) {
     const Plan plan = plan_of(w);
     float *all = device_memory<float>(static_cast<long>(most) * w.outputs), *some = device_memory<float>(static_cast<long>(most) * w.outputs);
     auto* count = device_memory<unsigned long long>(1);
@@ -138,7 +137,7 @@ void check(const Weight& w, const char* packed) {
 }
 
 int main(int argc, char** argv) {
-    const bool brief = argc > 1 && !strcmp(argv[1], "check");
+    const bool brief = argc > 1;
     if (argc > 2) WORKERS = atoi(argv[2]);
     CHECK(cudaStreamCreate(&stream));
     tokens = device_memory<bf16>(static_cast<long>(MOST_TOKENS) * MOST_INPUTS);
@@ -149,12 +148,18 @@ int main(int argc, char** argv) {
     for (auto& w : WEIGHTS) bytes = std::max(bytes, static_cast<size_t>(w.outputs) * w.inputs * 2);
     const size_t pool = static_cast<size_t>(8) << 30;
     char* packed = device_memory<char>(pool);
+    if (brief && !strcmp(argv[1], "small")) {
+        const Weight small = {"small", 1280, 1024};
+        pack_weight<<<256, 256, 0, stream>>>(reinterpret_cast<bf16*>(packed), small.outputs, small.inputs);
+        check(small, packed, 300);
+        return misses != 0;
+    }
     for (auto& w : WEIGHTS) {
         const size_t one = static_cast<size_t>(w.outputs) * w.inputs * 2;
         if (brief && argc > 3) break;
         const int copies = brief ? 1 : static_cast<int>(std::min<size_t>(pool / one, w.outputs > 100000 ? 2 : 24));
         for (int i = 0; i < copies; i++) pack_weight<<<2048, 256, 0, stream>>>(reinterpret_cast<bf16*>(packed + i * one), w.outputs, w.inputs);
-        check(w, packed);
+        check(w, packed, w.outputs > 100000 ? 512 : 2048);
         if (brief) continue;
         fill_tokens<<<1024, 256, 0, stream>>>(tokens, MOST_TOKENS, w.inputs);
         for (int workers : {132, 264}) {
