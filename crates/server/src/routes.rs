@@ -21,6 +21,7 @@ pub(crate) fn router(app: &App) -> Router {
         .route("/v1/models/{*name}", get(openai::models::retrieve))
         .route("/tokenize", post(tokens::tokenize))
         .route("/detokenize", post(tokens::detokenize))
+        .route("/tokenizer_info", get(tokens::tokenizer_info))
         .route("/health", get(health::health).post(health::health))
         .route("/ping", get(health::health).post(health::health))
         .route("/ready", get(health::ready))

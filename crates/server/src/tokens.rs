@@ -1,4 +1,4 @@
-//! `/tokenize` and `/detokenize`, in vLLM's shapes.
+//! `/tokenize`, `/detokenize` and `/tokenizer_info`, in vLLM's shapes.
 
 use crate::app::App;
 use crate::body::Body;
@@ -104,4 +104,22 @@ fn text_of(model: &ServedModel, fields: DetokenizeFields) -> Result<Detokenized,
         .decode(&tokens, false)
         .map_err(|error| ApiError::text("tokens", &error))?;
     Ok(Detokenized { prompt })
+}
+
+/// What clients that leave tokenising to the server want to know beforehand.
+#[derive(Serialize)]
+pub(crate) struct TokenizerInfo {
+    bos_token: Option<String>,
+    eos_token: Option<String>,
+    model_max_length: usize,
+}
+
+pub(crate) async fn tokenizer_info(State(app): State<App>) -> Result<Json<TokenizerInfo>, ApiError> {
+    let tokenizer = app.model.require_tokenizer("tokenizer_info")?;
+    let spelled = |id: Option<TokenId>| id.and_then(|id| tokenizer.id_to_token(id));
+    Ok(Json(TokenizerInfo {
+        bos_token: spelled(tokenizer.bos_id()),
+        eos_token: spelled(tokenizer.eos_id()),
+        model_max_length: app.model.max_model_len,
+    }))
 }

@@ -32,6 +32,19 @@ pub(crate) struct Holdings {
     pub(crate) snapshots_reserved: u64,
 }
 
+impl Holdings {
+    /// Those that the state of an engine tells of.
+    pub(crate) fn of(state: &Value) -> Self {
+        let number = |place: &str| state.pointer(place).and_then(Value::as_u64).unwrap();
+        Self {
+            running: number("/slots/running"),
+            waiting: number("/slots/waiting"),
+            blocks_used: number("/cache/blocks_used"),
+            snapshots_reserved: number("/cache/snapshots/reserved"),
+        }
+    }
+}
+
 /// The command, on a free port and with few resources.
 pub(crate) fn serve(arguments: &[&str]) -> Command {
     serve_on("0", arguments)
@@ -98,14 +111,7 @@ impl Served {
 
     /// What it holds now.
     pub(crate) fn holdings(&self) -> Holdings {
-        let state = self.get("/v1/engine");
-        let number = |place: &str| state.pointer(place).and_then(Value::as_u64).unwrap();
-        Holdings {
-            running: number("/slots/running"),
-            waiting: number("/slots/waiting"),
-            blocks_used: number("/cache/blocks_used"),
-            snapshots_reserved: number("/cache/snapshots/reserved"),
-        }
+        Holdings::of(&self.get("/v1/engine"))
     }
 
     /// Waits until it holds `before` again.
@@ -126,9 +132,27 @@ impl Served {
 
     /// Its memory in bytes.
     pub(crate) fn resident(&self) -> u64 {
+        self.memory("VmRSS")
+    }
+
+    /// The most that [`Self::resident`] has been, since [`Self::forget_peak`] or the start.
+    pub(crate) fn peak(&self) -> u64 {
+        self.memory("VmHWM")
+    }
+
+    pub(crate) fn forget_peak(&self) {
+        fs::write(format!("/proc/{}/clear_refs", self.child.id()), "5").unwrap();
+    }
+
+    fn memory(&self, field: &str) -> u64 {
         let status = fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap();
-        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
-        let kibibytes = line.unwrap().trim().strip_suffix(" kB").unwrap();
+        let line = status.lines().find_map(|line| line.strip_prefix(field));
+        let kibibytes = line
+            .unwrap()
+            .trim_start_matches(':')
+            .trim()
+            .strip_suffix(" kB")
+            .unwrap();
         kibibytes.parse::<u64>().unwrap() * 1024
     }
 

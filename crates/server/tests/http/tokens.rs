@@ -1,4 +1,4 @@
-//! `/tokenize` and `/detokenize`.
+//! `/tokenize`, `/detokenize` and `/tokenizer_info`.
 
 use crate::support::TestServer;
 use serde_json::json;
@@ -51,4 +51,16 @@ async fn what_is_neither_is_refused() {
         let (status, reply) = server.post(path, &body).await;
         assert_eq!(status, 400, "{body} gave {reply}");
     }
+}
+
+#[tokio::test]
+async fn clients_that_tokenise_here_learn_what_ends_a_text() {
+    let server = TestServer::start().await;
+    let (status, info) = server.get("/tokenizer_info").await;
+    assert_eq!(status, 200, "{info}");
+    let expected = json!({ "bos_token": null, "eos_token": "<|im_end|>", "model_max_length": 512 });
+    assert_eq!(
+        serde_json::from_str::<serde_json::Value>(&info).unwrap(),
+        expected
+    );
 }
