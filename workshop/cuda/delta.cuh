@@ -1,334 +1,285 @@
-// The gated delta rule on a grid of 16 positions: decode, verify windows and prompts in one kernel.
+// The gated delta rule on a grid of 16 positions: decode, verify windows and prompts in three kernels.
 //
 //   u_t = beta_t (v_t - e^{d(t)} S'k_t - sum_{s<t} e^{d(s,t)} (k_s . k_t) u_s)      o_t = e^{d(t)} S'q_t + sum_{s<=t} e^{d(s,t)} (k_s . q_t) u_s
 //   fold: S = e^{d(16)} S + sum_s e^{d(s,16)} k_s u_s'        d(s,t) = sum of g over s < r <= t, added from t downwards; d(t) the same from the boundary
 //
-// State: f32, at the last boundary, in the order in which threads hold it for mma: [slot][value head][tile of 8 columns][block of 16 keys][lane][4], where a lane
-// holds column lane / 4 and keys 2 (lane % 4) + {0, 1, 8, 9}. Entries: k f32 [slot][key head][RING][128], u f32 [slot][value head][RING][128], g f32 [slot][value
-// head][RING], by position modulo RING. Tokens: k, q f32 [token][key head][128], unit length; v f32 [token][value head][128]; g, beta f32 [token][value head].
-// Result: o f32 [token][value head][128], entries, and the state where a boundary has become certain.
+// State: f32 [slot][value head][group of C columns][128 keys][C], at the last boundary. Entries: k f32 [slot][key head][RING][128], u f32 [slot][value head][RING][128], g
+// f32 [slot][value head][RING], by position modulo RING. Tokens: k, q f32 [token][key head][128], unit length; v f32 [token][value head][128]; g, beta f32
+// [token][value head]. Dots: f32 [token][key head][2][16], of a token's key and query with the keys of its chunk. Result: o f32 [token][value head][128], entries, and the
+// state where a boundary has become certain.
 //
-// Work item = (plan row, value head, C columns); persistent thread blocks. A producer warp fetches the next items by bulk copies. Products with the state, dots of keys
-// and folds run on the tensor cores in f32 accuracy: x = high + low in tf32, high * high and the two mixed products in sums of their own. A row of such a product
-// depends on that row alone. Substitution is by column, positions ascending, old and new alike. So the cut of a text into steps, C and MT change no bit.
+// `delta_dots` has a warp per token and key head: dots do not depend on the state, so that prompts have all of theirs at once. `delta_rule` has a thread block per plan
+// row, value head and C columns, several per SM; its eight warps hold the state in registers, sixteen keys each. A product with the state is eight chains of FMA over
+// sixteen keys, added in ascending order; substitution is by column, positions ascending, old and new alike. The cut of a text into steps and C change who
+// computes a value and never how. `delta_keep` writes the entries that later steps need, when nobody reads those of this step any more: the ring is by position, and a
+// prompt that begins inside a chunk comes round to its own entries; two value heads share the keys of one head. (It belongs into the kernel behind, with the gated norm.)
 // Bytes: the state once, read.
 #pragma once
 #include "paceline.cuh"
 
-constexpr int D = 128, CHUNK = 16, RING = 32, STAGES = 3;
-constexpr int ROW = D + 8; // floats of a vector in shared memory: eight more, so that rows begin in different banks
+constexpr int D = 128, CHUNK = 16, RING = 32, GROUPS = 8;
+constexpr int ROW = D + 4; // floats of a vector in shared memory
 
 struct DeltaRow {
     int slot, state_at, start, tokens, drafts, first_token;
 };
 struct DeltaArgs {
-    float *state, *entry_k, *entry_u, *entry_g, *out;
+    float *state, *entry_k, *entry_u, *entry_g, *dots, *u, *out; // u as out: of this step
     const float *k, *q, *v, *g, *beta;
     const DeltaRow* rows;
-    int row_count, value_heads, key_heads, pdl;
+    const int* row_of; // of a token
+    int row_count, tokens, value_heads, key_heads, pdl;
 };
 
-// --- f32 products on the tensor cores
-struct Split {
-    uint32_t high, low;
-    __device__ explicit Split(float x) {
-        high = __float_as_uint(x) & 0xffffe000u;
-        low = __float_as_uint(x - __uint_as_float(high));
+__global__ void __launch_bounds__(128) delta_dots(DeltaArgs a) {
+    if (a.pdl) release_dependents(), depend();
+    const int lane = threadIdx.x % 32, work = a.tokens * a.key_heads;
+    for (int i = (blockIdx.x * blockDim.x + threadIdx.x) / 32; i < work; i += gridDim.x * blockDim.x / 32) {
+        const int token = i / a.key_heads, head = i % a.key_heads;
+        const DeltaRow row = a.rows[a.row_of[token]];
+        const int position = row.start + token - row.first_token, base = position / CHUNK * CHUNK;
+        const float4 k = reinterpret_cast<const float4*>(a.k + static_cast<long>(i) * D)[lane], q = reinterpret_cast<const float4*>(a.q + static_cast<long>(i) * D)[lane];
+        const float* ring = a.entry_k + (static_cast<long>(row.slot) * a.key_heads + head) * RING * D;
+        float4 other[CHUNK];
+#pragma unroll
+        for (int s = 0; s < CHUNK; s++) {
+            const int at = base + s;
+            // A position of this step is read where its token is: another warp may not have written its entry yet.
+            const float* from = at < row.start ? ring + at % RING * D : a.k + (static_cast<long>(row.first_token + at - row.start) * a.key_heads + head) * D;
+            if (at <= position) other[s] = reinterpret_cast<const float4*>(from)[lane];
+        }
+        float keys = 0, queries = 0; // lane s keeps the dots with position s
+#pragma unroll
+        for (int s = 0; s < CHUNK; s++) {
+            const float4 e = other[s];
+            float x = __fmaf_rn(e.w, k.w, __fmaf_rn(e.z, k.z, __fmaf_rn(e.y, k.y, e.x * k.x))), y = __fmaf_rn(e.w, q.w, __fmaf_rn(e.z, q.z, __fmaf_rn(e.y, q.y, e.x * q.x)));
+#pragma unroll
+            for (int mask = 16; mask; mask >>= 1) x += __shfl_xor_sync(~0u, x, mask), y += __shfl_xor_sync(~0u, y, mask);
+            if (lane == s && base + s <= position) keys = x, queries = y;
+        }
+        if (lane < CHUNK) a.dots[static_cast<long>(i) * 2 * CHUNK + lane] = keys, a.dots[static_cast<long>(i) * 2 * CHUNK + CHUNK + lane] = queries;
     }
-};
-__device__ __forceinline__ void mma_tf32(float (&c)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {
-    asm("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};" : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
-struct Left { // 16 x 8
-    uint32_t high[4], low[4];
-    __device__ Left(float a0, float a1, float a2, float a3) {
-        const Split s[4] = {Split(a0), Split(a1), Split(a2), Split(a3)};
-#pragma unroll
-        for (int i = 0; i < 4; i++) high[i] = s[i].high, low[i] = s[i].low;
-    }
-};
-struct Right { // 8 x 8
-    uint32_t high[2], low[2];
-    __device__ Right(float b0, float b1) {
-        const Split s[2] = {Split(b0), Split(b1)};
-#pragma unroll
-        for (int i = 0; i < 2; i++) high[i] = s[i].high, low[i] = s[i].low;
-    }
-};
-struct Sum { // 16 x 8: rows lane / 4 and + 8, columns 2 (lane % 4) + {0, 1}
-    float main[4] = {}, left[4] = {}, right[4] = {}; // three chains, since one waits for itself
-    __device__ void add(const Left& a, const Right& b) {
-        mma_tf32(main, a.high, b.high);
-        mma_tf32(left, a.low, b.high);
-        mma_tf32(right, a.high, b.low);
-    }
-    __device__ float value(int i) const { return __fadd_rn(main[i], __fadd_rn(left[i], right[i])); }
-};
 
-// --- what passes between producer and consumers
-template <int C, int MT> struct alignas(128) DeltaStage {
-    float k[CHUNK][ROW];   // of entries, then of tokens
-    float u[CHUNK][C + 8]; // of entries; those of tokens are written by the substitution
+// Entries of the positions from the last certain boundary on. A warp per token and value head.
+__global__ void __launch_bounds__(128) delta_keep(DeltaArgs a) {
+    if (a.pdl) release_dependents(), depend();
+    const int lane = threadIdx.x % 32, work = a.tokens * a.value_heads, group = a.value_heads / a.key_heads;
+    for (int i = (blockIdx.x * blockDim.x + threadIdx.x) / 32; i < work; i += gridDim.x * blockDim.x / 32) {
+        const int token = i / a.value_heads, head = i % a.value_heads;
+        const DeltaRow row = a.rows[a.row_of[token]];
+        const int position = row.start + token - row.first_token;
+        if (position < (row.start + row.tokens - row.drafts) / CHUNK * CHUNK) continue;
+        const long of_head = (static_cast<long>(row.slot) * a.value_heads + head) * RING + position % RING, of_key = (static_cast<long>(row.slot) * a.key_heads + head / group) * RING + position % RING;
+        reinterpret_cast<float4*>(a.entry_u + of_head * D)[lane] = reinterpret_cast<const float4*>(a.u + static_cast<long>(i) * D)[lane];
+        if (head % group == 0) reinterpret_cast<float4*>(a.entry_k + of_key * D)[lane] = reinterpret_cast<const float4*>(a.k + (static_cast<long>(token) * a.key_heads + head / group) * D)[lane];
+        if (lane == 0) a.entry_g[of_head] = a.g[i];
+    }
+}
+
+// One chunk of one item, as it is fetched; `MT` tokens at most.
+template <int C, int MT> struct alignas(16) DeltaChunk {
+    float k[CHUNK][ROW]; // of entries, then of tokens
+    float u[CHUNK][C];   // of entries; those of tokens are written by the substitution
     float q[MT][ROW];
-    float v[MT][C + 8];
+    float v[MT][C];
+    float key_dot[MT][CHUNK], query_dot[MT][CHUNK]; // by token, then position
     float g[CHUNK], beta[MT];
-    int entries, tokens, token, slot, base, fold, store, opens, closes, head, part;
 };
-template <int C, int MT> struct alignas(16) DeltaTerms {
-    float key_sum[MT][C + 8], query_sum[MT][C + 8]; // S'k, S'q
-    float key_dot[CHUNK][MT], query_dot[CHUNK][MT]; // times the decay in between
+template <int C, int MT> struct alignas(16) DeltaMemory {
+    DeltaChunk<C, MT> chunk[2];
+    float partial[GROUPS][2 * MT][C];
+    float sums[2 * MT][C]; // S'k, then S'q, by token
     float decay[MT], fold_decay[CHUNK + 1];
 };
-template <int C, int MT> struct alignas(128) DeltaMemory {
-    float4 state[2][C / 8][D / 16][32];
-    DeltaStage<C, MT> stage[STAGES];
-    DeltaTerms<C, MT> terms[2]; // by turns: those who are ahead must not write what others still read
-    uint64_t full[STAGES], empty[STAGES], state_full[2], state_empty[2];
+
+__device__ __forceinline__ void copy_async(void* to, const void* from) { asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared_address(to)), "l"(from) : "memory"); }
+__device__ __forceinline__ void copy_async_word(void* to, const void* from) { asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(shared_address(to)), "l"(from) : "memory"); }
+__device__ __forceinline__ void copies_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+template <int Left> __device__ __forceinline__ void copies_wait() { asm volatile("cp.async.wait_group %0;" ::"n"(Left) : "memory"); }
+
+// Where a chunk of a row begins and what is in it.
+struct Span {
+    int base, entries, tokens;
+    long token; // its first one
+    __device__ Span(const DeltaRow& row, int base) : base(base) {
+        const int end = row.start + row.tokens, from = min(max(base, row.start), base + CHUNK);
+        entries = from - base, tokens = min(end, base + CHUNK) - from, token = row.first_token + from - row.start;
+    }
 };
-// Warps for products with the state (8 columns and 8 tokens each) and for dots (8 tokens with keys, or with queries).
-template <int C, int MT> constexpr int PRODUCT_WARPS = C / 8 * (MT / 8);
-template <int C, int MT> constexpr int DELTA_THREADS = 32 * (PRODUCT_WARPS<C, MT> + 2 * (MT / 8));
 
-template <int Threads> __device__ __forceinline__ void together() { asm volatile("bar.sync 1, %0;" ::"n"(Threads) : "memory"); }
-
-template <int C, int MT> __device__ void delta_produce(const DeltaArgs& a, DeltaMemory<C, MT>& m) {
-    const int lane = threadIdx.x % 32, parts = D / C, work = a.row_count * a.value_heads * parts, group = a.value_heads / a.key_heads;
-    int index = 0, states = 0;
-    for (int item = blockIdx.x; item < work; item += gridDim.x, states++) {
-        const int part = item % parts, head = item / parts % a.value_heads, key_head = head / group;
-        const DeltaRow row = a.rows[item / parts / a.value_heads];
-        const int end = row.start + row.tokens, certain = end - row.drafts;
-        const long of_head = static_cast<long>(row.slot) * a.value_heads + head, of_key = static_cast<long>(row.slot) * a.key_heads + key_head;
-        if (lane == 0) {
-            const int s = states % 2;
-            const uint32_t bar = shared_address(&m.state_full[s]);
-            barrier_wait(shared_address(&m.state_empty[s]), (states / 2 & 1) ^ 1);
-            barrier_expect(bar, sizeof m.state[s]);
-            bulk_load(shared_address(&m.state[s]), a.state + (of_head * parts + part) * D * C, sizeof m.state[s], bar);
-        }
-        for (int base = row.state_at; base < end; base += CHUNK, index++) {
-            const int from = min(max(base, row.start), base + CHUNK), stop = min(end, base + CHUNK), entries = from - base, tokens = stop - from, at = index % STAGES;
-            const long first = row.first_token + from - row.start, ring = base % RING;
-            DeltaStage<C, MT>& stage = m.stage[at];
-            const uint32_t bar = shared_address(&m.full[at]);
-            const float* g = lane < entries ? a.entry_g + of_head * RING + ring + lane : a.g + (first + lane - entries) * a.value_heads + head;
-            const float decay = lane < entries + tokens ? *g : 0, beta = lane < tokens ? a.beta[(first + lane) * a.value_heads + head] : 0;
-            barrier_wait(shared_address(&m.empty[at]), (index / STAGES & 1) ^ 1);
-            if (lane == 0) {
-                barrier_expect(bar, entries * (D + C) * 4 + tokens * (2 * D + C) * 4);
-                stage.entries = entries, stage.tokens = tokens, stage.token = static_cast<int>(first), stage.slot = row.slot, stage.base = base, stage.head = head, stage.part = part;
-                stage.fold = base + CHUNK < end || base + CHUNK <= certain, stage.store = base + CHUNK <= certain, stage.opens = base == row.state_at, stage.closes = base + CHUNK >= end;
-            }
-            __syncwarp();
-            if (lane < entries) {
-                bulk_load(shared_address(stage.k[lane]), a.entry_k + (of_key * RING + ring + lane) * D, D * 4, bar);
-                bulk_load(shared_address(stage.u[lane]), a.entry_u + (of_head * RING + ring + lane) * D + part * C, C * 4, bar);
-            }
-            if (lane < tokens) {
-                const long kq = ((first + lane) * a.key_heads + key_head) * D;
-                bulk_load(shared_address(stage.k[entries + lane]), a.k + kq, D * 4, bar);
-                bulk_load(shared_address(stage.q[lane]), a.q + kq, D * 4, bar);
-                bulk_load(shared_address(stage.v[lane]), a.v + ((first + lane) * a.value_heads + head) * D + part * C, C * 4, bar);
-                stage.beta[lane] = beta;
-            }
-            if (lane < CHUNK) stage.g[lane] = decay;
-            barrier_arrive(bar); // every lane for what it has written; the copies count by their bytes
-        }
+template <int C, int MT> __device__ void delta_fetch(const DeltaArgs& a, DeltaChunk<C, MT>& chunk, const DeltaRow& row, const Span& span, int head, int part) {
+    const int key_head = head / (a.value_heads / a.key_heads), ring = span.base % RING, thread = threadIdx.x;
+    const float* keys = a.entry_k + ((static_cast<long>(row.slot) * a.key_heads + key_head) * RING + ring) * D;
+    const long of_head = (static_cast<long>(row.slot) * a.value_heads + head) * RING + ring;
+    for (int i = thread; i < (span.entries + span.tokens) * (D / 4); i += 256) {
+        const int at = i / (D / 4), c = i % (D / 4) * 4;
+        copy_async(&chunk.k[at][c], at < span.entries ? keys + at * D + c : a.k + ((span.token + at - span.entries) * a.key_heads + key_head) * D + c);
     }
+    for (int i = thread; i < span.tokens * (D / 4); i += 256) copy_async(&chunk.q[i / (D / 4)][i % (D / 4) * 4], a.q + ((span.token + i / (D / 4)) * a.key_heads + key_head) * D + i % (D / 4) * 4);
+    for (int i = thread; i < span.entries * (C / 4); i += 256) copy_async(&chunk.u[i / (C / 4)][i % (C / 4) * 4], a.entry_u + (of_head + i / (C / 4)) * D + part * C + i % (C / 4) * 4);
+    for (int i = thread; i < span.tokens * (C / 4); i += 256) copy_async(&chunk.v[i / (C / 4)][i % (C / 4) * 4], a.v + ((span.token + i / (C / 4)) * a.value_heads + head) * D + part * C + i % (C / 4) * 4);
+    for (int i = thread; i < span.tokens * 8; i += 256) {
+        const float* dots = a.dots + ((span.token + i / 8) * a.key_heads + key_head) * 2 * CHUNK + i % 8 * 4;
+        copy_async(i % 8 < 4 ? &chunk.key_dot[i / 8][i % 8 * 4] : &chunk.query_dot[i / 8][i % 8 * 4 - CHUNK], dots);
+    }
+    if (thread < span.entries + span.tokens) copy_async_word(&chunk.g[thread], thread < span.entries ? a.entry_g + of_head + thread : a.g + (span.token + thread - span.entries) * a.value_heads + head);
+    if (thread < span.tokens) copy_async_word(&chunk.beta[thread], a.beta + (span.token + thread) * a.value_heads + head);
+    copies_commit();
 }
 
-// S'k and S'q of eight tokens for eight columns: rows 0-7 of the left side are keys of tokens, 8-15 their queries.
-template <int C, int MT> __device__ void delta_state_products(DeltaTerms<C, MT>& m, const DeltaStage<C, MT>& stage, const float4 (*state)[D / 16][32], int tile, int first) {
-    const int lane = threadIdx.x % 32, token = first + lane / 4, pair = lane % 4 * 2;
-    // A row past the last token is some other vector of the stage: rows do not mix, and its sums go nowhere.
-    const float *k = stage.k[min(stage.entries + token, CHUNK - 1)] + pair, *q = stage.q[token] + pair;
-    Sum sum;
-#pragma unroll
-    for (int block = 0; block < D / 16; block++) {
-        const float4 s = state[tile][block][lane];
-#pragma unroll
-        for (int half = 0; half < 2; half++) {
-            const float2 x = *reinterpret_cast<const float2*>(k + block * 16 + half * 8), y = *reinterpret_cast<const float2*>(q + block * 16 + half * 8);
-            sum.add(Left(x.x, y.x, x.y, y.y), half == 0 ? Right(s.x, s.y) : Right(s.z, s.w));
-        }
-    }
-    if (token < stage.tokens) {
-        *reinterpret_cast<float2*>(&m.key_sum[token][tile * 8 + pair]) = make_float2(sum.value(0), sum.value(1));
-        *reinterpret_cast<float2*>(&m.query_sum[token][tile * 8 + pair]) = make_float2(sum.value(2), sum.value(3));
-    }
-}
-
-// Dots of all sixteen positions with keys or queries of eight tokens, times the decay in between; and the decays from the boundary.
-template <int C, int MT> __device__ void delta_dots(DeltaTerms<C, MT>& m, const DeltaStage<C, MT>& stage, int first, bool queries) {
-    const int lane = threadIdx.x % 32, row = lane / 4, pair = lane % 4 * 2, entries = stage.entries;
-    const float *low = stage.k[row] + pair, *high = stage.k[row + 8] + pair, *right = (queries ? stage.q[first + row] : stage.k[min(entries + first + row, CHUNK - 1)]) + pair;
-    Sum sum;
-#pragma unroll
-    for (int i = 0; i < D / 8; i++) {
-        const float2 x = *reinterpret_cast<const float2*>(low + i * 8), y = *reinterpret_cast<const float2*>(high + i * 8), z = *reinterpret_cast<const float2*>(right + i * 8);
-        sum.add(Left(x.x, y.x, x.y, y.y), Right(z.x, z.y));
-    }
-    float g[CHUNK];
-#pragma unroll
-    for (int r = 0; r < CHUNK; r++) g[r] = stage.g[r];
+// Dots times the decay in between, a thread per pair; decays from the boundary and to the end of the chunk.
+template <int C, int MT> __device__ void delta_decays(DeltaMemory<C, MT>& m, DeltaChunk<C, MT>& chunk, const Span& span) {
     auto decay = [&](int above, int at) {
         float d = 0;
 #pragma unroll
-        for (int r = CHUNK - 1; r >= 0; r--) d = r <= at && r > above ? d + g[r] : d;
+        for (int r = CHUNK - 1; r >= 0; r--) {
+            const float g = chunk.g[r];
+            d = r <= at && r > above ? d + g : d;
+        }
         return expf(d);
     };
-#pragma unroll
-    for (int i = 0; i < 4; i++) {
-        const int s = row + i / 2 * 8, t = first + pair + i % 2;
-        if (t < stage.tokens && s <= entries + t) (queries ? m.query_dot : m.key_dot)[s][t] = decay(s, entries + t) * sum.value(i);
+    for (int i = threadIdx.x; i < MT * CHUNK; i += 256) {
+        const int t = i / CHUNK, s = i % CHUNK, at = span.entries + t;
+        const bool counts = t < span.tokens && s <= at;
+        const float factor = decay(s, at);
+        chunk.key_dot[t][s] = counts ? factor * chunk.key_dot[t][s] : 0, chunk.query_dot[t][s] = counts ? factor * chunk.query_dot[t][s] : 0;
     }
-    if (!queries && lane < 8 && first + lane < stage.tokens) m.decay[first + lane] = decay(-1, entries + first + lane);
-    if (queries && first == 0 && stage.fold && lane <= CHUNK) m.fold_decay[lane] = decay(lane - 1, CHUNK - 1);
+    if (threadIdx.x < MT) m.decay[threadIdx.x] = decay(-1, span.entries + threadIdx.x);
+    if (threadIdx.x >= 64 && threadIdx.x <= 64 + CHUNK) m.fold_decay[threadIdx.x - 64] = decay(static_cast<int>(threadIdx.x) - 65, CHUNK - 1);
+}
+
+// S'k and S'q of `Live` tokens from `t`: this warp's sixteen keys.
+template <int C, int MT, int Live> __device__ void delta_products(DeltaMemory<C, MT>& m, const DeltaChunk<C, MT>& chunk, const float (&state)[16][C / 32], int entries, int t) {
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    float sum[2 * Live][C / 32] = {};
+#pragma unroll
+    for (int i = 0; i < 16; i += 4)
+#pragma unroll
+        for (int r = 0; r < Live; r++) {
+            const float4 k = *reinterpret_cast<const float4*>(&chunk.k[entries + t + r][warp * 16 + i]), q = *reinterpret_cast<const float4*>(&chunk.q[t + r][warp * 16 + i]);
+            const float ks[4] = {k.x, k.y, k.z, k.w}, qs[4] = {q.x, q.y, q.z, q.w};
+#pragma unroll
+            for (int j = 0; j < 4; j++)
+#pragma unroll
+                for (int c = 0; c < C / 32; c++) sum[r][c] = __fmaf_rn(ks[j], state[i + j][c], sum[r][c]), sum[Live + r][c] = __fmaf_rn(qs[j], state[i + j][c], sum[Live + r][c]);
+        }
+#pragma unroll
+    for (int r = 0; r < Live; r++)
+#pragma unroll
+        for (int c = 0; c < C / 32; c++) m.partial[warp][t + r][c * 32 + lane] = sum[r][c], m.partial[warp][MT + t + r][c * 32 + lane] = sum[Live + r][c];
 }
 
 // u of every token, a thread per column.
-template <int C, int MT> __device__ void delta_substitute(const DeltaArgs& a, DeltaTerms<C, MT>& m, DeltaStage<C, MT>& stage, int c) {
-    const int entries = stage.entries, tokens = stage.tokens;
-    float* to = a.entry_u + (static_cast<long>(stage.slot) * a.value_heads + stage.head) * RING * D + stage.part * C + c;
-    for (int t = 0; t < tokens; t += 4) {
-        // Everything is fetched at once; what lies past the end is not used.
-        float sum[4], u[CHUNK];
+template <int C, int MT> __device__ void delta_substitute(const DeltaArgs& a, DeltaMemory<C, MT>& m, DeltaChunk<C, MT>& chunk, const Span& span, float* to) {
+    const int c = threadIdx.x;
+    float u[CHUNK];
 #pragma unroll
-        for (int s = 0; s < CHUNK; s++) u[s] = stage.u[s][c];
+    for (int s = 0; s < CHUNK; s++) {
+        const float x = chunk.u[s][c];
+        u[s] = s < span.entries ? x : 0; // a product with it changes nothing
+    }
+    for (int t = 0; t < span.tokens; t++) {
+        float sum = m.decay[t] * m.sums[t][c];
 #pragma unroll
-        for (int r = 0; r < 4; r++) sum[r] = m.decay[t + r] * m.key_sum[t + r][c];
-#pragma unroll
-        for (int s = 0; s < CHUNK; s++) {
-            const float4 d = *reinterpret_cast<const float4*>(&m.key_dot[s][t]);
-            const bool counts = s < entries + t;
-            sum[0] = counts ? __fmaf_rn(d.x, u[s], sum[0]) : sum[0], sum[1] = counts ? __fmaf_rn(d.y, u[s], sum[1]) : sum[1];
-            sum[2] = counts ? __fmaf_rn(d.z, u[s], sum[2]) : sum[2], sum[3] = counts ? __fmaf_rn(d.w, u[s], sum[3]) : sum[3];
+        for (int s = 0; s < CHUNK; s += 4) {
+            const float4 d = *reinterpret_cast<const float4*>(&chunk.key_dot[t][s]);
+            sum = __fmaf_rn(d.x, u[s], sum), sum = __fmaf_rn(d.y, u[s + 1], sum), sum = __fmaf_rn(d.z, u[s + 2], sum), sum = __fmaf_rn(d.w, u[s + 3], sum);
         }
-        float own[4];
+        const float own = chunk.beta[t] * (chunk.v[t][c] - sum);
 #pragma unroll
-        for (int r = 0; r < 4; r++) {
-            if (t + r >= tokens) break;
-#pragma unroll
-            for (int p = 0; p < r; p++) sum[r] = __fmaf_rn(m.key_dot[entries + t + p][t + r], own[p], sum[r]);
-            own[r] = stage.beta[t + r] * (stage.v[t + r][c] - sum[r]);
-            stage.u[entries + t + r][c] = own[r];
-            to[(stage.base + entries + t + r) % RING * D] = own[r];
-        }
+        for (int s = 0; s < CHUNK; s++) u[s] = s == span.entries + t ? own : u[s];
+        chunk.u[span.entries + t][c] = own;
+        to[static_cast<long>(t) * a.value_heads * D] = own;
     }
 }
 
-template <int C, int MT, int Threads> __device__ void delta_outputs(const DeltaArgs& a, const DeltaTerms<C, MT>& m, const DeltaStage<C, MT>& stage) {
-    float* to = a.out + (static_cast<long>(stage.token) * a.value_heads + stage.head) * D + stage.part * C;
-    for (int i = threadIdx.x; i < stage.tokens * C; i += Threads) {
-        const int t = i / C, c = i % C;
-        float sum = m.decay[t] * m.query_sum[t][c];
-#pragma unroll
-        for (int s = 0; s < CHUNK; s++) {
-            const float next = __fmaf_rn(m.query_dot[s][t], stage.u[s][c], sum);
-            sum = s <= stage.entries + t ? next : sum;
-        }
-        to[static_cast<long>(t) * a.value_heads * D + c] = sum;
-    }
-}
-
-// The chunk is full: its entries go into the state, and the state to memory if they are certain. Left side: sixteen columns by position; right: keys.
-template <int C, int MT> __device__ void delta_fold(const DeltaArgs& a, const DeltaTerms<C, MT>& m, const DeltaStage<C, MT>& stage, float4 (*state)[D / 16][32], int tile, int part, int parts) {
-    const int lane = threadIdx.x % 32, row = lane / 4, at = lane % 4;
-    float4* to = reinterpret_cast<float4*>(a.state + ((static_cast<long>(stage.slot) * a.value_heads + stage.head) * (D / C) + stage.part) * D * C);
-    auto u = [&](int position, int column) { return m.fold_decay[position + 1] * stage.u[position][tile * 8 + column]; };
-    const Left left[2] = {Left(u(at, row), u(at, row + 8), u(at + 4, row), u(at + 4, row + 8)), Left(u(at + 8, row), u(at + 8, row + 8), u(at + 12, row), u(at + 12, row + 8))};
-    const float whole = m.fold_decay[0];
-    for (int block = part; block < D / 16; block += parts) {
-        Sum sum[2];
-#pragma unroll
-        for (int half = 0; half < 2; half++)
-#pragma unroll
-            for (int step = 0; step < 2; step++) sum[half].add(left[step], Right(stage.k[step * 8 + at][block * 16 + half * 8 + row], stage.k[step * 8 + at + 4][block * 16 + half * 8 + row]));
-#pragma unroll
-        for (int i = 0; i < 2; i++) {
-            float4 x = state[tile + i][block][lane];
-            x.x = __fmaf_rn(whole, x.x, sum[0].value(2 * i)), x.y = __fmaf_rn(whole, x.y, sum[0].value(2 * i + 1));
-            x.z = __fmaf_rn(whole, x.z, sum[1].value(2 * i)), x.w = __fmaf_rn(whole, x.w, sum[1].value(2 * i + 1));
-            state[tile + i][block][lane] = x;
-            if (stage.store) to[((tile + i) * (D / 16) + block) * 32 + lane] = x;
-        }
-    }
-}
-
-// Entries of keys are written once per key head, of decays once per value head; by the threads that have no column.
-template <int C, int MT, int Threads> __device__ void delta_keep_entries(const DeltaArgs& a, const DeltaStage<C, MT>& stage) {
-    const int group = a.value_heads / a.key_heads, at = stage.base + stage.entries, thread = threadIdx.x - C;
-    if (stage.part != 0) return;
-    if (stage.head % group == 0) {
-        float* to = a.entry_k + (static_cast<long>(stage.slot) * a.key_heads + stage.head / group) * RING * D;
-        for (int i = thread; i < stage.tokens * D; i += Threads) to[(at + i / D) % RING * D + i % D] = stage.k[stage.entries + i / D][i % D];
-    }
-    if (thread < stage.tokens) a.entry_g[(static_cast<long>(stage.slot) * a.value_heads + stage.head) * RING + (at + thread) % RING] = stage.g[stage.entries + thread];
-}
-
-// Cycles of each phase, added up by one thread, for `PHASES`.
-#ifdef PHASES
-__device__ unsigned long long phases[8];
-#define PHASE(which)                                                                      \
-    if (threadIdx.x == 0 && blockIdx.x == 5) {                                            \
-        const long long now = clock64();                                                  \
-        phases[which] += static_cast<unsigned long long>(now - clock_);                   \
-        clock_ = now;                                                                     \
-    }
-#else
-#define PHASE(which)
-#endif
-
-template <int C, int MT> __global__ void __launch_bounds__(DELTA_THREADS<C, MT> + 32, 1) delta_rule(DeltaArgs a) {
-    constexpr int Threads = DELTA_THREADS<C, MT>, Products = PRODUCT_WARPS<C, MT>;
-    extern __shared__ __align__(128) char memory[];
+template <int C, int MT> __global__ void __launch_bounds__(256, MT == 4 ? 3 : 2) delta_rule(DeltaArgs a) {
+    extern __shared__ __align__(16) char memory[];
     auto& m = *reinterpret_cast<DeltaMemory<C, MT>*>(memory);
-    if (threadIdx.x == 0) {
-        for (int i = 0; i < STAGES; i++) barrier_init(shared_address(&m.full[i]), 33), barrier_init(shared_address(&m.empty[i]), Threads);
-        for (int i = 0; i < 2; i++) barrier_init(shared_address(&m.state_full[i]), 1), barrier_init(shared_address(&m.state_empty[i]), Threads);
-        barrier_init_fence();
-    }
-    __syncthreads();
+    constexpr int Parts = D / C, Columns = C / 32;
+    const int part = blockIdx.x % Parts, head = blockIdx.x / Parts, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     if (a.pdl) release_dependents(), depend();
-    if (threadIdx.x >= Threads) return delta_produce<C, MT>(a, m);
-    const int warp = threadIdx.x / 32, tile = warp % (C / 8), eight = warp / (C / 8); // of a product warp
-    const int work = a.row_count * a.value_heads * (D / C);
-    int index = 0, states = 0;
-#ifdef PHASES
-    long long clock_ = clock64();
-#endif
-    for (int item = blockIdx.x; item < work; item += gridDim.x, states++) {
-        float4(*state)[D / 16][32] = m.state[states % 2];
-        for (bool more = true; more; index++) {
-            DeltaStage<C, MT>& stage = m.stage[index % STAGES];
-            DeltaTerms<C, MT>& terms = m.terms[index % 2];
-            PHASE(0)
-            barrier_wait(shared_address(&m.full[index % STAGES]), index / STAGES & 1);
-            PHASE(1)
-            if (warp >= Products) {
-                const int first = (warp - Products) / 2 * 8;
-                if (first < stage.tokens || (first == 0 && stage.fold)) delta_dots<C, MT>(terms, stage, first, (warp - Products) % 2);
-            }
-            if (stage.opens) barrier_wait(shared_address(&m.state_full[states % 2]), states / 2 & 1);
-            PHASE(2)
-            if (warp < Products && eight * 8 < stage.tokens) delta_state_products<C, MT>(terms, stage, state, tile, eight * 8);
-            PHASE(3)
-            together<Threads>();
-            PHASE(4)
-            if (threadIdx.x < C) delta_substitute<C, MT>(a, terms, stage, threadIdx.x);
-            else delta_keep_entries<C, MT, Threads - C>(a, stage);
-            PHASE(5)
-            together<Threads>();
-            delta_outputs<C, MT, Threads>(a, terms, stage);
-            PHASE(6)
-            if (stage.fold) {
-                if (warp < Products) delta_fold<C, MT>(a, terms, stage, state, warp % (C / 16) * 2, warp / (C / 16), MT / 4);
-                together<Threads>();
-            }
-            more = !stage.closes;
-            barrier_arrive(shared_address(&m.empty[index % STAGES]));
-            PHASE(7)
+    const DeltaRow row = a.rows[blockIdx.y];
+    const long of_head = static_cast<long>(row.slot) * a.value_heads + head;
+    float* home = a.state + (of_head * Parts + part) * D * C + warp * 16 * C + lane;
+    float state[16][Columns];
+#pragma unroll
+    for (int i = 0; i < 16; i++)
+#pragma unroll
+        for (int c = 0; c < Columns; c++) state[i][c] = __ldcs(home + i * C + c * 32);
+    const int end = row.start + row.tokens, certain = end - row.drafts;
+    delta_fetch<C, MT>(a, m.chunk[0], row, Span(row, row.state_at), head, part);
+    for (int base = row.state_at, side = 0; base < end; base += CHUNK, side ^= 1) {
+        const Span span(row, base);
+        DeltaChunk<C, MT>& chunk = m.chunk[side];
+        if (base + CHUNK < end) delta_fetch<C, MT>(a, m.chunk[side ^ 1], row, Span(row, base + CHUNK), head, part), copies_wait<1>();
+        else copies_wait<0>();
+        __syncthreads();
+        delta_decays<C, MT>(m, chunk, span);
+        for (int t = 0; t < span.tokens; t += 4) {
+            const int live = span.tokens - t;
+            if (live == 1) delta_products<C, MT, 1>(m, chunk, state, span.entries, t);
+            else if (live == 2) delta_products<C, MT, 2>(m, chunk, state, span.entries, t);
+            else if (live == 3) delta_products<C, MT, 3>(m, chunk, state, span.entries, t);
+            else delta_products<C, MT, 4>(m, chunk, state, span.entries, t);
         }
-        barrier_arrive(shared_address(&m.state_empty[states % 2]));
+        __syncthreads();
+        for (int i = threadIdx.x; i < 2 * MT * C; i += 256) {
+            if (i / C % MT >= span.tokens) continue;
+            float x[GROUPS];
+#pragma unroll
+            for (int group = 0; group < GROUPS; group++) x[group] = m.partial[group][i / C][i % C];
+            float total = x[0];
+#pragma unroll
+            for (int group = 1; group < GROUPS; group++) total = __fadd_rn(total, x[group]);
+            m.sums[i / C][i % C] = total;
+        }
+        __syncthreads();
+        if (threadIdx.x < C) delta_substitute<C, MT>(a, m, chunk, span, a.u + (span.token * a.value_heads + head) * D + part * C + threadIdx.x);
+        __syncthreads();
+        for (int i = threadIdx.x; i < span.tokens * C; i += 256) {
+            const int t = i / C, c = i % C;
+            float sum = m.decay[t] * m.sums[MT + t][c];
+#pragma unroll
+            for (int s = 0; s < CHUNK; s += 4) {
+                const float4 d = *reinterpret_cast<const float4*>(&chunk.query_dot[t][s]);
+                const float ds[4] = {d.x, d.y, d.z, d.w};
+#pragma unroll
+                for (int j = 0; j < 4; j++) {
+                    const float next = __fmaf_rn(ds[j], chunk.u[s + j][c], sum);
+                    sum = s + j <= span.entries + t ? next : sum;
+                }
+            }
+            a.out[((span.token + t) * a.value_heads + head) * D + part * C + c] = sum;
+        }
+        if (base + CHUNK < end || base + CHUNK <= certain) {
+            // The chunk is full: its entries go into the state.
+#pragma unroll
+            for (int i = 0; i < 16; i++)
+#pragma unroll
+                for (int c = 0; c < Columns; c++) state[i][c] *= m.fold_decay[0];
+#pragma unroll 4
+            for (int s = 0; s < CHUNK; s++) {
+                float u[Columns];
+#pragma unroll
+                for (int c = 0; c < Columns; c++) u[c] = m.fold_decay[s + 1] * chunk.u[s][c * 32 + lane];
+#pragma unroll
+                for (int i = 0; i < 16; i += 4) {
+                    const float4 k = *reinterpret_cast<const float4*>(&chunk.k[s][warp * 16 + i]);
+                    const float ks[4] = {k.x, k.y, k.z, k.w};
+#pragma unroll
+                    for (int j = 0; j < 4; j++)
+#pragma unroll
+                        for (int c = 0; c < Columns; c++) state[i + j][c] = __fmaf_rn(ks[j], u[c], state[i + j][c]);
+                }
+            }
+            if (base + CHUNK <= certain)
+#pragma unroll
+                for (int i = 0; i < 16; i++)
+#pragma unroll
+                    for (int c = 0; c < Columns; c++) home[i * C + c * 32] = state[i][c];
+        }
+        __syncthreads();
     }
 }
