@@ -6,17 +6,11 @@ use crate::ui::{self, LateBar, Ui};
 use anyhow::{Context, Result, anyhow};
 use paceline::{
     EngineConfig, EngineParts, Handle, ModelFiles, NeuralDrafter, RequestError, Speculation, StartError,
-    Stats,
 };
 use paceline_device::Recorder;
 use paceline_models::{Decoder, Eagle3, ModelDims};
 use paceline_weights::Checkpoint;
 use std::cell::Cell;
-use std::thread;
-use std::time::{Duration, Instant};
-
-/// How long to wait for numbers that lag behind.
-const SETTLE: Duration = Duration::from_millis(200);
 
 /// What the user said of the engine.
 #[derive(Clone, Debug)]
@@ -188,17 +182,4 @@ pub(crate) fn explain_request(error: RequestError, in_file: bool) -> anyhow::Err
         format!("--{}", name.replace('_', "-"))
     };
     anyhow!("{name} is {value}; it must be {bound}")
-}
-
-/// The engine's numbers after `requests` have ended: they follow the last event by a moment.
-pub(crate) fn settled_stats(handle: &Handle, requests: u64) -> Stats {
-    let start = Instant::now();
-    loop {
-        let stats = handle.stats();
-        let settled = stats.finished >= requests && stats.running == 0;
-        if settled || start.elapsed() > SETTLE {
-            return stats;
-        }
-        thread::sleep(Duration::from_micros(200));
-    }
 }

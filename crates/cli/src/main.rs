@@ -2,14 +2,13 @@
 
 mod client;
 mod commands;
-mod drafts;
 mod engine;
 mod env;
 mod flags;
 mod format;
 mod interrupt;
 mod model;
-mod streams;
+mod seed;
 mod ui;
 
 use flags::{Cli, Command};

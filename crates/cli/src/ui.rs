@@ -2,6 +2,7 @@
 
 use crate::format;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use paceline_bench::{Bar, Progress, Unit};
 use paceline_weights::hub;
 use std::cell::{Cell, RefCell};
 use std::fmt::Display;
@@ -74,10 +75,8 @@ fn hidden_bar(total: u64, template: &str) -> ProgressBar {
 pub(crate) const LOADING: &str = "loading [{bar:30}] {bytes}/{total_bytes}";
 /// A bar for loading the bytes of a drafter.
 pub(crate) const LOADING_DRAFTER: &str = "loading the draft model [{bar:30}] {bytes}/{total_bytes}";
-/// A bar for a list of tasks.
-pub(crate) const TASKS: &str = "[{bar:30}] {pos}/{len} {msg}";
-/// A bar for a stretch of time.
-pub(crate) const SECONDS: &str = "[{bar:30}] {pos}/{len} s {msg}";
+const TASKS: &str = "[{bar:30}] {pos}/{len} {msg}";
+const SECONDS: &str = "[{bar:30}] {pos}/{len} s {msg}";
 const DOWNLOADING: &str = "{msg} [{bar:30}] {bytes}/{total_bytes} {bytes_per_sec} {eta}";
 
 /// A bar that is invisible at first and gone at the end.
@@ -99,10 +98,29 @@ impl LateBar {
             self.bar.set_position(self.done.get());
         }
     }
+}
 
-    /// Names what is being done.
-    pub(crate) fn name(&self, task: String) {
+impl Progress for Ui {
+    fn bar(&self, total: u64, unit: Unit) -> Box<dyn Bar> {
+        let template = match unit {
+            Unit::Tasks => TASKS,
+            Unit::Seconds => SECONDS,
+        };
+        Box::new(Ui::bar(*self, total, template))
+    }
+
+    fn note(&self, line: &dyn Display) {
+        Ui::note(*self, line);
+    }
+}
+
+impl Bar for LateBar {
+    fn name(&self, task: String) {
         self.bar.set_message(task);
+    }
+
+    fn advance(&self, units: u64) {
+        LateBar::advance(self, units);
     }
 }
 

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use std::fs;
 use std::io::Write;
 use std::process::{Command, Stdio};
-use std::sync::{Arc, Barrier};
+use std::sync::{Arc, Barrier, Mutex};
 use tempfile::TempDir;
 
 /// Runs it without requests before the measurement and returns the table and the report.
@@ -325,6 +325,47 @@ fn what_is_sent_is_what_was_asked_for() {
     // A script that is not content ends its connection, which would be a failure here.
     let (table, report) = bench(&server.url, &arguments);
     assert_eq!(report["figures"]["completed"], 2, "{table}");
+}
+
+/// The prompts of a run of four requests, in order of their numbers, and its report.
+fn prompts_of_run(arguments: &[&str]) -> (Vec<String>, Value) {
+    let asked = Arc::new(Mutex::new(Vec::new()));
+    let heard = Arc::clone(&asked);
+    let server = Scripted::start(move |_, body| {
+        heard
+            .lock()
+            .unwrap()
+            .push(body["prompt"].as_str().unwrap().to_owned());
+        answer(Some(2))
+    });
+    let fixed = [
+        "--endpoint",
+        "completions",
+        "--num-prompts",
+        "4",
+        "--concurrency",
+        "1",
+    ];
+    let (table, report) = bench(&server.url, &[&fixed, arguments].concat());
+    let seed = report["seed"].as_u64().unwrap();
+    assert!(table.contains(&format!("seed {seed}")), "{table}");
+    let asked = asked.lock().unwrap().clone();
+    (asked, report)
+}
+
+#[test]
+fn a_second_run_asks_for_other_texts_unless_it_has_the_seed_of_the_first() {
+    let (first, report) = prompts_of_run(&[]);
+    let (second, _) = prompts_of_run(&[]);
+    assert_eq!((first.len(), second.len()), (6, 6));
+    // The server's prefix cache would answer a start that it has seen.
+    for prompt in &second {
+        assert!(!first.contains(prompt), "asked again: {prompt}");
+    }
+    let seed = report["seed"].to_string();
+    let (again, report) = prompts_of_run(&["--seed", &seed]);
+    assert_eq!(again, first);
+    assert_eq!(report["seed"].to_string(), seed);
 }
 
 #[test]

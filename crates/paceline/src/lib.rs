@@ -21,6 +21,7 @@ mod request;
 mod service;
 mod speculation;
 mod stats;
+mod streams;
 mod trace;
 
 pub use config::EngineConfig;
@@ -36,3 +37,4 @@ pub use paceline_schedule::{Counters, PipelineTotals, SpeculationReport, StepRec
 pub use request::{MAX_DEADLINE, Request, RequestSpeculation};
 pub use speculation::{DrafterShape, NeuralDrafter, Speculation, SpeculationConfig, SpeculationMethod};
 pub use stats::{EngineLimits, Sizes, Stats};
+pub use streams::Streams;

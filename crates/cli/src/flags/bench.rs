@@ -32,13 +32,35 @@ impl BenchCommand {
     /// The flags about drafts, of those that run a model.
     pub(super) fn speculation(&self) -> Option<&SpeculationFlags> {
         match self {
-            Self::Latency(flags) => Some(&flags.engine.speculation),
-            Self::Throughput(flags) => Some(&flags.engine.speculation),
-            Self::Pipeline(flags) => Some(&flags.engine.speculation),
-            Self::Speculation(flags) => Some(&flags.engine.speculation),
+            Self::Latency(flags) => Some(&flags.common.engine.speculation),
+            Self::Throughput(flags) => Some(&flags.common.engine.speculation),
+            Self::Pipeline(flags) => Some(&flags.common.engine.speculation),
+            Self::Speculation(flags) => Some(&flags.common.engine.speculation),
             Self::Serve(_) | Self::Ops(_) => None,
         }
     }
+}
+
+// Plain comments on these two: a doc comment would replace the description of the command that takes them in.
+
+// What every measurement of a model takes.
+#[derive(Debug, Args)]
+pub(crate) struct MeasureFlags {
+    #[command(flatten)]
+    pub(crate) model: ModelFlags,
+    /// Print one JSON object.
+    #[arg(long)]
+    pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) engine: EngineFlags,
+}
+
+// One pipeline depth.
+#[derive(Debug, Args)]
+pub(crate) struct DepthFlags {
+    /// Steps in flight, 1 to 4.
+    #[arg(long, value_name = "N", default_value = "2", value_parser = parsed(numbers::pipeline_depth))]
+    pub(crate) pipeline_depth: usize,
 }
 
 const LATENCY: &str = "\
@@ -53,8 +75,6 @@ Examples:
 #[derive(Debug, Args)]
 #[command(after_help = LATENCY)]
 pub(crate) struct BenchLatencyFlags {
-    #[command(flatten)]
-    pub(crate) model: ModelFlags,
     /// Requests at a time, separated by commas.
     #[arg(long, value_name = "N,..", value_delimiter = ',', default_value = "1,16", value_parser = parsed(numbers::at_least_one))]
     pub(crate) batch_size: Vec<usize>,
@@ -67,14 +87,10 @@ pub(crate) struct BenchLatencyFlags {
     /// Measured runs of each; the medians are reported.
     #[arg(long, value_name = "N", default_value = "3", value_parser = parsed(numbers::at_least_one))]
     pub(crate) repeats: usize,
-    /// Steps in flight, 1 to 4.
-    #[arg(long, value_name = "N", default_value = "2", value_parser = parsed(numbers::pipeline_depth))]
-    pub(crate) pipeline_depth: usize,
-    /// Print one JSON object.
-    #[arg(long)]
-    pub(crate) json: bool,
     #[command(flatten)]
-    pub(crate) engine: EngineFlags,
+    pub(crate) depth: DepthFlags,
+    #[command(flatten)]
+    pub(crate) common: MeasureFlags,
 }
 
 const THROUGHPUT: &str = "\
@@ -90,8 +106,6 @@ Examples:
 #[derive(Debug, Args)]
 #[command(after_help = THROUGHPUT)]
 pub(crate) struct BenchThroughputFlags {
-    #[command(flatten)]
-    pub(crate) model: ModelFlags,
     /// Requests in all [default: 64, or the lines of the prompts file].
     #[arg(long, value_name = "N", value_parser = parsed(numbers::at_least_one))]
     pub(crate) requests: Option<usize>,
@@ -113,14 +127,10 @@ pub(crate) struct BenchThroughputFlags {
     /// Seed of prompts and arrivals.
     #[arg(long, value_name = "S", default_value = "0")]
     pub(crate) seed: u64,
-    /// Steps in flight, 1 to 4.
-    #[arg(long, value_name = "N", default_value = "2", value_parser = parsed(numbers::pipeline_depth))]
-    pub(crate) pipeline_depth: usize,
-    /// Print one JSON object.
-    #[arg(long)]
-    pub(crate) json: bool,
     #[command(flatten)]
-    pub(crate) engine: EngineFlags,
+    pub(crate) depth: DepthFlags,
+    #[command(flatten)]
+    pub(crate) common: MeasureFlags,
 }
 
 const PIPELINE: &str = "\
@@ -132,8 +142,6 @@ Examples:
 #[derive(Debug, Args)]
 #[command(after_help = PIPELINE)]
 pub(crate) struct BenchPipelineFlags {
-    #[command(flatten)]
-    pub(crate) model: ModelFlags,
     /// Steps in flight, separated by commas.
     #[arg(long, value_name = "N,..", value_delimiter = ',', default_value = "1,2,3,4", value_parser = parsed(numbers::pipeline_depth))]
     pub(crate) depth: Vec<usize>,
@@ -146,11 +154,8 @@ pub(crate) struct BenchPipelineFlags {
     /// Tokens to generate.
     #[arg(long, value_name = "N", default_value = "256", value_parser = parsed(numbers::at_least_one))]
     pub(crate) output_len: usize,
-    /// Print one JSON object.
-    #[arg(long)]
-    pub(crate) json: bool,
     #[command(flatten)]
-    pub(crate) engine: EngineFlags,
+    pub(crate) common: MeasureFlags,
 }
 
 const SPECULATION: &str = "\
@@ -168,15 +173,13 @@ Examples:
 #[derive(Debug, Args)]
 #[command(after_help = SPECULATION)]
 pub(crate) struct BenchSpeculationFlags {
-    #[command(flatten)]
-    pub(crate) model: ModelFlags,
     /// What to generate, separated by commas [default: stories,again,random, or file if --prompts is given].
     #[arg(long, value_name = "W,..", value_delimiter = ',')]
-    workload: Vec<Workload>,
+    workload: Vec<WorkloadFlag>,
     /// JSON lines with a field `prompt`, for the workload `file`.
     #[arg(long, value_name = "FILE")]
     pub(crate) prompts: Option<PathBuf>,
-    /// Requests of a workload, or the first so many of the file.
+    /// Requests of a workload, or of the file, from its start.
     #[arg(long, value_name = "N", default_value = "32", value_parser = parsed(numbers::at_least_one))]
     pub(crate) requests: usize,
     /// Requests at a time, separated by commas.
@@ -188,19 +191,15 @@ pub(crate) struct BenchSpeculationFlags {
     /// Measured runs of each engine.
     #[arg(long, value_name = "N", default_value = "5", value_parser = parsed(numbers::at_least_one))]
     pub(crate) repeats: usize,
-    /// Steps in flight, 1 to 4.
-    #[arg(long, value_name = "N", default_value = "2", value_parser = parsed(numbers::pipeline_depth))]
-    pub(crate) pipeline_depth: usize,
-    /// Print one JSON object.
-    #[arg(long)]
-    pub(crate) json: bool,
     #[command(flatten)]
-    pub(crate) engine: EngineFlags,
+    pub(crate) depth: DepthFlags,
+    #[command(flatten)]
+    pub(crate) common: MeasureFlags,
 }
 
-/// What `bench speculation` generates.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Workload {
+/// Choices of `--workload`.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub(crate) enum WorkloadFlag {
     /// Beginnings of stories, continued greedily.
     Stories,
     /// Chats in which a story was told, greedily, and is asked for again.
@@ -211,24 +210,12 @@ pub(crate) enum Workload {
     File,
 }
 
-impl Workload {
-    /// Its name.
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Self::Stories => "stories",
-            Self::Again => "again",
-            Self::Random => "random",
-            Self::File => "file",
-        }
-    }
-}
-
 impl BenchSpeculationFlags {
     /// What to measure.
-    pub(crate) fn workloads(&self) -> Vec<Workload> {
+    pub(crate) fn workloads(&self) -> Vec<WorkloadFlag> {
         match (self.workload.as_slice(), &self.prompts) {
-            ([], Some(_)) => vec![Workload::File],
-            ([], None) => vec![Workload::Stories, Workload::Again, Workload::Random],
+            ([], Some(_)) => vec![WorkloadFlag::File],
+            ([], None) => vec![WorkloadFlag::Stories, WorkloadFlag::Again, WorkloadFlag::Random],
             (given, _) => given.to_vec(),
         }
     }

@@ -1,8 +1,8 @@
 //! The flags of `bench serve`.
 
 use super::numbers::{self, parsed};
-use crate::commands::bench::Slo;
 use clap::{Args, ValueEnum};
+use paceline_bench::serve::Slo;
 use paceline_client::Endpoint;
 use serde_json::{Map, Value};
 use std::path::PathBuf;
@@ -79,9 +79,10 @@ pub(crate) struct BenchServeFlags {
     /// Requests before the measurement, with prompts of their own.
     #[arg(long, value_name = "N", default_value = "2", help_heading = "Load")]
     pub(crate) warmup: usize,
-    /// Seed of prompts and arrivals.
-    #[arg(long, value_name = "S", default_value = "0", help_heading = "Load")]
-    pub(crate) seed: u64,
+    /// Seed of prompts and arrivals, to repeat a run [default: another every time, so that no cache of the server knows
+    /// the prompts; the report names it].
+    #[arg(long, value_name = "S", help_heading = "Load")]
+    pub(crate) seed: Option<u64>,
 
     /// Prompts: a .txt file with one per line, or JSON lines with `prompt`, `text`, `messages` or `turns` (the first
     /// is asked), and `max_tokens` if a line has its own; over again if there are too few.
@@ -147,7 +148,7 @@ impl From<EndpointFlag> for Endpoint {
 }
 
 /// Fields of a JSON object.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Fields(pub(crate) Map<String, Value>);
 
 fn object(text: &str) -> Result<Fields, String> {

@@ -13,12 +13,11 @@ mod tools;
 mod vllm;
 
 pub(crate) use bench::{
-    BenchCommand, BenchLatencyFlags, BenchOpsFlags, BenchPipelineFlags, BenchSpeculationFlags,
-    BenchThroughputFlags, Workload,
+    BenchCommand, BenchLatencyFlags, BenchPipelineFlags, BenchSpeculationFlags, BenchThroughputFlags,
+    MeasureFlags, WorkloadFlag,
 };
 pub(crate) use bench_serve::BenchServeFlags;
 pub(crate) use chat::ChatFlags;
-pub(crate) use engine::{EngineFlags, ModelFlags};
 pub(crate) use generate::GenerateFlags;
 pub(crate) use serve::ServeFlags;
 pub(crate) use speculation::{DraftModel, DraftTokens, SpeculationFlags};

@@ -166,7 +166,7 @@ impl Local {
         interrupt: &Interrupt,
         show: &mut dyn FnMut(Part) -> Result<()>,
     ) -> Result<(FinishReason, Usage)> {
-        let mut streams = crate::streams::Streams::default();
+        let mut streams = paceline::Streams::default();
         streams.add(generation);
         loop {
             if interrupt.requested() {

@@ -10,7 +10,6 @@ use crate::commands::generate::Settings;
 use crate::interrupt::Interrupt;
 use anyhow::{Result, bail};
 use std::fmt::Write;
-use std::hash::{BuildHasher, RandomState};
 
 /// The prompt, and that of a line which goes on.
 const PROMPT: &str = "> ";
@@ -54,7 +53,7 @@ impl Session {
             interrupt,
             screen,
             multiline: false,
-            seed: RandomState::new().hash_one(0) & 0xffff_ffff,
+            seed: crate::seed::random(),
             answers: 0,
             figures: AnswerFigures::default(),
             left_out: 0,

@@ -11,14 +11,14 @@ pub(crate) use prompts::PromptSource;
 pub(crate) use settings::Settings;
 
 use crate::Ending;
-use crate::drafts::stats_lines;
 use crate::engine::{self, EngineOptions};
 use crate::interrupt::Interrupt;
 use crate::model::{LoadedModel, ModelSource};
 use crate::ui::Ui;
 use anyhow::{Context, Result};
 use batch::{Batch, Printing};
-use paceline::Handle;
+use paceline::{Counters, Handle, Speculation};
+use paceline_bench::settled_stats;
 use std::fs::File;
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -90,7 +90,7 @@ fn finish(
     if !config.stats && trace.is_none() {
         return Ok(());
     }
-    let stats = engine::settled_stats(handle, ended);
+    let stats = settled_stats(handle, ended);
     if config.stats {
         let drafts = stats_lines(handle.speculation(), &stats.counters);
         ui.note(format_args!(
@@ -102,6 +102,19 @@ fn finish(
         Some(trace) => trace.write(&handle.trace()),
         None => Ok(()),
     }
+}
+
+/// The lines of `--stats` that the engine's numbers do not tell by themselves: the drafters, and what a step yields.
+fn stats_lines(speculation: &Speculation, counters: &Counters) -> String {
+    let drafters = format!("  speculation    {speculation}");
+    let rows = counters.draft_rows;
+    if rows == 0 {
+        return drafters;
+    }
+    let length = 1.0 + counters.drafts_accepted as f64 / rows as f64;
+    format!(
+        "{drafters}\n  length         {length:.2} tokens per decode with drafts (mean acceptance length), {rows} of them"
+    )
 }
 
 /// The file of a trace, opened before the work so that a bad name does not cost it.

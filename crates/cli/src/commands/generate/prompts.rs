@@ -5,12 +5,12 @@ pub(crate) mod lines;
 use super::Settings;
 use crate::engine::Demand;
 use crate::model::LoadedModel;
+use crate::seed;
 use anyhow::{Context, Result, bail};
 use paceline::{Request, RequestSpeculation};
 use paceline_text::{ChatInput, ChatTemplate};
 use paceline_types::{SamplingParams, TokenId};
 use serde_json::json;
-use std::hash::{BuildHasher, RandomState};
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -169,7 +169,7 @@ pub(crate) fn prepare(
         system,
         template: None,
         // Short enough to be typed again.
-        random_seed: RandomState::new().hash_one(0) & 0xffff_ffff,
+        random_seed: seed::random(),
     };
     let mut jobs = Vec::with_capacity(prompts.len());
     for (index, prompt) in prompts.into_iter().enumerate() {

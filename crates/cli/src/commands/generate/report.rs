@@ -1,8 +1,8 @@
 //! What is said about a generation when it is over.
 
 use super::prompts::Job;
-use crate::drafts::DraftFigures;
 use paceline::Usage;
+use paceline_bench::DraftFigures;
 use paceline_text::Tokenizer;
 use paceline_types::{FinishReason, TokenId, TokenLogprobs};
 use serde::Serialize;

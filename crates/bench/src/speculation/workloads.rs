@@ -1,12 +1,13 @@
 //! What `bench speculation` generates.
 
-use super::super::load::{Random, Subject};
-use crate::flags::{BenchSpeculationFlags, Workload};
-use anyhow::{Context, Result, bail};
+use super::{SpeculationBench, Workload};
+use crate::error::BenchError;
+use crate::load::Random;
+use crate::subject::Subject;
 use paceline::Request;
-use paceline_text::ChatInput;
 use paceline_types::{SamplingParams, TokenId};
-use serde_json::{Value, json};
+use serde_json::Value;
+use std::path::Path;
 
 /// Requests by workload. The second turn of a chat is known once the first has been generated.
 pub(super) enum Prompts {
@@ -32,27 +33,27 @@ impl Prompts {
 
 /// The requests of a workload.
 pub(super) fn prompts(
-    workload: Workload,
-    flags: &BenchSpeculationFlags,
-    subject: &Subject,
-) -> Result<Prompts> {
-    let output = flags.output_len;
-    let count = flags.requests;
+    workload: &Workload,
+    config: &SpeculationBench,
+    subject: &dyn Subject,
+) -> Result<Prompts, BenchError> {
+    let output = config.output_len;
+    let count = config.requests;
     let requests = match workload {
         Workload::Stories => {
-            let beginning = |text: String| Ok(greedy(encode(subject, &text, true)?, output));
-            stories(count).map(beginning).collect::<Result<_>>()?
+            let beginning = |text: String| Ok(greedy(subject.encode(&text)?, output));
+            stories(count).map(beginning).collect::<Result<_, BenchError>>()?
         }
         Workload::Again => {
             let first = |question: String| {
-                let tokens = chat(subject, &[("user", &question)])?;
+                let tokens = subject.encode_chat(&[("user", &question)])?;
                 Ok((question, greedy(tokens, output)))
             };
-            let first = questions(count).map(first).collect::<Result<_>>()?;
+            let first = questions(count).map(first).collect::<Result<_, BenchError>>()?;
             return Ok(Prompts::FirstTurns(first));
         }
-        Workload::Random => random(count, output, subject.outline.dims.vocabulary),
-        Workload::File => of_file(flags, subject)?,
+        Workload::Random => random(count, output, subject.vocabulary()),
+        Workload::File(path) => of_file(path, config, subject)?,
     };
     check_lengths(&requests, subject)?;
     Ok(Prompts::Known(requests))
@@ -62,23 +63,22 @@ pub(super) fn prompts(
 pub(super) fn again(
     (question, first): &(String, Request),
     story: &[TokenId],
-    subject: &Subject,
-) -> Result<Request> {
-    let tokenizer = subject.model.require_tokenizer("a chat")?;
-    let story = tokenizer.decode(story, true)?;
+    subject: &dyn Subject,
+) -> Result<Request, BenchError> {
+    let story = subject.decode(story)?;
     let turns = [
         ("user", question.as_str()),
         ("assistant", &story),
         ("user", AGAIN),
     ];
-    let request = greedy(chat(subject, &turns)?, first.sampling.max_tokens);
+    let request = greedy(subject.encode_chat(&turns)?, first.sampling.max_tokens);
     check_lengths(std::slice::from_ref(&request), subject)?;
     Ok(request)
 }
 
 const AGAIN: &str = "Tell me the story again.";
 
-/// Whom stories are about.
+/// Heroes of stories.
 const HEROES: [&str; 32] = [
     "a little fox",
     "a brave mouse",
@@ -149,30 +149,33 @@ fn random(count: usize, output: usize, vocabulary: usize) -> Vec<Request> {
     (0..count as u64).map(&mut request).collect()
 }
 
-/// The field `prompt` of the file's lines; what else is there is somebody else's.
-fn of_file(flags: &BenchSpeculationFlags, subject: &Subject) -> Result<Vec<Request>> {
-    let path = flags
-        .prompts
-        .as_ref()
-        .context("--workload file needs --prompts FILE")?;
+/// The field `prompt` of the file's lines; other fields are ignored.
+fn of_file(
+    path: &Path,
+    config: &SpeculationBench,
+    subject: &dyn Subject,
+) -> Result<Vec<Request>, BenchError> {
     let name = path.display();
-    let text = std::fs::read_to_string(path).with_context(|| name.to_string())?;
+    let text = std::fs::read_to_string(path).map_err(|error| BenchError::input(&name, &error))?;
     let mut requests = Vec::new();
     let lines = text
         .lines()
         .enumerate()
         .filter(|(_, line)| !line.trim().is_empty());
-    for (number, line) in lines.take(flags.requests) {
-        let place = || format!("{name}, line {}", number + 1);
-        let value: Value = serde_json::from_str(line).with_context(place)?;
-        let prompt = value["prompt"]
-            .as_str()
-            .context("field `prompt` is missing or not a string");
-        let tokens = prompt.and_then(|prompt| encode(subject, prompt, true));
-        requests.push(greedy(tokens.with_context(place)?, flags.output_len));
+    for (number, line) in lines.take(config.requests) {
+        let refuse =
+            |problem: String| BenchError::input(&format_args!("{name}, line {}", number + 1), &problem);
+        let value: Value = serde_json::from_str(line).map_err(|error| refuse(error.to_string()))?;
+        let prompt = value["prompt"].as_str();
+        let prompt = prompt.ok_or_else(|| refuse("field `prompt` is missing or not a string".to_owned()))?;
+        let tokens = subject
+            .encode(prompt)
+            .map_err(|error| refuse(error.to_string()))?;
+        requests.push(greedy(tokens, config.output_len));
     }
     if requests.is_empty() {
-        bail!("{name}: no prompts; a line looks like {{\"prompt\": \"Once upon a time\"}}");
+        let problem = r#"no prompts; a line looks like {"prompt": "Once upon a time"}"#;
+        return Err(BenchError::input(&name, &problem));
     }
     Ok(requests)
 }
@@ -190,38 +193,11 @@ fn greedy(prompt: Vec<TokenId>, output: usize) -> Request {
     }
 }
 
-fn encode(subject: &Subject, text: &str, special: bool) -> Result<Vec<TokenId>> {
-    let tokenizer = subject.model.require_tokenizer("a text prompt")?;
-    Ok(tokenizer.encode(text, special)?)
-}
-
-fn chat(subject: &Subject, turns: &[(&str, &str)]) -> Result<Vec<TokenId>> {
-    let model = &subject.model;
-    let template = model.template()?;
-    let template = template.with_context(|| {
-        format!(
-            "{}: the model has no chat template, which --workload again needs",
-            model.source
-        )
-    })?;
-    let message = |(role, content): &(&str, &str)| json!({ "role": role, "content": content });
-    let input = ChatInput {
-        messages: turns.iter().map(message).collect(),
-        add_generation_prompt: true,
-        ..ChatInput::default()
-    };
-    let text = template.render(&input).context("chat template")?;
-    encode(subject, &text, false)
-}
-
-fn check_lengths(requests: &[Request], subject: &Subject) -> Result<()> {
-    let limit = subject.options.config.max_model_len;
-    let limit = limit.unwrap_or(subject.outline.dims.max_positions);
+fn check_lengths(requests: &[Request], subject: &dyn Subject) -> Result<(), BenchError> {
+    let limit = subject.context();
     let length = |request: &Request| request.prompt.len() + request.sampling.max_tokens;
     match requests.iter().map(length).max() {
-        Some(longest) if longest > limit => {
-            bail!("a prompt and --output-len are {longest} tokens together; the context holds {limit}")
-        }
+        Some(longest) if longest > limit => Err(BenchError::TooLong { longest, limit }),
         _ => Ok(()),
     }
 }

@@ -1,29 +1,51 @@
-//! `paceline bench throughput`.
+//! Many requests, in a closed or an open loop: tokens and requests per second, and how long requests take.
 
-use super::Results;
-use super::load::{Random, Subject, ms, percentile, token_ms, usage};
-use crate::commands::generate::prompts;
-use crate::commands::generate::{PromptSource, Settings};
-use crate::engine::{Demand, explain_request};
-use crate::flags::BenchThroughputFlags;
+use crate::Results;
+use crate::error::BenchError;
 use crate::format::{Facts, Table};
-use crate::streams::Streams;
-use crate::ui::{self, LateBar, Ui};
-use anyhow::Result;
-use paceline::{Handle, Request, RequestError, Usage};
+use crate::load::{PATIENCE, Random, ms, percentile, token_ms, usage};
+use crate::progress::{Bar, Progress, Unit};
+use crate::subject::{EngineSetup, Subject, check_lengths};
+use paceline::{Handle, Request, RequestError, Streams, Usage};
 use serde::Serialize;
 use std::io::{self, Write};
 use std::time::{Duration, Instant};
 
-/// Requests where nothing else is said.
-const REQUESTS: usize = 64;
-/// Requests under way where nothing else is said.
-const CONCURRENCY: usize = 16;
-/// How long to sleep at most between events.
-const PATIENCE: Duration = Duration::from_secs(1);
+/// Slots of an engine for an open loop, in which any number of requests may be under way.
+const OPEN_LOOP_SLOTS: usize = 16;
 
+/// What to measure.
+#[derive(Clone, Debug)]
+pub struct ThroughputConfig {
+    /// What is asked.
+    pub requests: Requests,
+    /// When it is asked.
+    pub load: Loop,
+    /// Of random prompts and of arrivals.
+    pub seed: u64,
+    /// Steps in flight.
+    pub pipeline_depth: usize,
+}
+
+/// What is asked.
+#[derive(Clone, Debug)]
+pub enum Requests {
+    /// Prompts of random tokens.
+    Random {
+        /// Requests in all.
+        count: usize,
+        /// Tokens of a prompt.
+        input_len: usize,
+        /// Tokens to generate.
+        output_len: usize,
+    },
+    /// These, one after the other.
+    Given(Vec<Request>),
+}
+
+/// What came of it.
 #[derive(Serialize)]
-struct Measurements {
+pub struct Measurements {
     model: String,
     threads: usize,
     pipeline_depth: usize,
@@ -55,85 +77,65 @@ struct Percentiles {
 }
 
 /// When requests are sent.
-#[derive(Clone, Copy)]
-enum Loop {
-    /// So many are under way.
+#[derive(Clone, Copy, Debug)]
+pub enum Loop {
+    /// A new one whenever one ends: this number is always under way.
     Closed(usize),
-    /// So many arrive per second.
+    /// At random moments, this number per second on average.
     Open(f64),
 }
 
-/// Runs the command.
-pub(super) fn run(flags: &BenchThroughputFlags, ui: Ui) -> Result<()> {
-    let subject = Subject::open(&flags.model, &flags.engine, ui)?;
-    let mut random = Random(flags.seed);
-    let requests = requests(flags, &subject, &mut random)?;
-    let length = |request: &Request| request.prompt.len() + request.sampling.max_tokens;
-    let load = match flags.rate {
-        Some(rate) => Loop::Open(rate),
-        None => Loop::Closed(flags.concurrency.unwrap_or(CONCURRENCY)),
+/// Measures.
+pub fn run(
+    config: ThroughputConfig,
+    subject: &dyn Subject,
+    progress: &dyn Progress,
+) -> Result<Measurements, BenchError> {
+    let mut random = Random(config.seed);
+    let requests = match config.requests {
+        Requests::Given(requests) => requests,
+        Requests::Random {
+            count,
+            input_len,
+            output_len,
+        } => {
+            check_lengths(subject, input_len, output_len)?;
+            let request = |_| random.request(input_len, output_len, subject.vocabulary());
+            (0..count).map(request).collect()
+        }
     };
-    let demand = Demand {
-        sequences: match load {
+    let length = |request: &Request| request.prompt.len() + request.sampling.max_tokens;
+    let handle = subject.start(&EngineSetup {
+        pipeline_depth: config.pipeline_depth,
+        sequences: match config.load {
             Loop::Closed(concurrency) => concurrency.min(requests.len()),
-            Loop::Open(_) => CONCURRENCY,
+            Loop::Open(_) => OPEN_LOOP_SLOTS,
         },
         choices: requests.iter().filter_map(|request| request.n).max().unwrap_or(1),
         longest: requests.iter().map(length).max().unwrap_or(2),
-    };
-    let handle = subject.start(flags.pipeline_depth, demand, ui)?;
+        drafts: true,
+    })?;
     let count = requests.len();
-    let bar = ui.bar(count as u64, ui::TASKS);
+    let bar = progress.bar(count as u64, Unit::Tasks);
     let mut driver = Driver {
         handle: &handle,
         streams: Streams::default(),
         waits: Vec::with_capacity(count),
         usages: Vec::with_capacity(count),
-        bar: &bar,
+        bar: &*bar,
     };
     let start = Instant::now();
-    driver.run(requests, load, &mut random)?;
+    driver.run(requests, config.load, &mut random)?;
     let elapsed = start.elapsed().as_secs_f64();
-    let usages = driver.usages;
-    drop(bar);
-    let mut measurements = Measurements::new(&usages, elapsed, count);
-    measurements.model.clone_from(&subject.model.source);
-    measurements.threads = subject.options.config.threads;
-    measurements.pipeline_depth = flags.pipeline_depth;
-    match load {
+    let mut measurements = Measurements::new(&driver.usages, elapsed, count);
+    subject.name().clone_into(&mut measurements.model);
+    measurements.threads = subject.threads();
+    measurements.pipeline_depth = config.pipeline_depth;
+    match config.load {
         Loop::Closed(concurrency) => measurements.concurrency = Some(concurrency),
         Loop::Open(rate) => measurements.rate = Some(rate),
     }
-    super::print(&measurements, flags.json)
-}
-
-/// The lines of the file over and over, or random prompts.
-fn requests(flags: &BenchThroughputFlags, subject: &Subject, random: &mut Random) -> Result<Vec<Request>> {
-    let Some(file) = &flags.prompts else {
-        subject.check_lengths(flags.input_len, flags.output_len)?;
-        let vocabulary = subject.outline.dims.vocabulary;
-        let count = flags.requests.unwrap_or(REQUESTS);
-        let request = |_| random.request(flags.input_len, flags.output_len, vocabulary);
-        return Ok((0..count).map(request).collect());
-    };
-    let lines = PromptSource::File(file.clone()).read()?;
-    let settings = Settings {
-        max_tokens: Some(flags.output_len),
-        ..Settings::default()
-    };
-    let jobs = prompts::prepare(lines, &subject.model, &settings, None)?;
-    let limit = subject.options.config.max_model_len;
-    for job in &jobs {
-        job.check_length(limit.unwrap_or(subject.outline.dims.max_positions))
-            .map_err(|error| job.failure(error))?;
-    }
-    let count = flags.requests.unwrap_or(jobs.len());
-    Ok(jobs
-        .iter()
-        .cycle()
-        .take(count)
-        .map(prompts::Job::request)
-        .collect())
+    Ok(measurements)
 }
 
 /// Sends requests and gathers what they took.
@@ -143,11 +145,11 @@ struct Driver<'a> {
     /// By request: how long it waited to be sent after it was due.
     waits: Vec<Duration>,
     usages: Vec<Usage>,
-    bar: &'a LateBar,
+    bar: &'a dyn Bar,
 }
 
 impl Driver<'_> {
-    fn run(&mut self, requests: Vec<Request>, load: Loop, random: &mut Random) -> Result<()> {
+    fn run(&mut self, requests: Vec<Request>, load: Loop, random: &mut Random) -> Result<(), BenchError> {
         let mut due = Instant::now();
         for request in requests {
             match load {
@@ -176,7 +178,7 @@ impl Driver<'_> {
     }
 
     /// Sends a request, if need be once the queue has room.
-    fn send(&mut self, request: &Request, due: Instant) -> Result<()> {
+    fn send(&mut self, request: &Request, due: Instant) -> Result<(), BenchError> {
         loop {
             match self.handle.generate(request.clone()) {
                 Ok(generation) => {
@@ -187,12 +189,12 @@ impl Driver<'_> {
                 Err(RequestError::QueueFull { .. }) if !self.streams.is_empty() => {
                     self.listen(Instant::now() + PATIENCE)?;
                 }
-                Err(error) => return Err(explain_request(error, true)),
+                Err(error) => return Err(error.into()),
             }
         }
     }
 
-    fn listen(&mut self, until: Instant) -> Result<()> {
+    fn listen(&mut self, until: Instant) -> Result<(), BenchError> {
         match self.streams.next(until) {
             Some((index, Some(event))) => {
                 let waited = self.waits[index];
@@ -276,15 +278,15 @@ impl Results for Measurements {
         );
         facts.write(&mut out)?;
         writeln!(out)?;
-        let mut table = Table::new(&["ms", "p50", "p90", "p99", "max"]);
-        for (name, Percentiles { p50, p90, p99, max }) in [
+        let rows = [
             ("first token", &self.ttft_ms),
             ("per token", &self.token_ms),
             ("request", &self.latency_ms),
-        ] {
-            let cells = [p50, p90, p99, max].map(|value| format!("{value:.2}"));
-            table.row([name.to_owned()].into_iter().chain(cells).collect());
-        }
-        table.write(&mut out)
+        ];
+        let rows = rows.map(|(name, Percentiles { p50, p90, p99, max })| {
+            let [p50, p90, p99, max] = [p50, p90, p99, max].map(|value| format!("{value:.2}"));
+            [name.to_owned(), p50, p90, p99, max]
+        });
+        Table::new(["ms", "p50", "p90", "p99", "max"], rows).write(&mut out)
     }
 }

@@ -1,6 +1,6 @@
 //! Prompts of random words, as long as is asked for in the server's tokens.
 
-use crate::commands::bench::load::Random;
+use crate::load::Random;
 
 /// Short words that most tokenizers know as one token.
 const WORDS: &str = "time year people way day man thing woman life child world school state family student group country \
@@ -21,7 +21,7 @@ pub(super) struct Synthetic {
     words: Vec<&'static str>,
 }
 
-/// How words become tokens: so many for each, and so many around them.
+/// How words become tokens: a share for each, and those of the template around them.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Scale {
     per_word: f64,
@@ -50,13 +50,13 @@ impl Scale {
         })
     }
 
-    /// Words of a prompt with about so many tokens; at least one.
+    /// Words of a prompt of about `tokens` tokens; at least one.
     pub(super) fn words(self, tokens: usize) -> usize {
         let words = (tokens as f64 - self.around) / self.per_word;
         words.round().max(1.0) as usize
     }
 
-    /// Words that add about so many tokens.
+    /// Words that add about `tokens` tokens.
     pub(super) fn more_words(self, tokens: usize) -> usize {
         (tokens as f64 / self.per_word).round() as usize
     }
@@ -70,7 +70,7 @@ impl Synthetic {
         }
     }
 
-    /// So many words; each `stream` has its own.
+    /// `count` words; each `stream` has its own.
     pub(super) fn text(&self, stream: Stream, count: usize) -> String {
         let number = match stream {
             Stream::Prefix => 1,

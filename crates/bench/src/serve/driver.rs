@@ -4,12 +4,10 @@ use super::arrivals::Arrivals;
 use super::prompts::{Prompts, Template};
 use super::record::{Outcome, Piece, Record};
 use super::synthetic::{Scale, Stream, Synthetic};
-use crate::interrupt;
-use crate::ui::{self, LateBar, Ui};
-use anyhow::{Context, Result, anyhow};
+use crate::error::BenchError;
+use crate::progress::{Bar, Progress, Unit};
 use paceline_client::{Client, ClientError, Endpoint, Reply};
 use serde_json::{Value, json};
-use std::future::pending;
 use std::time::{Duration, Instant};
 use tokio::task::JoinSet;
 use tokio::time::{sleep_until, timeout};
@@ -48,7 +46,7 @@ pub(super) struct Run {
 pub(super) struct Driver<'a> {
     client: &'a Client,
     template: &'a Template,
-    prompts: &'a Prompts,
+    prompts: &'a Prompts<'a>,
     load: Load,
     under_way: JoinSet<Record>,
     stop: CancellationToken,
@@ -58,14 +56,19 @@ pub(super) struct Driver<'a> {
 }
 
 impl<'a> Driver<'a> {
-    pub(super) fn new(client: &'a Client, template: &'a Template, prompts: &'a Prompts, load: Load) -> Self {
+    pub(super) fn new(
+        client: &'a Client,
+        (template, prompts): (&'a Template, &'a Prompts<'a>),
+        load: Load,
+        stop: CancellationToken,
+    ) -> Self {
         Self {
             client,
             template,
             prompts,
             load,
             under_way: JoinSet::new(),
-            stop: CancellationToken::new(),
+            stop,
             records: Vec::new(),
             sent: 0,
             failed: 0,
@@ -73,13 +76,12 @@ impl<'a> Driver<'a> {
     }
 
     /// Runs until all is sent and answered, or the user has had enough.
-    pub(super) async fn run(mut self, ui: Ui) -> Result<Run> {
+    pub(super) async fn run(mut self, progress: &dyn Progress) -> Result<Run, BenchError> {
         let start = Instant::now();
-        let progress = Progress::new(&self.load, start, ui);
+        let shown = Shown::new(&self.load, start, progress);
+        let stop = self.stop.clone();
         let mut due = start;
         let mut tick = tokio::time::interval(TICK);
-        let interrupted = interrupts()?;
-        tokio::pin!(interrupted);
         loop {
             let more = self.has_more(start);
             if !more && self.under_way.is_empty() {
@@ -88,7 +90,8 @@ impl<'a> Driver<'a> {
             let room = more && self.under_way.len() < self.load.most;
             tokio::select! {
                 biased;
-                () = &mut interrupted, if !self.stop.is_cancelled() => self.stop.cancel(),
+                // Everything under way sees it too; this only looks again at what is left.
+                () = stop.cancelled(), if more => {}
                 // Requests that are late are all sent before anything is read.
                 () = sleep_until(due.into()), if room => {
                     // Time may have run out while nothing was due.
@@ -102,11 +105,11 @@ impl<'a> Driver<'a> {
                     }
                 }
                 Some(ended) = self.under_way.join_next() => {
-                    let record = ended.context("a request of the benchmark")?;
+                    let record = ended?;
                     self.failed += usize::from(matches!(record.outcome, Outcome::Failed { .. }));
                     self.records.push(record);
                 }
-                _ = tick.tick() => progress.show(self.records.len(), self.failed),
+                _ = tick.tick() => shown.show(self.records.len(), self.failed),
             }
         }
         let mut records = self.records;
@@ -135,22 +138,6 @@ impl<'a> Driver<'a> {
         self.under_way.spawn(request.run(record, self.stop.clone()));
         self.sent += 1;
     }
-}
-
-/// Ends with the first Ctrl-C; the second one ends the process.
-fn interrupts() -> Result<impl Future<Output = ()>> {
-    use tokio::signal::unix::{SignalKind, signal};
-    let mut signal = signal(SignalKind::interrupt()).context("cannot listen for Ctrl-C")?;
-    Ok(async move {
-        if signal.recv().await.is_none() {
-            return pending().await;
-        }
-        tokio::spawn(async move {
-            if signal.recv().await.is_some() {
-                std::process::exit(interrupt::EXIT_CODE.into());
-            }
-        });
-    })
 }
 
 /// One request.
@@ -210,7 +197,7 @@ pub(super) async fn scale(
     template: &Template,
     words: &Synthetic,
     limit: Duration,
-) -> Result<Option<Scale>> {
+) -> Result<Option<Scale>, BenchError> {
     let mut tokens = Vec::new();
     for (index, count) in SCALE_WORDS.into_iter().enumerate() {
         let body = template.text(&words.text(Stream::Scale(index), count), Some(1));
@@ -222,13 +209,13 @@ pub(super) async fn scale(
     Ok(Scale::between(tokens[0], tokens[1]))
 }
 
-/// Sends requests that nobody measures, all at once. What is wrong with a request shows here.
+/// Sends requests that are not measured, all at once. What is wrong with a request shows here.
 pub(super) async fn warm_up(
     client: &Client,
     template: &Template,
     words: &Synthetic,
     (count, limit): (usize, Duration),
-) -> Result<()> {
+) -> Result<(), BenchError> {
     let mut requests = JoinSet::new();
     for index in 0..count {
         let body = template.text(&words.text(Stream::WarmUp(index), WARM_UP_WORDS), None);
@@ -236,7 +223,7 @@ pub(super) async fn warm_up(
         requests.spawn(async move { prompt_tokens(&client, endpoint, &body, limit).await.map(|_| ()) });
     }
     while let Some(ended) = requests.join_next().await {
-        ended.context("a request of the benchmark")??;
+        ended??;
     }
     Ok(())
 }
@@ -247,7 +234,7 @@ async fn prompt_tokens(
     endpoint: Endpoint,
     body: &Value,
     limit: Duration,
-) -> Result<Option<u64>> {
+) -> Result<Option<u64>, BenchError> {
     let ask = async {
         let mut reply: Reply = client.stream(endpoint, body).await?;
         let mut tokens = None;
@@ -256,10 +243,14 @@ async fn prompt_tokens(
         }
         Ok::<_, ClientError>(tokens)
     };
-    let answer = timeout(limit, ask).await;
-    let answer = answer.map_err(|_| anyhow!("no end after {} s", limit.as_secs_f64()));
-    let shown = || format!("the first request, {}", short(body));
-    answer.with_context(shown)?.with_context(shown)
+    let answer = match timeout(limit, ask).await {
+        Ok(answer) => answer.map_err(|error| error.to_string()),
+        Err(_) => Err(format!("no end after {} s", limit.as_secs_f64())),
+    };
+    answer.map_err(|problem| BenchError::FirstRequest {
+        request: short(body),
+        problem,
+    })
 }
 
 /// A request without what it asks, for messages.
@@ -274,24 +265,24 @@ fn short(body: &Value) -> String {
 }
 
 /// A bar of requests, or of seconds where requests have no number.
-struct Progress {
-    bar: LateBar,
+struct Shown {
+    bar: Box<dyn Bar>,
     start: Instant,
     seconds: bool,
-    shown: std::cell::Cell<u64>,
+    reached: std::cell::Cell<u64>,
 }
 
-impl Progress {
-    fn new(load: &Load, start: Instant, ui: Ui) -> Self {
-        let (total, template) = match (load.limit, load.duration) {
-            (Some(limit), _) => (limit as u64, ui::TASKS),
-            (None, duration) => (duration.unwrap_or_default().as_secs(), ui::SECONDS),
+impl Shown {
+    fn new(load: &Load, start: Instant, progress: &dyn Progress) -> Self {
+        let (total, unit) = match (load.limit, load.duration) {
+            (Some(limit), _) => (limit as u64, Unit::Tasks),
+            (None, duration) => (duration.unwrap_or_default().as_secs(), Unit::Seconds),
         };
         Self {
-            bar: ui.bar(total, template),
+            bar: progress.bar(total, unit),
             start,
             seconds: load.limit.is_none(),
-            shown: std::cell::Cell::new(0),
+            reached: std::cell::Cell::new(0),
         }
     }
 
@@ -311,6 +302,6 @@ impl Progress {
         } else {
             format!("requests{failed}")
         });
-        self.bar.advance(reached - self.shown.replace(reached));
+        self.bar.advance(reached - self.reached.replace(reached));
     }
 }

@@ -1,18 +1,34 @@
-//! `paceline bench latency`.
+//! Batches of equal requests: first token, step, tokens per second.
 
-use super::Results;
-use super::load::{Random, Subject, ms, percentile, run_together, token_ms};
-use crate::engine::Demand;
-use crate::flags::BenchLatencyFlags;
+use crate::error::BenchError;
 use crate::format::Table;
-use crate::ui::{self, Ui};
-use anyhow::Result;
+use crate::load::{Random, ms, percentile, run_together, token_ms};
+use crate::progress::{Progress, Unit};
+use crate::subject::{EngineSetup, Subject, check_lengths};
+use crate::{Results, load};
 use paceline::Handle;
 use serde::Serialize;
 use std::io::{self, Write};
 
+/// What to measure: every combination of batch size, input and output length, once to warm up and then measured.
+/// Prompts are random tokens, so that no cache helps.
+#[derive(Clone, Debug)]
+pub struct LatencyConfig {
+    /// Requests at a time.
+    pub batch_sizes: Vec<usize>,
+    /// Tokens of a prompt.
+    pub input_lens: Vec<usize>,
+    /// Tokens to generate.
+    pub output_lens: Vec<usize>,
+    /// Measured runs of each; the medians are reported.
+    pub repeats: usize,
+    /// Steps in flight.
+    pub pipeline_depth: usize,
+}
+
+/// What came of it.
 #[derive(Serialize)]
-struct Measurements {
+pub struct Measurements {
     model: String,
     threads: usize,
     pipeline_depth: usize,
@@ -34,43 +50,45 @@ struct Row {
     output_tok_s: f64,
 }
 
-/// Runs the command.
-pub(super) fn run(flags: &BenchLatencyFlags, ui: Ui) -> Result<()> {
-    let subject = Subject::open(&flags.model, &flags.engine, ui)?;
+/// Measures.
+pub fn run(
+    config: &LatencyConfig,
+    subject: &dyn Subject,
+    progress: &dyn Progress,
+) -> Result<Measurements, BenchError> {
     let mut cases = Vec::new();
-    for batch in &flags.batch_size {
-        for input in &flags.input_len {
-            for output in &flags.output_len {
-                subject.check_lengths(*input, *output)?;
+    for batch in &config.batch_sizes {
+        for input in &config.input_lens {
+            for output in &config.output_lens {
+                check_lengths(subject, *input, *output)?;
                 cases.push((*batch, *input, *output));
             }
         }
     }
-    let demand = Demand {
+    let handle = subject.start(&EngineSetup {
+        pipeline_depth: config.pipeline_depth,
         sequences: cases.iter().map(|case| case.0).max().unwrap_or(1),
         choices: 1,
         longest: cases.iter().map(|case| case.1 + case.2).max().unwrap_or(2),
-    };
-    let handle = subject.start(flags.pipeline_depth, demand, ui)?;
-    let bar = ui.bar((cases.len() * (1 + flags.repeats)) as u64, ui::TASKS);
+        drafts: true,
+    })?;
+    let bar = progress.bar((cases.len() * (1 + config.repeats)) as u64, Unit::Tasks);
     let mut bench = Bench {
         handle: &handle,
-        vocabulary: subject.outline.dims.vocabulary,
+        vocabulary: subject.vocabulary(),
         random: Random(0),
     };
     let mut rows = Vec::new();
     for case in cases {
         bar.name(format!("batch {}, {} + {} tokens", case.0, case.1, case.2));
-        rows.push(bench.measure(case, flags.repeats, &|| bar.advance(1))?);
+        rows.push(bench.measure(case, config.repeats, &|| bar.advance(1))?);
     }
-    drop(bar);
-    let measurements = Measurements {
-        model: subject.model.source.clone(),
-        threads: subject.options.config.threads,
-        pipeline_depth: flags.pipeline_depth,
+    Ok(Measurements {
+        model: subject.name().to_owned(),
+        threads: subject.threads(),
+        pipeline_depth: config.pipeline_depth,
         cases: rows,
-    };
-    super::print(&measurements, flags.json)
+    })
 }
 
 struct Bench<'a> {
@@ -85,12 +103,12 @@ impl Bench<'_> {
         (batch, input, output): (usize, usize, usize),
         repeats: usize,
         done: &dyn Fn(),
-    ) -> Result<Row> {
+    ) -> Result<Row, BenchError> {
         let (mut ttft, mut steps, mut rates) = (Vec::new(), Vec::new(), Vec::new());
         for run in 0..=repeats {
             let mut request = || self.random.request(input, output, self.vocabulary);
             let requests = (0..batch).map(|_| request()).collect();
-            let (usages, elapsed) = run_together(self.handle, requests)?;
+            let load::Batch { usages, elapsed, .. } = run_together(self.handle, requests)?;
             done();
             // The first run warms up.
             if run > 0 {
@@ -138,9 +156,8 @@ impl Results for Measurements {
             "decode tok/s",
             "output tok/s",
         ];
-        let mut table = Table::new(&columns);
-        for row in cases {
-            table.row(vec![
+        let row = |row: &Row| {
+            [
                 row.batch_size.to_string(),
                 row.input_len.to_string(),
                 row.output_len.to_string(),
@@ -148,8 +165,8 @@ impl Results for Measurements {
                 format!("{:.3}", row.step_ms),
                 format!("{:.1}", row.decode_tok_s),
                 format!("{:.1}", row.output_tok_s),
-            ]);
-        }
-        table.write(&mut out)
+            ]
+        };
+        Table::new(columns, cases.iter().map(row)).write(&mut out)
     }
 }

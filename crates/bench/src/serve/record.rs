@@ -79,7 +79,7 @@ impl Record {
         self.outcome == Outcome::Completed
     }
 
-    /// Tokens of the answer, and who counted.
+    /// Tokens of the answer, and how they were counted.
     pub(super) fn tokens(&self) -> (u64, TokenSource) {
         if let Some(usage) = self.usage {
             return (usage.completion_tokens, TokenSource::Usage);

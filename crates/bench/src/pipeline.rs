@@ -1,18 +1,31 @@
-//! `paceline bench pipeline`.
+//! Pipeline depths: how long the device waits for the host between steps.
 
-use super::Results;
-use super::load::{Random, Subject, run_together};
-use crate::engine::{Demand, settled_stats};
-use crate::flags::BenchPipelineFlags;
+use crate::Results;
+use crate::error::BenchError;
 use crate::format::Table;
-use crate::ui::{self, Ui};
-use anyhow::Result;
+use crate::load::{Random, run_together, settled_stats};
+use crate::progress::{Progress, Unit};
+use crate::subject::{EngineSetup, Subject, check_lengths};
 use paceline::{Handle, PipelineTotals};
 use serde::Serialize;
 use std::io::{self, Write};
 
+/// What to measure.
+#[derive(Clone, Debug)]
+pub struct PipelineConfig {
+    /// Steps in flight.
+    pub depths: Vec<usize>,
+    /// Requests at a time.
+    pub batch_sizes: Vec<usize>,
+    /// Tokens of a prompt.
+    pub input_len: usize,
+    /// Tokens to generate.
+    pub output_len: usize,
+}
+
+/// What came of it.
 #[derive(Serialize)]
-struct Measurements {
+pub struct Measurements {
     model: String,
     threads: usize,
     input_len: usize,
@@ -38,40 +51,45 @@ struct Row {
     output_tok_s: f64,
 }
 
-/// Runs the command.
-pub(super) fn run(flags: &BenchPipelineFlags, ui: Ui) -> Result<()> {
-    let subject = Subject::open(&flags.model, &flags.engine, ui)?;
-    subject.check_lengths(flags.input_len, flags.output_len)?;
-    let demand = Demand {
-        sequences: flags.batch_size.iter().copied().max().unwrap_or(1),
-        choices: 1,
-        longest: flags.input_len + flags.output_len,
-    };
-    let bar = ui.bar((flags.depth.len() * flags.batch_size.len()) as u64, ui::TASKS);
+/// Measures.
+pub fn run(
+    config: &PipelineConfig,
+    subject: &dyn Subject,
+    progress: &dyn Progress,
+) -> Result<Measurements, BenchError> {
+    check_lengths(subject, config.input_len, config.output_len)?;
+    let bar = progress.bar(
+        (config.depths.len() * config.batch_sizes.len()) as u64,
+        Unit::Tasks,
+    );
     let mut cases = Vec::new();
-    for depth in &flags.depth {
-        let handle = subject.start(*depth, demand, ui)?;
+    for depth in &config.depths {
+        let handle = subject.start(&EngineSetup {
+            pipeline_depth: *depth,
+            sequences: config.batch_sizes.iter().copied().max().unwrap_or(1),
+            choices: 1,
+            longest: config.input_len + config.output_len,
+            drafts: true,
+        })?;
         let mut bench = Bench {
             handle: &handle,
             random: Random(0),
-            vocabulary: subject.outline.dims.vocabulary,
+            vocabulary: subject.vocabulary(),
             requests: 0,
         };
-        for batch in &flags.batch_size {
+        for batch in &config.batch_sizes {
             bar.name(format!("depth {depth}, batch {batch}"));
-            cases.push(bench.measure((*depth, *batch), flags)?);
+            cases.push(bench.measure((*depth, *batch), config)?);
             bar.advance(1);
         }
     }
-    drop(bar);
-    let measurements = Measurements {
-        model: subject.model.source.clone(),
-        threads: subject.options.config.threads,
-        input_len: flags.input_len,
-        output_len: flags.output_len,
+    Ok(Measurements {
+        model: subject.name().to_owned(),
+        threads: subject.threads(),
+        input_len: config.input_len,
+        output_len: config.output_len,
         cases,
-    };
-    super::print(&measurements, flags.json)
+    })
 }
 
 struct Bench<'a> {
@@ -83,20 +101,24 @@ struct Bench<'a> {
 }
 
 impl Bench<'_> {
-    fn measure(&mut self, (depth, batch): (usize, usize), flags: &BenchPipelineFlags) -> Result<Row> {
+    fn measure(
+        &mut self,
+        (depth, batch): (usize, usize),
+        config: &PipelineConfig,
+    ) -> Result<Row, BenchError> {
         // Programs are captured when a shape first comes up; that is no part of a step.
-        self.run(batch, flags.input_len, flags.output_len.min(8))?;
+        self.run(batch, config.input_len, config.output_len.min(8))?;
         let before = settled_stats(self.handle, self.requests).pipeline;
-        let output_tok_s = self.run(batch, flags.input_len, flags.output_len)?;
+        let output_tok_s = self.run(batch, config.input_len, config.output_len)?;
         let after = settled_stats(self.handle, self.requests).pipeline;
         Ok(Row::new((depth, batch), (&before, &after), output_tok_s))
     }
 
     /// Tokens per second of a batch.
-    fn run(&mut self, batch: usize, input: usize, output: usize) -> Result<f64> {
+    fn run(&mut self, batch: usize, input: usize, output: usize) -> Result<f64, BenchError> {
         let mut request = || self.random.request(input, output, self.vocabulary);
         let requests = (0..batch).map(|_| request()).collect();
-        let (_, elapsed) = run_together(self.handle, requests)?;
+        let elapsed = run_together(self.handle, requests)?.elapsed;
         self.requests += batch as u64;
         Ok((batch * output) as f64 / elapsed.as_secs_f64())
     }
@@ -146,22 +168,21 @@ impl Results for Measurements {
             "depth", "batch", "steps", "idle", "idle µs", "device", "plan", "submit", "collect", "wait",
             "tok/s",
         ];
-        let mut table = Table::new(&columns);
-        for row in cases {
-            let times = [
-                row.idle_us,
-                row.device_us,
-                row.plan_us,
-                row.submit_us,
-                row.collect_us,
-                row.wait_us,
-                row.output_tok_s,
-            ];
-            let numbers = [row.pipeline_depth.to_string(), row.batch_size.to_string()];
-            let shares = [row.steps.to_string(), format!("{:.2} %", 100.0 * row.idle_share)];
-            let times = times.map(|time| format!("{time:.1}"));
-            table.row(numbers.into_iter().chain(shares).chain(times).collect());
-        }
-        table.write(&mut out)
+        let row = |row: &Row| {
+            [
+                row.pipeline_depth.to_string(),
+                row.batch_size.to_string(),
+                row.steps.to_string(),
+                format!("{:.2} %", 100.0 * row.idle_share),
+                format!("{:.1}", row.idle_us),
+                format!("{:.1}", row.device_us),
+                format!("{:.1}", row.plan_us),
+                format!("{:.1}", row.submit_us),
+                format!("{:.1}", row.collect_us),
+                format!("{:.1}", row.wait_us),
+                format!("{:.1}", row.output_tok_s),
+            ]
+        };
+        Table::new(columns, cases.iter().map(row)).write(&mut out)
     }
 }

@@ -1,7 +1,9 @@
 //! Many generations read by one thread, which sleeps until one of them has something.
 
+use crate::event::Event;
+use crate::handle::Generation;
 use futures_core::Stream;
-use paceline::{Event, Generation};
+
 use std::collections::VecDeque;
 use std::pin::Pin;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -10,7 +12,7 @@ use std::time::Instant;
 
 /// Generations by number, in the order they were added.
 #[derive(Default)]
-pub(crate) struct Streams {
+pub struct Streams {
     open: Vec<Option<Reader>>,
     count: usize,
     ready: Arc<Ready>,
@@ -23,7 +25,7 @@ struct Reader {
 
 impl Streams {
     /// Adds a generation; its number is how many there were before.
-    pub(crate) fn add(&mut self, generation: Generation) {
+    pub fn add(&mut self, generation: Generation) {
         let index = self.open.len();
         let waker = Waker::from(Arc::new(Signal {
             index,
@@ -35,17 +37,17 @@ impl Streams {
     }
 
     /// Whether all have ended.
-    pub(crate) fn is_empty(&self) -> bool {
+    pub fn is_empty(&self) -> bool {
         self.count == 0
     }
 
     /// Those that have not ended.
-    pub(crate) fn len(&self) -> usize {
+    pub fn len(&self) -> usize {
         self.count
     }
 
     /// The next event of any of them, or the end (`None`) of one; nothing if there is none until then.
-    pub(crate) fn next(&mut self, until: Instant) -> Option<(usize, Option<Event>)> {
+    pub fn next(&mut self, until: Instant) -> Option<(usize, Option<Event>)> {
         loop {
             let index = self.ready.pop(until)?;
             let Some(reader) = &mut self.open[index] else {
@@ -69,14 +71,14 @@ impl Streams {
     }
 
     /// Asks one of them to end; its last events still come.
-    pub(crate) fn cancel(&self, index: usize) {
+    pub fn cancel(&self, index: usize) {
         if let Some(Some(reader)) = self.open.get(index) {
             reader.generation.cancel();
         }
     }
 
     /// Asks all of them to end.
-    pub(crate) fn cancel_all(&self) {
+    pub fn cancel_all(&self) {
         for reader in self.open.iter().flatten() {
             reader.generation.cancel();
         }

@@ -7,7 +7,7 @@ use std::str::FromStr;
 
 /// Milliseconds that a request may take; what is absent has no limit.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Slo {
+pub struct Slo {
     ttft: Option<f64>,
     tpot: Option<f64>,
     e2e: Option<f64>,

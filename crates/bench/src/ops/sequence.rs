@@ -1,9 +1,8 @@
 //! Operations over a sequence, timed through the device as a model calls them.
 
-use anyhow::Result;
 use paceline_device::{
-    Attention, Backend, DeltaRule, HeadMap, KeyValueStore, KvShape, Pending, StateShape, StateSpace,
-    StepLimits, StepTables,
+    Attention, Backend, DeltaRule, DeviceError, HeadMap, KeyValueStore, KvShape, Pending, StateShape,
+    StateSpace, StepLimits, StepTables,
 };
 use paceline_device_cpu::bench::OpTiming;
 use paceline_device_cpu::{Cpu, CpuKvCache, CpuTensor};
@@ -86,7 +85,7 @@ impl SequenceOp {
     }
 
     /// Times it.
-    pub(super) fn measure(self, cpu: &Cpu) -> Result<OpTiming> {
+    pub(super) fn measure(self, cpu: &Cpu) -> Result<OpTiming, DeviceError> {
         let (tokens, context) = match self {
             Self::Attention { tokens, context } => (tokens, context),
             Self::Norm { tokens } | Self::DeltaRule { tokens } | Self::StateSpace { tokens } => {
@@ -137,17 +136,17 @@ struct Bench<'a> {
 }
 
 impl Bench<'_> {
-    fn tensor(&self, columns: usize) -> Result<CpuTensor> {
-        Ok(self.cpu.tensor(&self.step.tokens, columns)?)
+    fn tensor(&self, columns: usize) -> Result<CpuTensor, DeviceError> {
+        self.cpu.tensor(&self.step.tokens, columns)
     }
 
-    fn norm(&self) -> Result<f64> {
+    fn norm(&self) -> Result<f64, DeviceError> {
         let (x, mut out) = (self.tensor(HIDDEN)?, self.tensor(HIDDEN)?);
         let weight = self.cpu.buffer_from(&vec![1.0; HIDDEN])?;
         self.time(|| self.cpu.rms_norm(&x, &weight, 1e-6, &mut out))
     }
 
-    fn attention(&self, context: usize) -> Result<f64> {
+    fn attention(&self, context: usize) -> Result<f64, DeviceError> {
         let (q, mut out) = (self.tensor(HEADS * HEAD_DIM)?, self.tensor(HEADS * HEAD_DIM)?);
         let cache = self.cpu.kv_cache(KvShape {
             blocks: context.div_ceil(BLOCK_SIZE),
@@ -169,7 +168,7 @@ impl Bench<'_> {
     }
 
     /// Pages that were never written are all one page to the system, and read too fast.
-    fn fill(&self, cache: &CpuKvCache, context: usize) -> Result<()> {
+    fn fill(&self, cache: &CpuKvCache, context: usize) -> Result<(), DeviceError> {
         let whole = Bench {
             cpu: self.cpu,
             step: step(self.cpu, context, context)?,
@@ -188,7 +187,7 @@ impl Bench<'_> {
         Ok(())
     }
 
-    fn delta_rule(&self) -> Result<f64> {
+    fn delta_rule(&self) -> Result<f64, DeviceError> {
         let width = STATE_HEADS * STATE_DIM;
         let (q, k, v) = (self.tensor(width)?, self.tensor(width)?, self.tensor(width)?);
         let (a, b) = (self.tensor(STATE_HEADS)?, self.tensor(STATE_HEADS)?);
@@ -211,7 +210,7 @@ impl Bench<'_> {
         })
     }
 
-    fn state_space(&self) -> Result<f64> {
+    fn state_space(&self) -> Result<f64, DeviceError> {
         let width = STATE_HEADS * STATE_DIM;
         let (x, dt) = (self.tensor(width)?, self.tensor(STATE_HEADS)?);
         let (b, c) = (self.tensor(STATE_DIM)?, self.tensor(STATE_DIM)?);
@@ -236,8 +235,8 @@ impl Bench<'_> {
     }
 
     /// Median seconds of one call.
-    fn time(&self, mut enqueue: impl FnMut()) -> Result<f64> {
-        let mut sample = || -> Result<f64> {
+    fn time(&self, mut enqueue: impl FnMut()) -> Result<f64, DeviceError> {
+        let mut sample = || -> Result<f64, DeviceError> {
             let start = Instant::now();
             for _ in 0..CALLS {
                 enqueue();
@@ -269,7 +268,7 @@ fn state_shape(conv_channels: usize) -> StateShape {
 }
 
 /// A step with the last `tokens` of one request of `context` tokens.
-fn step(cpu: &Cpu, tokens: usize, context: usize) -> Result<StepTables<Cpu>> {
+fn step(cpu: &Cpu, tokens: usize, context: usize) -> Result<StepTables<Cpu>, DeviceError> {
     let blocks = context.div_ceil(BLOCK_SIZE);
     let step = StepTables::new(
         cpu,

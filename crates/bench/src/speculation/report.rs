@@ -1,21 +1,22 @@
 //! The figures of `bench speculation`.
 
-use super::super::Results;
-use super::super::load::percentile;
+use super::Workload;
+use crate::Results;
 use crate::drafts::{DraftCounts, DraftFigures, share, short_list};
-use crate::flags::Workload;
 use crate::format::Table;
+use crate::load::percentile;
 use paceline::{Stats, Usage};
 use serde::Serialize;
 use std::io::{self, Write};
 use std::time::Duration;
 
+/// What came of it.
 #[derive(Serialize)]
-pub(super) struct Measurements {
+pub struct Measurements {
     pub(super) model: String,
     pub(super) threads: usize,
     pub(super) pipeline_depth: usize,
-    /// Who drafts.
+    /// The drafters.
     pub(super) speculation: String,
     pub(super) output_len: usize,
     pub(super) repeats: usize,
@@ -89,7 +90,7 @@ impl Quickest {
 impl Row {
     /// From all repetitions, and the drafting engine's numbers before and after them.
     pub(super) fn new(
-        (workload, batch_size): (Workload, usize),
+        (workload, batch_size): (&Workload, usize),
         mut runs: Runs,
         (before, after): (&Stats, &Stats),
     ) -> Self {
@@ -149,9 +150,8 @@ impl Results for Measurements {
             "tokens/step",
             "draft time",
         ];
-        let mut table = Table::new(&columns);
-        for row in cases {
-            table.row(vec![
+        let row = |row: &Row| {
+            [
                 row.workload.to_owned(),
                 row.batch_size.to_string(),
                 format!("{:.1}", row.off_tok_s),
@@ -163,9 +163,9 @@ impl Results for Measurements {
                 short_list(&row.acceptance_by_position),
                 format!("{:.2}", row.drafts.mean_acceptance_length.unwrap_or(1.0)),
                 format!("{:.1} %", 100.0 * row.draft_time_share),
-            ]);
-        }
-        table.write(&mut out)
+            ]
+        };
+        Table::new(columns, cases.iter().map(row)).write(&mut out)
     }
 }
 

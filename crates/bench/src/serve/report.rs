@@ -4,12 +4,12 @@ use super::facts::ServerFacts;
 use super::figures::Figures;
 use super::plots::Plots;
 use super::record::{Outcome, Record};
-use crate::flags::BenchServeFlags;
-use anyhow::{Context, Result, bail};
+use super::{PromptSource, ServeConfig};
+use crate::error::BenchError;
+use paceline_client::Endpoint;
 use serde::{Deserialize, Serialize};
-use std::fs::File;
 use std::io::{self, BufWriter, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// Of the file. A reader of another number does not know what it reads.
 pub(super) const FORMAT: u32 = 1;
@@ -23,6 +23,9 @@ pub(super) struct Report {
     pub(super) command: String,
     /// What was asked of the server.
     pub(super) load: String,
+    /// Of prompts and arrivals; reports of early versions do not have it.
+    #[serde(default)]
+    pub(super) seed: Option<u64>,
     pub(super) server: ServerFacts,
     /// The user ended the run early.
     pub(super) interrupted: bool,
@@ -55,33 +58,31 @@ struct Whole<'a> {
 
 impl Report {
     /// Reads what an earlier run wrote.
-    pub(super) fn read(path: &Path) -> Result<Self> {
+    fn read(path: &Path) -> Result<Self, BenchError> {
         #[derive(Deserialize)]
         struct Head {
             format: u32,
         }
-        let name = || format!("--compare {}", path.display());
-        let text = std::fs::read_to_string(path).with_context(name)?;
+        let refuse = |problem: String| BenchError::input(&path.display(), &problem);
+        let text = std::fs::read_to_string(path).map_err(|error| refuse(error.to_string()))?;
         let head: Head = serde_json::from_str(&text)
-            .context("not a report of `paceline bench serve --json`")
-            .with_context(name)?;
+            .map_err(|error| refuse(format!("not a report of `paceline bench serve --json`: {error}")))?;
         if head.format != FORMAT {
-            bail!(
-                "{}: its format is {}; this program knows {FORMAT}",
-                name(),
+            return Err(refuse(format!(
+                "its format is {}; this program knows {FORMAT}",
                 head.format
-            );
+            )));
         }
-        serde_json::from_str(&text).with_context(name)
+        serde_json::from_str(&text).map_err(|error| refuse(error.to_string()))
     }
 
     /// Writes it with all requests.
-    pub(super) fn write(&self, file: File, records: &[Record]) -> io::Result<()> {
+    pub(super) fn write(&self, out: &mut dyn Write, records: &[Record]) -> io::Result<()> {
         let whole = Whole {
             report: self,
             requests: records.iter().map(line).collect(),
         };
-        let mut out = BufWriter::new(file);
+        let mut out = BufWriter::new(out);
         serde_json::to_writer_pretty(&mut out, &whole)?;
         writeln!(out)?;
         out.flush()
@@ -109,83 +110,70 @@ fn line(record: &Record) -> RequestLine<'_> {
     }
 }
 
-/// What was typed. Keys stay out of it: reports are passed on.
-pub(super) fn command_line() -> String {
-    hide_keys(std::env::args().skip(1))
+/// A run of an earlier time.
+#[derive(Clone, Debug)]
+pub struct Earlier {
+    path: PathBuf,
+    pub(super) report: Report,
 }
 
-fn hide_keys(arguments: impl Iterator<Item = String>) -> String {
-    let mut words = vec!["paceline".to_owned()];
-    let mut secret = false;
-    for argument in arguments {
-        words.push(match (std::mem::take(&mut secret), argument.split_once('=')) {
-            (true, _) => "...".to_owned(),
-            (_, Some(("--api-key", _))) => "--api-key=...".to_owned(),
-            _ if argument.contains([' ', '"', '{']) => format!("'{argument}'"),
-            _ => argument.clone(),
-        });
-        secret = argument == "--api-key";
+impl Earlier {
+    /// Reads what a run wrote as JSON.
+    pub fn read(path: &Path) -> Result<Self, BenchError> {
+        Ok(Self {
+            path: path.to_owned(),
+            report: Report::read(path)?,
+        })
     }
-    words.join(" ")
+
+    /// The path, as it was given.
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The name of the file alone.
+    pub(super) fn file_name(&self) -> String {
+        let name = self.path.file_name().unwrap_or(self.path.as_os_str());
+        name.to_string_lossy().into_owned()
+    }
 }
 
 /// The load in a line.
-pub(super) fn describe(flags: &BenchServeFlags, limit: Option<usize>) -> String {
-    let endpoint = match flags.endpoint.into() {
-        paceline_client::Endpoint::Chat => "chat",
-        paceline_client::Endpoint::Completions => "completions",
+pub(super) fn describe(config: &ServeConfig, limit: Option<usize>) -> String {
+    let endpoint = match config.endpoint {
+        Endpoint::Chat => "chat",
+        Endpoint::Completions => "completions",
     };
-    let arrivals = match (flags.request_rate, flags.concurrency) {
+    let arrivals = match (config.request_rate, config.concurrency) {
         (Some(rate), _) if rate.is_infinite() => "all at once".to_owned(),
-        (Some(rate), _) if (flags.burstiness - 1.0).abs() > f64::EPSILON => {
-            format!("{rate} requests/s with burstiness {}", flags.burstiness)
+        (Some(rate), _) if (config.burstiness - 1.0).abs() > f64::EPSILON => {
+            format!("{rate} requests/s with burstiness {}", config.burstiness)
         }
         (Some(rate), _) => format!("{rate} requests/s (Poisson)"),
         (None, given) => format!("{} at a time", given.unwrap_or(super::CONCURRENCY)),
     };
-    let most = flags.concurrency.filter(|_| flags.request_rate.is_some());
+    let most = config.concurrency.filter(|_| config.request_rate.is_some());
     let most = most.map_or_else(String::new, |most| format!(", at most {most} at a time"));
-    let prompts = match &flags.prompts {
-        Some(path) => path.display().to_string(),
-        None if flags.prefix_len > 0 => {
-            format!(
-                "prompts of about {} tokens, {} shared",
-                flags.input_len, flags.prefix_len
-            )
-        }
-        None => format!("prompts of about {} tokens", flags.input_len),
+    let prompts = match &config.prompts {
+        PromptSource::File(file) => file.name().to_owned(),
+        PromptSource::Random {
+            input_len,
+            prefix_len: 0,
+        } => format!("prompts of about {input_len} tokens"),
+        PromptSource::Random {
+            input_len,
+            prefix_len,
+        } => format!("prompts of about {input_len} tokens, {prefix_len} shared"),
     };
-    let requests = match (limit, flags.duration) {
+    let seconds = config.duration.map(|duration| duration.as_secs_f64());
+    let requests = match (limit, seconds) {
         (Some(count), None) => format!("{count} requests"),
         (Some(count), Some(seconds)) => format!("{count} requests or {seconds} s"),
         (None, seconds) => format!("{} s", seconds.unwrap_or(0.0)),
     };
-    let eos = if flags.ignore_eos { ", past ends" } else { "" };
+    let eos = if config.ignore_eos { ", past ends" } else { "" };
     format!(
         "{endpoint}, {arrivals}{most}, {requests}, {prompts}, at most {} to generate{eos}, temperature {}, seed {}",
-        flags.output_len, flags.temperature, flags.seed
+        config.output_len, config.temperature, config.seed
     )
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn keys_are_not_told() {
-        let words = [
-            "bench",
-            "serve",
-            "--api-key",
-            "secret",
-            "--api-key=secret",
-            "--extra-body",
-            "{\"a\": 1}",
-        ];
-        let line = hide_keys(words.iter().map(|word| (*word).to_owned()));
-        assert_eq!(
-            line,
-            "paceline bench serve --api-key ... --api-key=... --extra-body '{\"a\": 1}'"
-        );
-    }
 }

@@ -1,16 +1,16 @@
 //! What is asked: lines of a file or random words, and the request that is made of them.
 
+use super::ServeConfig;
 use super::synthetic::{Scale, Stream, Synthetic};
-use crate::flags::BenchServeFlags;
-use anyhow::{Context, Result, anyhow, bail};
+use crate::error::BenchError;
 use paceline_client::Endpoint;
 use serde_json::{Map, Value, json};
 use std::path::Path;
 
 /// Where prompts come from.
-pub(super) enum Prompts {
+pub(super) enum Prompts<'a> {
     /// A file, over and over.
-    Lines(Vec<Line>),
+    File(&'a PromptFile),
     /// Random words.
     Synthetic {
         words: Synthetic,
@@ -22,9 +22,16 @@ pub(super) enum Prompts {
     },
 }
 
+/// Prompts of a file: plain text with one per line, or JSON lines.
+#[derive(Clone, Debug)]
+pub struct PromptFile {
+    name: String,
+    lines: Vec<Line>,
+}
+
 /// One prompt.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Line {
+struct Line {
     content: Content,
     max_tokens: Option<u64>,
     /// File and line, for messages.
@@ -37,24 +44,24 @@ enum Content {
     Messages(Vec<Value>),
 }
 
-impl Prompts {
+impl Prompts<'_> {
     /// How many there are, if they are of a file.
     pub(super) fn lines(&self) -> Option<usize> {
         match self {
-            Self::Lines(lines) => Some(lines.len()),
+            Self::File(file) => Some(file.lines.len()),
             Self::Synthetic { .. } => None,
         }
     }
 
     /// Checks that they can be asked that way.
-    pub(super) fn check(&self, endpoint: Endpoint) -> Result<()> {
-        let Self::Lines(lines) = self else {
+    pub(super) fn check(&self, endpoint: Endpoint) -> Result<(), BenchError> {
+        let Self::File(PromptFile { lines, .. }) = self else {
             return Ok(());
         };
         let messages = |line: &&Line| matches!(line.content, Content::Messages(_));
         match lines.iter().find(messages) {
             Some(line) if endpoint == Endpoint::Completions => {
-                bail!("{}: messages need --endpoint chat", line.place)
+                Err(BenchError::input(&line.place, &"messages need the endpoint chat"))
             }
             _ => Ok(()),
         }
@@ -63,7 +70,7 @@ impl Prompts {
     /// The body of a request.
     pub(super) fn body(&self, index: usize, template: &Template) -> Value {
         match self {
-            Self::Lines(lines) => {
+            Self::File(PromptFile { lines, .. }) => {
                 let line = &lines[index % lines.len()];
                 match &line.content {
                     Content::Text(text) => template.text(text, line.max_tokens),
@@ -97,27 +104,23 @@ pub(super) struct Template {
 }
 
 impl Template {
-    pub(super) fn new(flags: &BenchServeFlags, model: &str) -> Self {
+    pub(super) fn new(config: &ServeConfig, model: &str) -> Self {
         let mut fields = Map::new();
         fields.insert("model".to_owned(), json!(model));
-        fields.insert("max_tokens".to_owned(), json!(flags.output_len));
-        fields.insert("temperature".to_owned(), json!(flags.temperature));
+        fields.insert("max_tokens".to_owned(), json!(config.output_len));
+        fields.insert("temperature".to_owned(), json!(config.temperature));
         fields.insert("stream".to_owned(), json!(true));
         fields.insert("stream_options".to_owned(), json!({ "include_usage": true }));
-        if flags.ignore_eos {
+        if config.ignore_eos {
             fields.insert("ignore_eos".to_owned(), json!(true));
         }
-        if flags.token_ids {
+        if config.token_ids {
             fields.insert("return_token_ids".to_owned(), json!(true));
         }
         Self {
-            endpoint: flags.endpoint.into(),
+            endpoint: config.endpoint,
             fields,
-            extra: flags
-                .extra_body
-                .clone()
-                .map(|fields| fields.0)
-                .unwrap_or_default(),
+            extra: config.extra_body.clone(),
         }
     }
 
@@ -151,36 +154,44 @@ impl Template {
     }
 }
 
-/// Reads a file of prompts.
-pub(super) fn read(path: &Path) -> Result<Prompts> {
-    let name = path.display().to_string();
-    let text = std::fs::read_to_string(path).with_context(|| name.clone())?;
-    let plain = path.extension().is_some_and(|extension| extension == "txt");
-    let mut lines = Vec::new();
-    for (number, line) in text.lines().enumerate() {
-        if line.trim().is_empty() {
-            continue;
+impl PromptFile {
+    /// Reads a file of prompts, by its ending.
+    pub fn read(path: &Path) -> Result<Self, BenchError> {
+        let name = path.display().to_string();
+        let text = std::fs::read_to_string(path).map_err(|error| BenchError::input(&name, &error))?;
+        let plain = path.extension().is_some_and(|extension| extension == "txt");
+        let mut lines = Vec::new();
+        for (number, line) in text.lines().enumerate() {
+            if line.trim().is_empty() {
+                continue;
+            }
+            let place = format!("{name}, line {}", number + 1);
+            let (content, max_tokens) = if plain {
+                (Content::Text(line.to_owned()), None)
+            } else {
+                parse(line).map_err(|problem| BenchError::input(&place, &problem))?
+            };
+            lines.push(Line {
+                content,
+                max_tokens,
+                place,
+            });
         }
-        let place = format!("{name}, line {}", number + 1);
-        let (content, max_tokens) = if plain {
-            (Content::Text(line.to_owned()), None)
-        } else {
-            parse(line).with_context(|| place.clone())?
-        };
-        lines.push(Line {
-            content,
-            max_tokens,
-            place,
-        });
+        if lines.is_empty() {
+            let problem = r#"no prompts; a line looks like {"prompt": "Once upon a time"}"#;
+            return Err(BenchError::input(&name, &problem));
+        }
+        Ok(Self { name, lines })
     }
-    if lines.is_empty() {
-        bail!("{name}: no prompts; a line looks like {{\"prompt\": \"Once upon a time\"}}");
+
+    /// The path, as it was given.
+    pub(super) fn name(&self) -> &str {
+        &self.name
     }
-    Ok(Prompts::Lines(lines))
 }
 
-fn parse(line: &str) -> Result<(Content, Option<u64>)> {
-    let value: Value = serde_json::from_str(line).map_err(|error| anyhow!("not valid JSON: {error}"))?;
+fn parse(line: &str) -> Result<(Content, Option<u64>), String> {
+    let value: Value = serde_json::from_str(line).map_err(|error| format!("not valid JSON: {error}"))?;
     if let Some(text) = value.as_str() {
         return Ok((Content::Text(text.to_owned()), None));
     }
@@ -188,21 +199,19 @@ fn parse(line: &str) -> Result<(Content, Option<u64>)> {
         Value::Null => None,
         given => {
             let count = given.as_u64().filter(|count| *count > 0);
-            Some(
-                count
-                    .with_context(|| format!("field `max_tokens`: {given} is not a whole number above 0"))?,
-            )
+            let wrong = || format!("field `max_tokens`: {given} is not a whole number above 0");
+            Some(count.ok_or_else(wrong)?)
         }
     };
     if let Some(messages) = value["messages"].as_array() {
         if messages.is_empty() {
-            bail!("field `messages` is empty");
+            return Err("field `messages` is empty".to_owned());
         }
         return Ok((Content::Messages(messages.clone()), max_tokens));
     }
     let places = [&value["prompt"], &value["text"], &value["turns"][0]];
     let text = places.iter().find_map(|place| place.as_str());
-    let text = text.context("there is no `prompt`, `text`, `messages` or `turns` with text in it")?;
+    let text = text.ok_or("there is no `prompt`, `text`, `messages` or `turns` with text in it")?;
     Ok((Content::Text(text.to_owned()), max_tokens))
 }
 
@@ -245,7 +254,7 @@ mod tests {
             (r#"{"messages": []}"#, "empty"),
             (r#"{"prompt": "a", "max_tokens": 0}"#, "`max_tokens`"),
         ] {
-            let error = format!("{:#}", parse(line).unwrap_err());
+            let error = parse(line).unwrap_err();
             assert!(error.contains(part), "{line}: {error}");
         }
     }

@@ -1,32 +1,26 @@
-//! A run for people, on stdout.
+//! A run for people.
 
 use super::figures::{Figures, Summary};
 use super::record::TokenSource;
-use super::report::Report;
+use super::report::{Earlier, Report};
 use crate::format::{Facts, Table, grouped, preview};
-use anyhow::Result;
 use std::io::{self, Write};
-use std::path::Path;
 
-/// Prints a run, and an earlier one beside it.
-pub(super) fn print(report: &Report, other: Option<(&Report, Option<&Path>)>) -> Result<()> {
-    let mut out = io::stdout().lock();
+/// Writes a run, and an earlier one beside it.
+pub(super) fn write(mut out: &mut dyn Write, report: &Report, other: Option<&Earlier>) -> io::Result<()> {
     facts(report).write(&mut out)?;
     writeln!(out)?;
-    let latencies = latencies(&report.figures);
-    let mut table = Table::new(&["ms", "mean", "p50", "p90", "p95", "p99", "max"]);
-    for (name, summary) in latencies {
-        let cells = summary.columns().map(|(_, value)| format!("{value:.2}"));
-        table.row([name.to_owned()].into_iter().chain(cells).collect());
+    let rows = latencies(&report.figures).map(|(name, summary)| {
+        let [mean, p50, p90, p95, p99, max] = summary.columns().map(|(_, value)| format!("{value:.2}"));
+        [name.to_owned(), mean, p50, p90, p95, p99, max]
+    });
+    Table::new(["ms", "mean", "p50", "p90", "p95", "p99", "max"], rows).write(&mut out)?;
+    if let Some(other) = other {
+        let (path, server) = (other.path().display(), other.report.server.line());
+        writeln!(out, "\nagainst {path}: {server}")?;
+        comparison(&report.figures, &other.report.figures).write(&mut out)?;
     }
-    table.write(&mut out)?;
-    if let Some((other, path)) = other {
-        let name = path.map_or_else(String::new, |path| path.display().to_string());
-        writeln!(out, "\nagainst {name}: {}", other.server.line())?;
-        comparison(&report.figures, &other.figures).write(&mut out)?;
-    }
-    out.flush()?;
-    Ok(())
+    out.flush()
 }
 
 fn latencies(figures: &Figures) -> [(&'static str, Summary); 5] {
@@ -130,7 +124,7 @@ fn add_observations(facts: &mut Facts, figures: &Figures) {
     );
 }
 
-/// Who counted tokens.
+/// How tokens were counted.
 fn counted(source: TokenSource) -> &'static str {
     match source {
         TokenSource::Usage => "counted by the server",
@@ -167,14 +161,16 @@ pub(super) fn compared(this: &Figures, other: &Figures) -> Vec<(String, f64, f64
 }
 
 fn comparison(this: &Figures, other: &Figures) -> Table {
-    let mut table = Table::new(&["", "this", "other", "ratio"]);
-    for (name, one, two) in compared(this, other) {
+    let row = |(name, one, two)| {
         let ratio = if two > 0.0 {
             format!("{:.2} ×", one / two)
         } else {
             "-".to_owned()
         };
-        table.row(vec![name, format!("{one:.2}"), format!("{two:.2}"), ratio]);
-    }
-    table
+        [name, format!("{one:.2}"), format!("{two:.2}"), ratio]
+    };
+    Table::new(
+        ["", "this", "other", "ratio"],
+        compared(this, other).into_iter().map(row),
+    )
 }

@@ -1,23 +1,23 @@
 //! How drafts fared, as it is told.
 
-use paceline::{Counters, Speculation, SpeculationReport};
+use paceline::{Counters, SpeculationReport};
 use serde::Serialize;
-use std::fmt::Write;
 
 /// The drafts of one continuation or of many, for machines.
 #[derive(Clone, Debug, Default, Serialize)]
-pub(crate) struct DraftFigures {
+pub struct DraftFigures {
     /// Steps it took for the tokens behind the first.
     pub(crate) steps: u64,
     /// Tokens these steps yielded.
     #[serde(skip)]
     tokens: u64,
-    pub(crate) drafted: u64,
+    /// Drafts that were verified.
+    pub drafted: u64,
     pub(crate) accepted: u64,
     /// How often the first, second, … draft was accepted.
     accepted_by_position: Vec<u64>,
     /// Tokens per step; nothing if there was none.
-    pub(crate) mean_acceptance_length: Option<f64>,
+    pub mean_acceptance_length: Option<f64>,
     /// Drafts run for nothing.
     wasted: u64,
     /// Estimated, against one token per step.
@@ -26,7 +26,7 @@ pub(crate) struct DraftFigures {
 
 impl DraftFigures {
     /// Adds what speculation did for a continuation.
-    pub(crate) fn add(&mut self, report: &SpeculationReport) {
+    pub fn add(&mut self, report: &SpeculationReport) {
         self.steps += report.steps;
         self.tokens += report.tokens;
         self.drafted += report.drafted;
@@ -121,20 +121,6 @@ pub(crate) fn short_list(shares: &[f64]) -> String {
     }
     let shares: Vec<String> = shares.iter().map(|share| format!("{share:.2}")).collect();
     shares.join(" ")
-}
-
-/// The lines of `--stats` that the engine's numbers do not tell by themselves: who drafts, and what a step yields.
-pub(crate) fn stats_lines(speculation: &Speculation, counters: &Counters) -> String {
-    let mut text = format!("  speculation    {speculation}");
-    if counters.draft_rows > 0 {
-        let length = 1.0 + share(counters.drafts_accepted, counters.draft_rows);
-        let rows = counters.draft_rows;
-        let _ = write!(
-            text,
-            "\n  length         {length:.2} tokens per decode with drafts (mean acceptance length), {rows} of them"
-        );
-    }
-    text
 }
 
 #[cfg(test)]

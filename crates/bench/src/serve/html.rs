@@ -1,9 +1,8 @@
 //! A run as a page: one file, which needs nothing from elsewhere.
 
-use super::report::Report;
+use super::report::{Earlier, Report};
 use super::table;
 use serde_json::json;
-use std::fs::File;
 use std::io::{self, Write};
 
 /// The page; what was measured goes where the mark is.
@@ -11,19 +10,17 @@ const PAGE: &str = include_str!("report.html");
 const MARK: &str = "\"__REPORT__\"";
 
 /// Writes the page, with an earlier run and its name beside this one.
-pub(super) fn write(mut file: File, report: &Report, other: Option<(&Report, String)>) -> io::Result<()> {
-    file.write_all(page(report, other).as_bytes())?;
-    file.flush()
+pub(super) fn write(out: &mut dyn Write, report: &Report, other: Option<&Earlier>) -> io::Result<()> {
+    out.write_all(page(report, other).as_bytes())?;
+    out.flush()
 }
 
-fn page(report: &Report, other: Option<(&Report, String)>) -> String {
-    let rows = other
-        .as_ref()
-        .map(|(other, _)| table::compared(&report.figures, &other.figures));
+fn page(report: &Report, other: Option<&Earlier>) -> String {
+    let rows = other.map(|other| table::compared(&report.figures, &other.report.figures));
     let data = json!({
         "version": env!("CARGO_PKG_VERSION"),
         "run": report,
-        "other": other.map(|(other, name)| json!({ "name": name, "run": other })),
+        "other": other.map(|other| json!({ "name": other.file_name(), "run": other.report })),
         "compared": rows,
     });
     // Inside a script nothing but its own end is markup: what the server said must not spell it.

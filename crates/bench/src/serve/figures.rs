@@ -91,7 +91,7 @@ pub(super) struct Summary {
 }
 
 impl Summary {
-    /// Percentiles are values that occur: the smallest that so many do not exceed.
+    /// Percentiles are values that occur: the smallest that this share of all does not exceed.
     pub(super) fn of(values: impl IntoIterator<Item = f64>) -> Self {
         let mut values: Vec<f64> = values.into_iter().collect();
         values.sort_by(f64::total_cmp);

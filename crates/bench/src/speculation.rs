@@ -1,58 +1,95 @@
-//! `paceline bench speculation`: two engines in one process, one that drafts and one that does not, take turns at the
+//! What speculation gains: two engines in one process, one that drafts and one that does not, take turns at the
 //! same requests, so that what the machine does meanwhile falls on both.
 
 mod report;
 mod workloads;
 
-use super::load::Subject;
-use crate::engine::{Demand, explain_request, settled_stats};
-use crate::flags::{BenchSpeculationFlags, Workload};
-use crate::streams::Streams;
-use crate::ui::{self, Ui};
-use anyhow::{Result, anyhow, bail};
-use paceline::{Event, Handle, Request, SpeculationMethod, Stats, Usage};
+pub use report::Measurements;
+
+use crate::error::BenchError;
+use crate::load::{Batch, run_together, settled_stats};
+use crate::progress::{Progress, Unit};
+use crate::subject::{EngineSetup, Subject};
+use paceline::{Handle, Request, Stats, Usage};
 use paceline_types::TokenId;
-use report::{Measurements, Row, Runs};
-use std::time::{Duration, Instant};
+use report::{Row, Runs};
+use std::path::PathBuf;
+use std::time::Duration;
 use workloads::Prompts;
 
-/// How long to sleep at most between events.
-const PATIENCE: Duration = Duration::from_secs(1);
+/// What to measure.
+#[derive(Clone, Debug)]
+pub struct SpeculationBench {
+    /// What is generated.
+    pub workloads: Vec<Workload>,
+    /// Requests of a workload; of a file, the first of this number.
+    pub requests: usize,
+    /// Requests at a time.
+    pub batch_sizes: Vec<usize>,
+    /// Most tokens to generate for a request.
+    pub output_len: usize,
+    /// Measured runs of each engine.
+    pub repeats: usize,
+    /// Steps in flight.
+    pub pipeline_depth: usize,
+}
 
-/// Runs the command.
-pub(super) fn run(flags: &BenchSpeculationFlags, ui: Ui) -> Result<()> {
-    let subject = Subject::open(&flags.model, &flags.engine, ui)?;
-    if subject.options.config.speculation.method == SpeculationMethod::Off {
-        bail!("--speculation is off; it must be something to compare with off");
-    }
-    let workloads = flags.workloads();
-    let mut prompts = Vec::new();
-    for workload in &workloads {
-        prompts.push(workloads::prompts(*workload, flags, &subject)?);
-    }
-    let mut bench = Bench::start(&subject, flags, &prompts, ui)?;
-    let runs = workloads.len() * flags.batch_size.len() * (1 + flags.repeats);
-    let bar = ui.bar(runs as u64, ui::TASKS);
-    let mut rows = Vec::new();
-    for (workload, prompts) in workloads.iter().zip(prompts) {
-        bar.name(workload.name().to_owned());
-        let requests = bench.requests(prompts, &subject)?;
-        for batch in &flags.batch_size {
-            bar.name(format!("{}, batch {batch}", workload.name()));
-            rows.push(bench.measure(*workload, (&requests, *batch), flags.repeats, &|| bar.advance(1))?);
+/// What is generated.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Workload {
+    /// Beginnings of stories, continued greedily.
+    Stories,
+    /// Chats in which a story was told, greedily, and is asked for again.
+    Again,
+    /// Random tokens, continued at random, so that drafts are of no use.
+    Random,
+    /// The prompts of a file of JSON lines with a field `prompt`, continued greedily.
+    File(PathBuf),
+}
+
+impl Workload {
+    /// Name in results and messages.
+    fn name(&self) -> &'static str {
+        match self {
+            Self::Stories => "stories",
+            Self::Again => "again",
+            Self::Random => "random",
+            Self::File(_) => "file",
         }
     }
-    drop(bar);
-    let measurements = Measurements {
-        model: subject.model.source.clone(),
-        threads: subject.options.config.threads,
-        pipeline_depth: flags.pipeline_depth,
+}
+
+/// Measures.
+pub fn run(
+    config: &SpeculationBench,
+    subject: &dyn Subject,
+    progress: &dyn Progress,
+) -> Result<Measurements, BenchError> {
+    let mut prompts = Vec::new();
+    for workload in &config.workloads {
+        prompts.push(workloads::prompts(workload, config, subject)?);
+    }
+    let mut bench = Bench::start(subject, config, &prompts)?;
+    let runs = config.workloads.len() * config.batch_sizes.len() * (1 + config.repeats);
+    let bar = progress.bar(runs as u64, Unit::Tasks);
+    let mut rows = Vec::new();
+    for (workload, prompts) in config.workloads.iter().zip(prompts) {
+        bar.name(workload.name().to_owned());
+        let requests = bench.requests(prompts, subject)?;
+        for batch in &config.batch_sizes {
+            bar.name(format!("{}, batch {batch}", workload.name()));
+            rows.push(bench.measure(workload, (&requests, *batch), config.repeats, &|| bar.advance(1))?);
+        }
+    }
+    Ok(Measurements {
+        model: subject.name().to_owned(),
+        threads: subject.threads(),
+        pipeline_depth: config.pipeline_depth,
         speculation: bench.on.handle.speculation().to_string(),
-        output_len: flags.output_len,
-        repeats: flags.repeats,
+        output_len: config.output_len,
+        repeats: config.repeats,
         cases: rows,
-    };
-    super::print(&measurements, flags.json)
+    })
 }
 
 /// The two engines.
@@ -78,23 +115,29 @@ struct Outcome {
 }
 
 impl Bench {
-    fn start(subject: &Subject, flags: &BenchSpeculationFlags, prompts: &[Prompts], ui: Ui) -> Result<Self> {
-        let demand = Demand {
-            sequences: flags.batch_size.iter().copied().max().unwrap_or(1),
-            choices: 1,
-            longest: prompts.iter().map(Prompts::longest).max().unwrap_or(2),
+    fn start(
+        subject: &dyn Subject,
+        config: &SpeculationBench,
+        prompts: &[Prompts],
+    ) -> Result<Self, BenchError> {
+        let side = |drafts| -> Result<Side, BenchError> {
+            let handle = subject.start(&EngineSetup {
+                pipeline_depth: config.pipeline_depth,
+                sequences: config.batch_sizes.iter().copied().max().unwrap_or(1),
+                choices: 1,
+                longest: prompts.iter().map(Prompts::longest).max().unwrap_or(2),
+                drafts,
+            })?;
+            Ok(Side { handle, requests: 0 })
         };
-        let on = subject.start(flags.pipeline_depth, demand, ui)?;
-        let off = subject.start_without_drafts(flags.pipeline_depth, demand, ui)?;
-        let side = |handle| Side { handle, requests: 0 };
         Ok(Self {
-            off: side(off),
-            on: side(on),
+            on: side(true)?,
+            off: side(false)?,
         })
     }
 
     /// The requests to measure with.
-    fn requests(&mut self, prompts: Prompts, subject: &Subject) -> Result<Vec<Request>> {
+    fn requests(&mut self, prompts: Prompts, subject: &dyn Subject) -> Result<Vec<Request>, BenchError> {
         let first = match prompts {
             Prompts::Known(requests) => return Ok(requests),
             Prompts::FirstTurns(first) => first,
@@ -110,11 +153,11 @@ impl Bench {
     /// each is as often first as second, so that a machine that is busy for a while is busy for both.
     fn measure(
         &mut self,
-        workload: Workload,
+        workload: &Workload,
         (requests, batch): (&[Request], usize),
         repeats: usize,
         done: &dyn Fn(),
-    ) -> Result<Row> {
+    ) -> Result<Row, BenchError> {
         let mut runs = Runs::default();
         let mut before = self.on.stats();
         for run in 0..=repeats {
@@ -154,28 +197,18 @@ impl Side {
     }
 
     /// Runs requests all at once.
-    fn run(&mut self, requests: &[Request]) -> Result<Outcome> {
-        let mut outcome = Outcome {
-            tokens: vec![Vec::new(); requests.len()],
-            ..Outcome::default()
-        };
-        let start = Instant::now();
-        let mut streams = Streams::default();
-        for request in requests {
-            let generation = self.handle.generate(request.clone());
-            streams.add(generation.map_err(|error| explain_request(error, false))?);
-        }
-        while !streams.is_empty() {
-            match streams.next(Instant::now() + PATIENCE) {
-                Some((index, Some(Event::Tokens { tokens, .. }))) => outcome.tokens[index].extend(tokens),
-                Some((_, Some(Event::Finished { usage, .. }))) => outcome.usages.push(usage),
-                Some((_, Some(Event::Failed { message }))) => return Err(anyhow!(message)),
-                _ => {}
-            }
-        }
-        outcome.turns.push(start.elapsed());
+    fn run(&mut self, requests: &[Request]) -> Result<Outcome, BenchError> {
+        let Batch {
+            tokens,
+            usages,
+            elapsed,
+        } = run_together(&self.handle, requests.to_vec())?;
         self.requests += requests.len() as u64;
-        Ok(outcome)
+        Ok(Outcome {
+            tokens,
+            usages,
+            turns: vec![elapsed],
+        })
     }
 }
 
@@ -200,18 +233,19 @@ impl Outcome {
 }
 
 /// Drafts must not change what is generated.
-fn compare(workload: Workload, off: &Outcome, on: &Outcome) -> Result<()> {
+fn compare(workload: &Workload, off: &Outcome, on: &Outcome) -> Result<(), BenchError> {
     let both = off.tokens.iter().zip(&on.tokens);
     let Some((index, (off, on))) = both.enumerate().find(|(_, (off, on))| off != on) else {
         return Ok(());
     };
-    let same = off.iter().zip(on).take_while(|(off, on)| off == on).count();
-    bail!(
-        "{} {index}: with speculation the text differs from token {same} on: {:?} instead of {:?}",
-        workload.name(),
-        on.get(same),
-        off.get(same)
-    )
+    let position = off.iter().zip(on).take_while(|(off, on)| off == on).count();
+    Err(BenchError::Differs {
+        workload: workload.name(),
+        index,
+        position,
+        with: on.get(position).copied(),
+        without: off.get(position).copied(),
+    })
 }
 
 #[cfg(test)]
@@ -229,9 +263,9 @@ mod tests {
     #[test]
     fn a_text_that_differs_is_an_error_that_says_where() {
         let off = outcome(&[&[1, 2], &[3, 4, 5]]);
-        assert!(compare(Workload::Random, &off, &outcome(&[&[1, 2], &[3, 4, 5]])).is_ok());
+        assert!(compare(&Workload::Random, &off, &outcome(&[&[1, 2], &[3, 4, 5]])).is_ok());
         for other in [&[3, 4, 6][..], &[3, 4], &[3, 4, 6, 7]] {
-            let error = compare(Workload::Random, &off, &outcome(&[&[1, 2], other])).unwrap_err();
+            let error = compare(&Workload::Random, &off, &outcome(&[&[1, 2], other])).unwrap_err();
             assert!(error.to_string().contains("random 1"), "{error}");
             assert!(error.to_string().contains("from token 2 on"), "{error}");
         }

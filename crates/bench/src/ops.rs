@@ -1,13 +1,12 @@
-//! `paceline bench ops`.
+//! The operations models are made of, against the bandwidth of memory.
 
 mod cases;
 mod sequence;
 
-use super::Results;
-use crate::flags::BenchOpsFlags;
-use crate::ui::{self, Ui};
-use anyhow::Result;
+use crate::Results;
+use crate::progress::{Progress, Unit};
 use cases::Case;
+use paceline_device::DeviceError;
 use paceline_device_cpu::bench::{OpTiming, measure_bandwidth};
 use paceline_device_cpu::{Cpu, CpuOptions};
 use serde::Serialize;
@@ -17,9 +16,18 @@ use std::io::{self, Write};
 const BANDWIDTH_BYTES: usize = 512 << 20;
 const QUICK_BANDWIDTH_BYTES: usize = 128 << 20;
 
-/// Everything measured; `--json` prints it as it is.
+/// What to measure.
+#[derive(Clone, Copy, Debug)]
+pub struct OpsConfig {
+    /// Threads to compute on; the cores this process may use if it is not given.
+    pub threads: Option<usize>,
+    /// Fewer types and sizes.
+    pub quick: bool,
+}
+
+/// What came of it.
 #[derive(Serialize)]
-struct Measurements {
+pub struct Measurements {
     threads: usize,
     kernels: &'static str,
     read_bandwidth_gb_s: f64,
@@ -37,16 +45,16 @@ struct Row {
     share_of_bandwidth: f64,
 }
 
-/// Runs the command.
-pub(super) fn run(flags: &BenchOpsFlags, ui: Ui) -> Result<()> {
+/// Measures.
+pub fn run(config: OpsConfig, progress: &dyn Progress) -> Result<Measurements, DeviceError> {
     let mut options = CpuOptions::default();
-    if let Some(threads) = flags.threads {
+    if let Some(threads) = config.threads {
         options.threads = threads;
     }
-    let cases = cases::all(flags.quick);
-    let bar = ui.bar(cases.len() as u64 + 1, ui::TASKS);
+    let cases = cases::all(config.quick);
+    let bar = progress.bar(cases.len() as u64 + 1, Unit::Tasks);
     bar.name("memory bandwidth".to_owned());
-    let bytes = if flags.quick {
+    let bytes = if config.quick {
         QUICK_BANDWIDTH_BYTES
     } else {
         BANDWIDTH_BYTES
@@ -60,17 +68,15 @@ pub(super) fn run(flags: &BenchOpsFlags, ui: Ui) -> Result<()> {
         operations.push(Row::new(&measure(case, &cpu)?, bandwidth));
         bar.advance(1);
     }
-    drop(bar);
-    let measurements = Measurements {
+    Ok(Measurements {
         threads: options.threads,
         kernels: options.instructions.name(),
         read_bandwidth_gb_s: bandwidth,
         operations,
-    };
-    super::print(&measurements, flags.json)
+    })
 }
 
-fn measure(case: &Case, cpu: &Cpu) -> Result<OpTiming> {
+fn measure(case: &Case, cpu: &Cpu) -> Result<OpTiming, DeviceError> {
     match *case {
         Case::Linear(linear) => Ok(linear.measure(cpu.threads())),
         Case::Sequence(operation) => operation.measure(cpu),

@@ -1,6 +1,6 @@
 //! When requests arrive in an open loop.
 
-use crate::commands::bench::load::Random;
+use crate::load::Random;
 use std::time::Duration;
 
 /// Times between arrivals, distributed as a gamma distribution: a shape of 1 is a Poisson process.

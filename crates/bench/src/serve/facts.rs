@@ -10,7 +10,7 @@ pub(super) struct ServerFacts {
     pub(super) url: String,
     /// The model that was asked for.
     pub(super) model: String,
-    /// Who made the server, as it says with its models.
+    /// `owned_by` of its models.
     pub(super) owner: Option<String>,
     /// Its version, where it tells.
     pub(super) version: Option<String>,

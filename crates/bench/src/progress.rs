@@ -1,0 +1,30 @@
+//! How far a measurement is.
+
+use std::fmt::Display;
+
+/// What a [`Bar`] counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unit {
+    /// Parts of the measurement.
+    Tasks,
+    /// Time.
+    Seconds,
+}
+
+/// Shows the user how far a measurement is.
+pub trait Progress {
+    /// Begins a measurement of `total` units.
+    fn bar(&self, total: u64, unit: Unit) -> Box<dyn Bar>;
+
+    /// Shows one line that is no result.
+    fn note(&self, line: &dyn Display);
+}
+
+/// One measurement under way; dropping it takes it off the screen.
+pub trait Bar {
+    /// Says what is being measured now.
+    fn name(&self, task: String);
+
+    /// Counts `units` more as done.
+    fn advance(&self, units: u64);
+}
