@@ -1,7 +1,7 @@
 //! Where a server is.
 
 use crate::error::ClientError;
-use hyper::Uri;
+use reqwest::Url;
 
 /// The address of a server, with or without the `/v1` that clients of OpenAI's interface carry.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -17,14 +17,12 @@ impl Address {
             reason: reason.to_owned(),
         };
         let trimmed = url.trim().trim_end_matches('/');
-        let parsed: Uri = trimmed
-            .parse()
-            .map_err(|error: hyper::http::uri::InvalidUri| refuse(&error.to_string()))?;
-        match parsed.scheme_str() {
-            Some("http" | "https") => {}
+        match trimmed.split_once("://") {
+            Some(("http" | "https", _)) => {}
             Some(_) => return Err(refuse("only http and https are known")),
             None => return Err(refuse("it does not start with http:// or https://")),
         }
+        let parsed = Url::parse(trimmed).map_err(|error| refuse(&error.to_string()))?;
         if parsed.query().is_some() {
             return Err(refuse("it has a query"));
         }

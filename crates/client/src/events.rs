@@ -1,9 +1,8 @@
 //! Server-sent events, read as they come.
 
 use crate::error::ClientError;
-use crate::http::innermost;
-use http_body_util::BodyExt;
-use hyper::body::Incoming;
+use crate::http::broken;
+use reqwest::Response;
 use std::collections::VecDeque;
 use std::time::Instant;
 
@@ -22,15 +21,15 @@ pub struct Event {
 /// The events of a body.
 #[derive(Debug)]
 pub struct EventStream {
-    body: Incoming,
+    response: Response,
     parser: Parser,
     ready: VecDeque<Event>,
 }
 
 impl EventStream {
-    pub(crate) fn new(body: Incoming) -> Self {
+    pub(crate) fn new(response: Response) -> Self {
         Self {
-            body,
+            response,
             parser: Parser::default(),
             ready: VecDeque::new(),
         }
@@ -42,15 +41,10 @@ impl EventStream {
             if let Some(event) = self.ready.pop_front() {
                 return Ok(Some(event));
             }
-            let Some(frame) = self.body.frame().await else {
-                return Ok(None);
-            };
+            let chunk = self.response.chunk().await.map_err(|error| broken(&error))?;
             let at = Instant::now();
-            let frame = frame.map_err(|error| ClientError::Broken {
-                reason: innermost(&error),
-            })?;
-            let Ok(bytes) = frame.into_data() else {
-                continue;
+            let Some(bytes) = chunk else {
+                return Ok(None);
             };
             for data in self.parser.push(&bytes)? {
                 self.ready.push_back(Event { at, data });

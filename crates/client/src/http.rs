@@ -4,21 +4,16 @@ use crate::address::Address;
 use crate::error::ClientError;
 use crate::events::EventStream;
 use crate::openai::{Endpoint, Reply};
-use bytes::Bytes;
-use http_body_util::{BodyExt, Full, Limited};
-use hyper::body::Incoming;
-use hyper::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HeaderValue, USER_AGENT};
-use hyper::{Method, Request, Response};
-use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
-use hyper_util::client::legacy::{self, connect::HttpConnector};
-use hyper_util::rt::TokioExecutor;
+use reqwest::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderValue};
+use reqwest::{RequestBuilder, Response};
+use rustls::crypto::ring;
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject;
+use rustls::{ClientConfig, RootCertStore};
 use serde_json::Value;
 use std::error::Error;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio_rustls::rustls::pki_types::CertificateDer;
-use tokio_rustls::rustls::pki_types::pem::PemObject;
-use tokio_rustls::rustls::{self, ClientConfig, RootCertStore};
 
 /// Longest time to wait for a connection.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
@@ -27,14 +22,11 @@ const LONGEST_BODY: usize = 8 << 20;
 /// Most bytes read of an answer that is an error.
 const LONGEST_ERROR: usize = 64 << 10;
 
-type Connector = HttpsConnector<HttpConnector>;
-
 /// A server at an address, asked with a key if there is one. Every request has a connection of its own.
 #[derive(Clone, Debug)]
 pub struct Client {
-    http: legacy::Client<Connector, Full<Bytes>>,
+    http: reqwest::Client,
     address: Address,
-    authorization: Option<HeaderValue>,
 }
 
 impl Client {
@@ -42,27 +34,34 @@ impl Client {
     /// the `certificates` (PEM) in their place. Nothing is sent yet.
     pub fn new(url: &str, key: Option<&str>, certificates: Option<&[u8]>) -> Result<Self, ClientError> {
         let address = Address::new(url)?;
-        let authorization = key.map(bearer).transpose()?;
-        let mut tcp = HttpConnector::new();
-        tcp.enforce_http(false);
-        tcp.set_nodelay(true);
-        tcp.set_connect_timeout(Some(CONNECT_TIMEOUT));
-        let builder = HttpsConnectorBuilder::new();
-        let connector = match certificates {
-            Some(pem) => builder.with_tls_config(trusting(pem)?),
-            None => builder.with_webpki_roots(),
+        let mut headers = HeaderMap::new();
+        headers.insert(
+            ACCEPT,
+            HeaderValue::from_static("application/json, text/event-stream"),
+        );
+        if let Some(key) = key {
+            headers.insert(AUTHORIZATION, bearer(key)?);
+        }
+        let roots = match certificates {
+            Some(pem) => given_roots(pem)?,
+            None => webpki_roots::TLS_SERVER_ROOTS.iter().cloned().collect(),
         };
-        let connector = connector.https_or_http().enable_http1().wrap_connector(tcp);
-        // A server may close a connection between two requests; who sends the second one at that moment cannot tell
-        // this from a failure. So nothing is kept.
-        let http = legacy::Client::builder(TokioExecutor::new())
+        let http = reqwest::Client::builder()
+            .user_agent(concat!("paceline/", env!("CARGO_PKG_VERSION")))
+            .default_headers(headers)
+            .connect_timeout(CONNECT_TIMEOUT)
+            .tls_backend_preconfigured(trusting(roots)?)
+            // What is measured is the server, at the address that was given.
+            .no_proxy()
+            .redirect(reqwest::redirect::Policy::none())
+            // A server may close a connection between two requests; a client that sends the second one at that
+            // moment cannot tell this from a failure. So nothing is kept.
             .pool_max_idle_per_host(0)
-            .build(connector);
-        Ok(Self {
-            http,
-            address,
-            authorization,
-        })
+            .build()
+            .map_err(|error| ClientError::Certificates {
+                reason: innermost(&error),
+            })?;
+        Ok(Self { http, address })
     }
 
     /// The address, without `/v1`.
@@ -72,68 +71,47 @@ impl Client {
 
     /// The JSON at a path such as `/v1/models`.
     pub async fn get(&self, path: &str) -> Result<Value, ClientError> {
-        let response = self.send(Method::GET, path, None).await?;
-        let body = Limited::new(response.into_body(), LONGEST_BODY).collect().await;
-        let body = body.map_err(|error| ClientError::Broken {
-            reason: error.to_string(),
-        })?;
-        serde_json::from_slice(&body.to_bytes())
-            .map_err(|error| ClientError::protocol(format!("{path}: {error}")))
+        let response = self.send(self.http.get(self.address.of(path))).await?;
+        let (body, whole) = read(response, LONGEST_BODY).await?;
+        if !whole {
+            let reason = format!("{path}: it has more than {LONGEST_BODY} bytes");
+            return Err(ClientError::Protocol { reason });
+        }
+        serde_json::from_slice(&body).map_err(|error| ClientError::protocol(format!("{path}: {error}")))
     }
 
     /// Asks for an answer that comes in pieces. The body must say `"stream": true`.
     pub async fn stream(&self, endpoint: Endpoint, body: &Value) -> Result<Reply, ClientError> {
-        let body = Bytes::from(body.to_string());
-        let response = self.send(Method::POST, endpoint.path(), Some(body)).await?;
+        let request = self.http.post(self.address.of(endpoint.path()));
+        let request = request.header(CONTENT_TYPE, "application/json");
+        let response = self.send(request.body(body.to_string())).await?;
         let kind = response.headers().get(CONTENT_TYPE);
         let kind = kind.and_then(|kind| kind.to_str().ok()).unwrap_or("none");
         if !kind.starts_with("text/event-stream") {
             let reason = format!("its type is {kind}, not text/event-stream; the server does not stream");
             return Err(ClientError::Protocol { reason });
         }
-        Ok(Reply::new(EventStream::new(response.into_body())))
+        Ok(Reply::new(EventStream::new(response)))
     }
 
-    async fn send(
-        &self,
-        method: Method,
-        path: &str,
-        body: Option<Bytes>,
-    ) -> Result<Response<Incoming>, ClientError> {
-        let mut request = Request::builder()
-            .method(method)
-            .uri(self.address.of(path))
-            .header(USER_AGENT, concat!("paceline/", env!("CARGO_PKG_VERSION")))
-            .header(ACCEPT, "application/json, text/event-stream");
-        if body.is_some() {
-            request = request.header(CONTENT_TYPE, "application/json");
-        }
-        if let Some(authorization) = &self.authorization {
-            request = request.header(AUTHORIZATION, authorization);
-        }
-        let request = request
-            .body(Full::new(body.unwrap_or_default()))
-            .map_err(|error| ClientError::protocol(error.to_string()))?;
-        let response = self.http.request(request).await;
-        let response = response.map_err(|error| self.explain(&error))?;
+    async fn send(&self, request: RequestBuilder) -> Result<Response, ClientError> {
+        let response = request.send().await.map_err(|error| {
+            let reason = innermost(&error);
+            if error.is_connect() {
+                let url = self.root().to_owned();
+                return ClientError::Connect { url, reason };
+            }
+            ClientError::Broken { reason }
+        })?;
         if response.status().is_success() {
             return Ok(response);
         }
         Err(refusal(response).await)
     }
-
-    fn explain(&self, error: &legacy::Error) -> ClientError {
-        let reason = innermost(error);
-        if error.is_connect() {
-            let url = self.root().to_owned();
-            return ClientError::Connect { url, reason };
-        }
-        ClientError::Broken { reason }
-    }
 }
 
-/// Trust in these certificates and no others.
-fn trusting(pem: &[u8]) -> Result<ClientConfig, ClientError> {
+/// The certificates of a file.
+fn given_roots(pem: &[u8]) -> Result<RootCertStore, ClientError> {
     let refuse = |reason: String| ClientError::Certificates { reason };
     let mut roots = RootCertStore::empty();
     for certificate in CertificateDer::pem_slice_iter(pem) {
@@ -144,10 +122,37 @@ fn trusting(pem: &[u8]) -> Result<ClientConfig, ClientError> {
     if roots.is_empty() {
         return Err(refuse("there is none".to_owned()));
     }
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let builder = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
-    let builder = builder.map_err(|error| refuse(error.to_string()))?;
+    Ok(roots)
+}
+
+/// Trust in these authorities and no others.
+fn trusting(roots: RootCertStore) -> Result<ClientConfig, ClientError> {
+    let builder = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
+        .with_safe_default_protocol_versions()
+        .map_err(|error| ClientError::Certificates {
+            reason: error.to_string(),
+        })?;
     Ok(builder.with_root_certificates(roots).with_no_client_auth())
+}
+
+/// A body, or its first `most` bytes; and whether that is all of it.
+async fn read(mut response: Response, most: usize) -> Result<(Vec<u8>, bool), ClientError> {
+    let mut body = Vec::new();
+    while let Some(chunk) = response.chunk().await.map_err(|error| broken(&error))? {
+        let room = most - body.len();
+        body.extend_from_slice(&chunk[..chunk.len().min(room)]);
+        if chunk.len() > room {
+            return Ok((body, false));
+        }
+    }
+    Ok((body, true))
+}
+
+/// A connection that ended before the answer did.
+pub(crate) fn broken(error: &reqwest::Error) -> ClientError {
+    ClientError::Broken {
+        reason: innermost(error),
+    }
 }
 
 /// The header with a key. Logs do not show it.
@@ -158,10 +163,9 @@ fn bearer(key: &str) -> Result<HeaderValue, ClientError> {
 }
 
 /// What the server says of a status that is no success.
-async fn refusal(response: Response<Incoming>) -> ClientError {
+async fn refusal(response: Response) -> ClientError {
     let status = response.status();
-    let body = Limited::new(response.into_body(), LONGEST_ERROR).collect().await;
-    let body = body.map(http_body_util::Collected::to_bytes).unwrap_or_default();
+    let (body, _) = read(response, LONGEST_ERROR).await.unwrap_or_default();
     let message = serde_json::from_slice::<Value>(&body)
         .ok()
         .and_then(|body| error_message(&body))
@@ -194,7 +198,7 @@ fn plain(body: &[u8], otherwise: &str) -> String {
 }
 
 /// The cause at the bottom: what is above it says only that there was an error.
-pub(crate) fn innermost(error: &(dyn Error + 'static)) -> String {
+fn innermost(error: &(dyn Error + 'static)) -> String {
     let mut cause = error;
     while let Some(below) = cause.source() {
         cause = below;

@@ -99,6 +99,8 @@ impl TestServer {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let base = format!("{scheme}://{}", listener.local_addr().unwrap());
         let (drain, drained) = oneshot::channel();
+        // What clients over TLS compute with; a second test in this process finds it there.
+        let _ = tokio_rustls::rustls::crypto::ring::default_provider().install_default();
         let server = Server {
             config,
             model,

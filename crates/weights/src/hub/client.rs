@@ -1,11 +1,15 @@
 //! Requests to the hub and what its answers mean.
 
+use std::error::Error;
+use std::io::Read;
+use std::sync::Arc;
 use std::time::Duration;
 
+use reqwest::blocking::{Client as Http, RequestBuilder, Response};
+use reqwest::redirect::Policy;
+use rustls::crypto::ring;
+use rustls::{ClientConfig, RootCertStore};
 use serde_json::Value;
-use ureq::config::RedirectAuthHeaders;
-use ureq::http::Response;
-use ureq::{Agent, Body};
 
 use super::id::{is_commit, is_relative_path};
 use super::{HubConfig, HubError, HubModel};
@@ -15,12 +19,15 @@ const MAX_LISTING: u64 = 64 << 20;
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(20);
 /// A connection on which nothing arrives for this long counts as broken.
 const READ_TIMEOUT: Duration = Duration::from_mins(1);
-const MAX_REDIRECTS: u32 = 5;
+const MAX_REDIRECTS: usize = 5;
 
 /// Speaks to one hub.
 pub(super) struct Client<'a> {
     pub(super) config: &'a HubConfig,
-    agent: Agent,
+    /// Follows redirects. The hub sends large files to other hosts, which do not see the token.
+    following: Http,
+    /// Does not: the answer that redirects is the one that says what a file is.
+    staying: Http,
 }
 
 /// The files of a repository at one commit.
@@ -48,19 +55,27 @@ impl FileInfo {
 }
 
 impl<'a> Client<'a> {
-    pub(super) fn new(config: &'a HubConfig) -> Self {
-        let agent = Agent::config_builder()
-            .user_agent(concat!("paceline/", env!("CARGO_PKG_VERSION")))
-            .http_status_as_error(false)
-            // The hub sends large files to other hosts, which must not see the token.
-            .redirect_auth_headers(RedirectAuthHeaders::SameHost)
-            .timeout_connect(Some(CONNECT_TIMEOUT))
-            .timeout_per_read(Some(READ_TIMEOUT))
-            .build();
-        Self {
+    pub(super) fn new(config: &'a HubConfig) -> Result<Self, HubError> {
+        let unusable = |cause: &(dyn Error + 'static)| HubError::Connections {
+            cause: innermost(cause),
+        };
+        let tls = tls().map_err(|cause| unusable(&cause))?;
+        let http = |redirects| {
+            Http::builder()
+                .user_agent(concat!("paceline/", env!("CARGO_PKG_VERSION")))
+                .redirect(redirects)
+                .connect_timeout(CONNECT_TIMEOUT)
+                // Of an answer's beginning, and of each read after it.
+                .timeout(READ_TIMEOUT)
+                .tls_backend_preconfigured(tls.clone())
+                .build()
+                .map_err(|cause| unusable(&cause))
+        };
+        Ok(Self {
             config,
-            agent: agent.into(),
-        }
+            following: http(Policy::limited(MAX_REDIRECTS))?,
+            staying: http(Policy::none())?,
+        })
     }
 
     /// Asks which files the model's repository has.
@@ -73,11 +88,15 @@ impl<'a> Client<'a> {
             ..model.clone()
         }
         .to_string();
-        let answer = self.authorised(self.agent.get(&url)).call();
-        let mut answer = answer.map_err(|cause| self.unreachable(&what, &cause))?;
+        let answer = self.authorised(self.following.get(&url)).send();
+        let answer = answer.map_err(|cause| self.unreachable(&what, &cause))?;
         self.check_status(&what, answer.status().as_u16())?;
-        let body = answer.body_mut().with_config().limit(MAX_LISTING).read_to_vec();
-        let body = body.map_err(|cause| self.unreachable(&what, &cause))?;
+        let mut body = Vec::new();
+        let read = answer.take(MAX_LISTING + 1).read_to_end(&mut body);
+        read.map_err(|cause| self.unreachable(&what, &cause))?;
+        if body.len() as u64 > MAX_LISTING {
+            return Err(self.bad_answer(&what, format!("it has more than {MAX_LISTING} bytes")));
+        }
         let body: Value =
             serde_json::from_slice(&body).map_err(|cause| self.bad_answer(&what, cause.to_string()))?;
         let commit = body["sha"].as_str().filter(|sha| is_commit(sha));
@@ -106,13 +125,8 @@ impl<'a> Client<'a> {
         );
         let mut hops = 0;
         let answer = loop {
-            let request = self.authorised(self.agent.head(&url));
-            let request = request
-                .config()
-                .max_redirects(0)
-                .max_redirects_will_error(false)
-                .build();
-            let answer = request.call().map_err(|cause| self.unreachable(&what, &cause))?;
+            let answer = self.authorised(self.staying.head(&url)).send();
+            let answer = answer.map_err(|cause| self.unreachable(&what, &cause))?;
             let moved = answer
                 .status()
                 .is_redirection()
@@ -147,17 +161,17 @@ impl<'a> Client<'a> {
     }
 
     /// Begins to fetch a file from byte `start` on.
-    pub(super) fn open(&self, url: &str, start: u64) -> Result<Response<Body>, ureq::Error> {
-        let mut request = self.authorised(self.agent.get(url));
+    pub(super) fn open(&self, url: &str, start: u64) -> Result<Response, reqwest::Error> {
+        let mut request = self.authorised(self.following.get(url));
         if start > 0 {
             request = request.header("range", format!("bytes={start}-"));
         }
-        request.call()
+        request.send()
     }
 
-    fn authorised<B>(&self, request: ureq::RequestBuilder<B>) -> ureq::RequestBuilder<B> {
+    fn authorised(&self, request: RequestBuilder) -> RequestBuilder {
         match &self.config.token {
-            Some(token) => request.header("authorization", format!("Bearer {token}")),
+            Some(token) => request.bearer_auth(token),
             None => request,
         }
     }
@@ -194,12 +208,12 @@ impl<'a> Client<'a> {
         }
     }
 
-    fn unreachable(&self, what: &str, cause: &ureq::Error) -> HubError {
+    fn unreachable(&self, what: &str, cause: &(dyn Error + 'static)) -> HubError {
         let (what, endpoint) = (what.to_owned(), self.config.endpoint.clone());
         HubError::Unreachable {
             what,
             endpoint,
-            cause: cause.to_string(),
+            cause: innermost(cause),
         }
     }
 
@@ -212,8 +226,25 @@ impl<'a> Client<'a> {
     }
 }
 
+/// Trust in the authorities of Mozilla's list, wherever the program runs.
+fn tls() -> Result<ClientConfig, rustls::Error> {
+    let roots: RootCertStore = webpki_roots::TLS_SERVER_ROOTS.iter().cloned().collect();
+    let builder = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()));
+    let builder = builder.with_safe_default_protocol_versions()?;
+    Ok(builder.with_root_certificates(roots).with_no_client_auth())
+}
+
+/// The cause at the bottom: what is above it says only that there was an error.
+pub(super) fn innermost(error: &(dyn Error + 'static)) -> String {
+    let mut cause = error;
+    while let Some(below) = cause.source() {
+        cause = below;
+    }
+    cause.to_string()
+}
+
 /// A header's value, if it is there and is text.
-pub(super) fn header<'r>(answer: &'r Response<Body>, name: &str) -> Option<&'r str> {
+pub(super) fn header<'r>(answer: &'r Response, name: &str) -> Option<&'r str> {
     answer.headers().get(name)?.to_str().ok()
 }
 

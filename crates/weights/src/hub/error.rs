@@ -52,6 +52,12 @@ pub enum HubError {
         /// What failed.
         cause: String,
     },
+    /// No connection can be made to any hub.
+    #[error("connections cannot be made: {cause}")]
+    Connections {
+        /// What failed.
+        cause: String,
+    },
     /// The hub answered with an unexpected status.
     #[error("{endpoint} answered HTTP {status} when asked for {what}")]
     Status {

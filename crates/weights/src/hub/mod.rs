@@ -3,7 +3,7 @@
 //! [`resolve`] turns what a user typed into a path that [`Checkpoint`](crate::Checkpoint) opens, downloading into the
 //! cache that the other tools of the hub share (`blobs/`, `snapshots/`, `refs/`).
 //!
-//! The client is written here over `ureq`. The `hf-hub` crate was looked at first: its version 1.0 brings an
+//! The client is written here over `reqwest`. The `hf-hub` crate was looked at first: its version 1.0 brings an
 //! asynchronous stack of some 300 crates and starts an interrupted download over, and its version 0.5, which is
 //! blocking and small, appends to a partial file whatever the server answers, cannot finish a partial file that is
 //! already whole, uses the names the server sends as paths unchecked, and never compares what arrived with what
@@ -80,7 +80,7 @@ pub fn fetch(model: &HubModel, config: &HubConfig, progress: &dyn Progress) -> R
     if let (Some(path), true) = (&cached, model.is_pinned()) {
         return Ok(path.clone());
     }
-    let client = Client::new(config);
+    let client = Client::new(config)?;
     let listing = match (client.listing(model), cached) {
         (Err(HubError::Unreachable { .. }), Some(path)) => return Ok(path),
         (listing, _) => listing?,

@@ -8,7 +8,7 @@ use std::time::Duration;
 use sha2::{Digest, Sha256};
 
 use super::cache::{RepoCache, create_parent};
-use super::client::{Client, FileInfo, header};
+use super::client::{Client, FileInfo, header, innermost};
 use super::{HubConfig, HubError, HubModel, Progress};
 
 const BUFFER: usize = 256 << 10;
@@ -139,7 +139,7 @@ impl Transfer<'_> {
         self.progress.start(self.file, self.info.size);
         if self.info.size.is_none_or(|size| partial.len < size) {
             let answer = self.client.open(&self.info.url, partial.len);
-            let answer = answer.map_err(|cause| Failure::Retry(cause.to_string()))?;
+            let answer = answer.map_err(|cause| Failure::Retry(innermost(&cause)))?;
             match answer.status().as_u16() {
                 206 if range_start(header(&answer, "content-range")) == Some(partial.len) => {
                     self.progress.advance(partial.len);
@@ -158,7 +158,7 @@ impl Transfer<'_> {
                     return Err(Failure::Retry(format!("HTTP {status}")));
                 }
             }
-            self.receive(answer.into_body().into_reader(), &mut partial)?;
+            self.receive(answer, &mut partial)?;
         }
         self.check_hash(partial)?;
         self.progress.finish();
@@ -207,7 +207,7 @@ impl Transfer<'_> {
         loop {
             let read = body
                 .read(&mut buffer)
-                .map_err(|cause| Failure::Retry(cause.to_string()))?;
+                .map_err(|cause| Failure::Retry(innermost(&cause)))?;
             if read == 0 {
                 break;
             }
