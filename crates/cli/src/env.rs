@@ -8,6 +8,7 @@
 //! | `XDG_STATE_HOME`, `HOME` | where `chat` keeps what was typed |
 //! | `PACELINE_TEST_FAULT` | the engine fails with a step, such as `panic:7`; in builds with debug assertions alone |
 //! | `LD_LIBRARY_PATH` | looked through by `doctor` for the CUDA driver, as the loader would |
+//! | `HTTPS_PROXY`, `HTTP_PROXY`, `ALL_PROXY`, `NO_PROXY` | proxies of downloads from the hub; servers are asked without one |
 //! | `HF_*` | the hub's, see [`HubConfig::from_env`](paceline_weights::hub::HubConfig::from_env) |
 
 use crate::flags::LogLevel;

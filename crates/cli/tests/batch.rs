@@ -107,6 +107,31 @@ fn continuations_of_one_prompt_come_in_order_and_differ() {
 }
 
 #[test]
+fn the_letter_for_continuations_is_the_word_for_them() {
+    let prompt = [
+        "generate",
+        "--prompt",
+        "Once",
+        "--seed",
+        "1",
+        "--max-tokens",
+        "3",
+        "--json",
+    ];
+    let texts = |flag: &str| -> Vec<Value> {
+        let lines = json_lines(&[&prompt[..], &[flag, "2"]].concat());
+        lines
+            .into_iter()
+            .map(|mut line| line["token_ids"].take())
+            .collect()
+    };
+    let short = texts("-n");
+    assert_eq!(short.len(), 2);
+    assert_eq!(short, texts("--n"));
+    common::expect_usage_error(&["chat", "-n", "2"], &["-n"]);
+}
+
+#[test]
 fn siblings_stop_at_a_stop_string_each_for_itself() {
     let arguments = [
         "generate", "--prompt", "The fox", "--seed", "7", "--json", "--n", "3",

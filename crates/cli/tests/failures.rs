@@ -2,9 +2,12 @@
 
 mod common;
 
-use common::{Copy, expect_failure, expect_usage_error, repository};
+use common::{Copy, check_failure, expect_failure, expect_usage_error, paceline, repository};
 use serde_json::json;
 use std::fs;
+use std::io::{BufRead, BufReader, Write};
+use std::net::TcpListener;
+use std::thread;
 
 /// Generates a little with a model that is expected to be refused.
 fn refused(model: &str, parts: &[&str]) {
@@ -248,4 +251,36 @@ fn a_file_that_is_no_model_is_named() {
     refused(file.to_str().unwrap(), &["model.gguf", "truncated"]);
     let weights = repository("fixtures/llama/model.safetensors");
     refused(weights.to_str().unwrap(), &["model.safetensors"]);
+}
+
+#[test]
+fn a_download_goes_through_the_proxy_of_the_environment() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let proxy = format!("http://{}", listener.local_addr().unwrap());
+    let asked = thread::spawn(move || {
+        let (mut socket, _) = listener.accept().unwrap();
+        let mut line = String::new();
+        BufReader::new(socket.try_clone().unwrap())
+            .read_line(&mut line)
+            .unwrap();
+        let reply = "HTTP/1.1 404 Not Found\r\ncontent-length: 0\r\nconnection: close\r\n\r\n";
+        socket.write_all(reply.as_bytes()).unwrap();
+        line
+    });
+    let output = paceline()
+        .args(["inspect", "org/name"])
+        .env("HF_ENDPOINT", "http://hub.invalid")
+        .env("HTTP_PROXY", &proxy)
+        .env("http_proxy", &proxy)
+        .env_remove("NO_PROXY")
+        .env_remove("no_proxy")
+        .env_remove("HF_HUB_OFFLINE")
+        .output()
+        .unwrap();
+    check_failure(&output, &["org/name was not found on http://hub.invalid"]);
+    let line = asked.join().unwrap();
+    assert!(
+        line.starts_with("GET http://hub.invalid/api/models/org/name"),
+        "{line}"
+    );
 }

@@ -4,7 +4,9 @@
 
 mod common;
 
-use common::{check_failure, json_lines, paceline, repository, run, run_with_input, stderr, stdout, succeed};
+use common::{
+    check_failure, ids, json_lines, paceline, repository, run, run_with_input, stderr, stdout, succeed,
+};
 use serde_json::{Value, json};
 use std::fs;
 use std::io::{BufRead, BufReader, Read};
@@ -14,14 +16,6 @@ const GREEDY: [&str; 5] = ["generate", "--temperature", "0", "--max-tokens", "16
 
 fn greedy<'a>(more: &[&'a str]) -> Vec<&'a str> {
     GREEDY.iter().copied().chain(more.iter().copied()).collect()
-}
-
-fn ids(list: &Value) -> Vec<u64> {
-    list.as_array()
-        .unwrap()
-        .iter()
-        .map(|id| id.as_u64().unwrap())
-        .collect()
 }
 
 #[test]

@@ -152,7 +152,7 @@ fn a_folder_without_weights_will_do() {
     assert_eq!(report["tokenizer"]["vocabulary_size"], 4096);
 }
 
-/// The memory plan of an engine that verifies so many drafts.
+/// The memory plan of an engine that verifies `drafts` draft tokens.
 fn plan(model: &str, drafts: usize) -> Value {
     let drafts = drafts.to_string();
     let size = [

@@ -4,7 +4,7 @@
 
 mod common;
 
-use common::{json_lines, run, stderr, succeed};
+use common::{ids, json_lines, run, stderr, succeed};
 use serde_json::Value;
 
 const GREEDY: [&str; 7] = [
@@ -19,14 +19,6 @@ const GREEDY: [&str; 7] = [
 
 fn generate(more: &[&str]) -> Value {
     json_lines(&[&GREEDY[..], &["--json"], more].concat()).remove(0)
-}
-
-fn ids(list: &Value) -> Vec<u64> {
-    list.as_array()
-        .unwrap()
-        .iter()
-        .map(|id| id.as_u64().unwrap())
-        .collect()
 }
 
 #[test]
@@ -63,16 +55,9 @@ fn a_bad_word_does_not_come_up() {
 #[test]
 fn penalties_keep_a_text_from_repeating_itself() {
     let distinct = |more: &[&str]| {
-        let long = [
-            "generate",
-            "--prompt",
-            "The fox",
-            "--temperature",
-            "0",
-            "--max-tokens",
-            "120",
-        ];
-        let arguments = [&long[..], &["--json", "--ignore-eos"], more].concat();
+        let long = ["generate", "--prompt", "The fox", "--temperature", "0"];
+        let long = [&long[..], &["--max-tokens", "120", "--json", "--ignore-eos"]].concat();
+        let arguments = [&long[..], more].concat();
         let mut ids = ids(&json_lines(&arguments)[0]["token_ids"]);
         ids.sort_unstable();
         ids.dedup();

@@ -8,9 +8,9 @@ use common::served::{PATIENCE, Served, serve as command};
 use common::{run, stderr};
 use serde_json::{Value, json};
 use std::fs::{self, File};
-use std::io::Read;
+use std::io::{BufRead, BufReader, Read};
 use std::net::TcpListener;
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -29,6 +29,59 @@ fn a_server_answers_and_ends_cleanly_on_a_signal() {
         assert_eq!(status, 200, "{reply}");
         served.signal(signal);
         assert_eq!(served.wait(), Some(0));
+    }
+}
+
+/// Starts a server, and reads what it says on stderr up to the end of the command to try.
+fn start_and_read(arguments: &[&str]) -> (Served, Vec<String>) {
+    let mut command = command(&[&["--log", "off", "--served-model-name", "tiny"], arguments].concat());
+    let mut served = Served::spawn(command.stderr(Stdio::piped()));
+    let said = BufReader::new(served.child.stderr.take().unwrap()).lines();
+    let mut lines = Vec::new();
+    for line in said {
+        lines.push(line.unwrap());
+        if lines.last().is_some_and(|line| line.starts_with("  -d ")) {
+            return (served, lines);
+        }
+    }
+    panic!("no command in {lines:?}");
+}
+
+#[test]
+fn the_table_fits_a_terminal_and_ends_with_a_command_that_works() {
+    let tokens_only = common::repository("fixtures/qwen3");
+    let tokens_only = tokens_only.to_str().unwrap();
+    for (arguments, text) in [
+        (&["--api-key", "open sesame"][..], "/choices/0/message/content"),
+        (
+            &["--host", "0.0.0.0", "--max-num-seqs", "2"],
+            "/choices/0/message/content",
+        ),
+        (
+            &[tokens_only, "--max-model-len", "64"],
+            "/choices/0/finish_reason",
+        ),
+    ] {
+        let (served, lines) = start_and_read(arguments);
+        // The first line has the path of the model, as it was given.
+        for line in &lines[1..] {
+            assert!(
+                line.chars().count() <= 80,
+                "{} columns: {line}",
+                line.chars().count()
+            );
+        }
+        let begin = lines.iter().position(|line| line.starts_with("curl ")).unwrap();
+        let output = Command::new("sh")
+            .args(["-c", &lines[begin..].join("\n")])
+            .env("PACELINE_API_KEY", "open sesame")
+            .output()
+            .unwrap();
+        let reply: Value = serde_json::from_slice(&output.stdout).unwrap_or_default();
+        let found = reply.pointer(text).and_then(Value::as_str).unwrap_or_default();
+        assert!(!found.is_empty(), "{:?}: {output:?}", &lines[begin..]);
+        assert!(reply["usage"]["completion_tokens"].as_u64() > Some(0), "{reply}");
+        drop(served);
     }
 }
 

@@ -31,7 +31,7 @@ fn story(served: &Served) -> Value {
     reply["choices"].clone()
 }
 
-/// A stream of so many tokens.
+/// The body of a stream of `tokens` tokens.
 fn stream(served: &Served, path: &str, tokens: u64) -> TcpStream {
     let body = mix::body(path, tokens, true).to_string();
     served.open(&format!("POST {path}"), "", &body)

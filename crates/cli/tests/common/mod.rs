@@ -3,6 +3,7 @@
 #![allow(dead_code, reason = "each test file uses its own part of this")]
 #![allow(clippy::unwrap_used, reason = "a failure here fails the test")]
 
+pub(crate) mod gguf;
 pub(crate) mod mix;
 pub(crate) mod scripted;
 pub(crate) mod served;
@@ -68,6 +69,15 @@ pub(crate) fn json_lines(arguments: &[&str]) -> Vec<Value> {
     lines
         .lines()
         .map(|line| serde_json::from_str(line).unwrap())
+        .collect()
+}
+
+/// The token ids of a list.
+pub(crate) fn ids(list: &Value) -> Vec<u64> {
+    list.as_array()
+        .unwrap()
+        .iter()
+        .map(|id| id.as_u64().unwrap())
         .collect()
 }
 

@@ -11,7 +11,7 @@ use std::time::Duration;
 /// What a reply is made of.
 #[derive(Clone, Debug)]
 pub(crate) enum Step {
-    /// Nothing for so many milliseconds.
+    /// A pause, in milliseconds.
     Wait(u64),
     /// A piece of text.
     Text(&'static str),

@@ -15,7 +15,7 @@ use paceline_server::{Server, ServerConfig, TlsConfig};
 use paceline_text::{ReasoningFormat, ToolFormat};
 use std::fs;
 use std::io::{ErrorKind, Write};
-use std::net::{SocketAddr, TcpListener};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use tokio::runtime::Runtime;
@@ -107,11 +107,9 @@ pub(crate) fn run(mut config: ServeConfig, ui: Ui) -> Result<Ending> {
     let features = table::features(&config, &engine, &texts);
     ui.note(format_args!("{}", table::render(&model.source, &features)));
     ui.note(format_args!("memory\n{}", engine.memory()));
-    let scheme = if config.server.tls.is_some() {
-        "https"
-    } else {
-        "http"
-    };
+    let url = |address| url(&config, address);
+    let example = table::example(&url(reachable(address)), &config, &texts);
+    let url = url(address);
     let server = Server {
         config: config.server,
         model: served,
@@ -120,10 +118,33 @@ pub(crate) fn run(mut config: ServeConfig, ui: Ui) -> Result<Ending> {
     };
     tracing::info!(source = model.source, load_time = ?start.elapsed(), "model loaded");
     drop((model, outline));
-    serve(server, listener, &format!("{scheme}://{address}"))
+    let announce = || {
+        announce(&url);
+        ui.note(format_args!("try it\n{example}"));
+    };
+    serve(server, listener, announce)
 }
 
-fn serve(server: Server, listener: TcpListener, url: &str) -> Result<Ending> {
+/// Where a client on this machine finds a server that listens everywhere.
+fn reachable(mut address: SocketAddr) -> SocketAddr {
+    match address.ip() {
+        IpAddr::V4(ip) if ip.is_unspecified() => address.set_ip(Ipv4Addr::LOCALHOST.into()),
+        IpAddr::V6(ip) if ip.is_unspecified() => address.set_ip(Ipv6Addr::LOCALHOST.into()),
+        _ => {}
+    }
+    address
+}
+
+fn url(config: &ServeConfig, address: SocketAddr) -> String {
+    let scheme = if config.server.tls.is_some() {
+        "https"
+    } else {
+        "http"
+    };
+    format!("{scheme}://{address}")
+}
+
+fn serve(server: Server, listener: TcpListener, announce: impl FnOnce()) -> Result<Ending> {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(WORKERS)
         .enable_all()
@@ -132,7 +153,7 @@ fn serve(server: Server, listener: TcpListener, url: &str) -> Result<Ending> {
     let ended = runtime.block_on(async {
         let listener = tokio::net::TcpListener::from_std(listener)?;
         let drain = until_signal(&runtime)?;
-        announce(url);
+        announce();
         server.serve(listener, drain).await?;
         anyhow::Ok(())
     });
@@ -140,7 +161,7 @@ fn serve(server: Server, listener: TcpListener, url: &str) -> Result<Ending> {
     ended.map(|()| Ending::Done)
 }
 
-/// The one line that goes to stdout: who started the server waits for it. Nobody listening is no reason to fail.
+/// The one line that goes to stdout: a program that starts the server waits for it. A closed stdout is no reason to fail.
 fn announce(url: &str) {
     let mut out = std::io::stdout().lock();
     let _ = writeln!(out, "Paceline is listening on {url}").and_then(|()| out.flush());

@@ -5,7 +5,6 @@ use super::{ServeConfig, Unused};
 use paceline::Handle;
 use paceline_server::{Feature, ServerConfig};
 use paceline_types::Pooling;
-use std::fmt::Write;
 use std::time::Duration;
 
 /// The rows of the table.
@@ -113,7 +112,7 @@ fn throttle(max_step: Option<Duration>) -> String {
     }
 }
 
-/// Who may use the server, and how much.
+/// Keys, encryption and limits.
 fn access(server: &ServerConfig) -> Vec<Feature> {
     let keys = server.api_keys.len();
     let limit = |limit: Option<usize>| limit.map_or("no limit".to_owned(), |limit| limit.to_string());
@@ -127,13 +126,13 @@ fn access(server: &ServerConfig) -> Vec<Feature> {
             },
             given(
                 keys == 0,
-                "no --api-key was given: anybody who can connect may use it",
+                "no --api-key was given: every client that can connect may use it",
                 "--api-key",
             ),
         ),
         row("TLS", on(server.tls.is_some()), "--ssl-certfile, --ssl-keyfile"),
         row(
-            "web blocks",
+            "web pages",
             if server.allowed_origins.is_empty() {
                 "off".to_owned()
             } else {
@@ -176,20 +175,49 @@ fn given<'a>(given: bool, flag: &'a str, otherwise: &'a str) -> &'a str {
     if given { flag } else { otherwise }
 }
 
-/// The table for people.
+/// Columns of a terminal that has not been made wider.
+const WIDTH: usize = 80;
+
+/// The table for people: what does not fit beside a name goes on below it.
 pub(super) fn render(source: &str, features: &[Feature]) -> String {
-    let width = |column: fn(&Feature) -> &str| features.iter().map(|row| column(row).chars().count()).max();
-    let name = width(|row| &row.name).unwrap_or(0);
-    // A long list of names must not push the reasons off the screen.
-    let state = width(|row| &row.state).unwrap_or(0).min(40);
+    let names = features.iter().map(|row| row.name.chars().count()).max();
+    let indent = names.unwrap_or(0) + 4;
     let mut text = format!("serving {source}");
-    for Feature {
-        name: first,
-        state: second,
-        reason,
-    } in features
-    {
-        let _ = write!(text, "\n  {first:<name$}  {second:<state$}  {reason}");
+    for Feature { name, state, reason } in features {
+        let mut line = format!("{:width$}", format!("  {name}"), width = indent - 1);
+        for word in format!("{state} ({reason})").split(' ') {
+            if line.chars().count() + 1 + word.chars().count() > WIDTH {
+                text = text + "\n" + &line;
+                line = " ".repeat(indent - 1);
+            }
+            line = line + " " + word;
+        }
+        text = text + "\n" + &line;
     }
     text
+}
+
+/// A command that asks the server for something, to be pasted into a shell.
+pub(super) fn example(url: &str, config: &ServeConfig, texts: &Texts) -> String {
+    let (path, body) = match (texts.tokenizer, texts.chat.0) {
+        (true, true) => (
+            "chat/completions",
+            r#"{"messages": [{"role": "user", "content": "Hello!"}], "max_tokens": 32}"#,
+        ),
+        (true, false) => (
+            "completions",
+            r#"{"prompt": "Once upon a time", "max_tokens": 32}"#,
+        ),
+        (false, _) => ("completions", r#"{"prompt": [1, 2, 3], "max_tokens": 32}"#),
+    };
+    let mut lines = vec![format!("curl {url}/v1/{path}")];
+    if let Some((certificates, _)) = &config.tls {
+        lines.push(format!("--cacert '{}'", certificates.display()));
+    }
+    if !config.server.api_keys.is_empty() {
+        lines.push(r#"-H "authorization: Bearer $PACELINE_API_KEY""#.to_owned());
+    }
+    lines.push("-H 'content-type: application/json'".to_owned());
+    lines.push(format!("-d '{body}'"));
+    lines.join(" \\\n  ")
 }
