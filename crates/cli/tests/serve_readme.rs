@@ -1,7 +1,7 @@
 //! The examples of the README that use `curl`, run as they stand against a server with the built-in model.
 //!
 //! The comment above an example says what comes of it: `gives` fields of the reply, `streams` fields of some event,
-//! and before that a status if it is not 200.
+//! and before that a status if it is not 200. An answer that has to follow a schema is held against it, with ten seeds.
 
 #![allow(clippy::unwrap_used, reason = "a failure here fails the test")]
 
@@ -62,7 +62,7 @@ fn the_examples_of_the_readme_do_what_they_say() {
     fs::write(home.path().join(".curlrc"), settings).unwrap();
     let examples = examples();
     assert!(examples.len() >= 5, "the README has {} examples", examples.len());
-    for Example { comment, command } in examples {
+    let run = |command: &str| {
         assert!(command.contains(ADDRESS), "{command}");
         let output = Command::new("sh")
             .args(["-c", &command.replace(ADDRESS, &served.address)])
@@ -70,7 +70,11 @@ fn the_examples_of_the_readme_do_what_they_say() {
             .output()
             .unwrap();
         assert!(output.status.success(), "{command}: {output:?}");
-        let output = String::from_utf8(output.stdout).unwrap();
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let mut forms = 0;
+    for Example { comment, command } in examples {
+        let output = run(&command);
         let (reply, status) = output.rsplit_once('\n').unwrap();
         let (_, outcome) = comment
             .rsplit_once("; ")
@@ -89,11 +93,38 @@ fn the_examples_of_the_readme_do_what_they_say() {
             let places = outcome.strip_prefix("gives ").unwrap();
             (vec![serde_json::from_str(reply).unwrap()], places)
         };
+        if let Some(schema) = schema_of(&command) {
+            forms += 1;
+            for seed in 0..10 {
+                let output = run(&command.replacen('{', &format!("{{\"seed\": {seed}, "), 1));
+                keeps(&schema, output.rsplit_once('\n').unwrap().0);
+            }
+        }
         for place in places.split(" and ") {
             let found = values.iter().any(|value| at(value, place).is_some());
             assert!(found, "no {place} after {command}: {reply}");
         }
     }
+    assert!(forms > 0, "the README shows no form of answers");
+}
+
+/// The schema that a command asks for.
+fn schema_of(command: &str) -> Option<Value> {
+    let (_, body) = command.split_once("-d '")?;
+    let body: Value = serde_json::from_str(body.strip_suffix('\'')?).ok()?;
+    at(&body, "response_format.json_schema.schema").cloned()
+}
+
+/// Checks that an answer has ended by itself and is what the schema describes.
+fn keeps(schema: &Value, reply: &str) {
+    let reply: Value = serde_json::from_str(reply).unwrap();
+    let text = at(&reply, "choices[0].message.content")
+        .unwrap()
+        .as_str()
+        .unwrap();
+    let answer = serde_json::from_str(text).unwrap_or_else(|error| panic!("{error}: {reply}"));
+    assert!(jsonschema::is_valid(schema, &answer), "{reply}");
+    assert_eq!(reply["choices"][0]["finish_reason"], "stop", "{reply}");
 }
 
 #[test]

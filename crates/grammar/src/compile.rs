@@ -1,13 +1,16 @@
 //! From a specification to a parser, with errors that say where.
 
+use crate::budget::CompileBudget;
 use crate::error::GrammarError;
-use crate::lark::{Writer, bounded_whitespace};
+use crate::lark::{Writer, prepared};
 use crate::spec::{Call, GrammarSpec, Lead, Part};
 use crate::tokenizer::{TokenizerInfo, clipped, first_line};
 use llguidance::TokenParser;
-use llguidance::api::TopLevelGrammar;
+use llguidance::api::{GrammarInit, TopLevelGrammar};
+use llguidance::panic_utils::catch_unwind;
 use llguidance::toktrie::SimpleVob;
 use serde_json::Value;
+use std::panic::AssertUnwindSafe;
 use std::thread;
 
 /// Compilation recurses along references from schema to schema, as far as the number of values allows. The memory is
@@ -25,8 +28,10 @@ pub(crate) fn compile(
     info: &TokenizerInfo,
     spec: &GrammarSpec,
     lead: &Lead,
+    budget: &CompileBudget,
 ) -> Result<Compiled, GrammarError> {
     check(info, spec, lead)?;
+    budget.check()?;
     let invalid = |reason: String| GrammarError::Invalid {
         place: spec.place().to_owned(),
         reason,
@@ -36,7 +41,7 @@ pub(crate) fn compile(
             .name("paceline-grammar".to_owned())
             .stack_size(STACK);
         let running = builder
-            .spawn_scoped(scope, || compile_here(info, spec, lead))
+            .spawn_scoped(scope, || compile_here(info, spec, lead, budget))
             .map_err(|error| invalid(format!("no thread to compile it: {error}")))?;
         running
             .join()
@@ -44,11 +49,16 @@ pub(crate) fn compile(
     })
 }
 
-fn compile_here(info: &TokenizerInfo, spec: &GrammarSpec, lead: &Lead) -> Result<Compiled, GrammarError> {
+fn compile_here(
+    info: &TokenizerInfo,
+    spec: &GrammarSpec,
+    lead: &Lead,
+    budget: &CompileBudget,
+) -> Result<Compiled, GrammarError> {
     let mut forbidden = info.special().clone();
     let grammar = match (spec, lead) {
         (GrammarSpec::JsonSchema(schema), Lead::None) => {
-            TopLevelGrammar::from_json_schema(bounded_whitespace(schema))
+            TopLevelGrammar::from_json_schema(prepared(info, schema))
         }
         (GrammarSpec::Lark(grammar), Lead::None) => TopLevelGrammar::from_lark(grammar.clone()),
         _ => {
@@ -61,16 +71,38 @@ fn compile_here(info: &TokenizerInfo, spec: &GrammarSpec, lead: &Lead) -> Result
             TopLevelGrammar::from_lark(grammar)
         }
     };
-    let built = info.factory().create_parser(grammar);
-    let mut parser = built.map_err(|error| {
-        let message = match spec {
-            GrammarSpec::Lark(_) => clipped(&error.to_string()),
-            _ => first_line(&error),
-        };
-        blame(info, spec, &message)
-    })?;
+    let mut parser = match parser(info, grammar, budget) {
+        Ok(parser) => parser,
+        Err(error) => {
+            budget.check()?;
+            let message = match spec {
+                GrammarSpec::Lark(_) => clipped(&error),
+                _ => first_line(&error),
+            };
+            return Err(blame(info, spec, &message, budget));
+        }
+    };
     parser.start_without_prompt();
     Ok(Compiled { parser, forbidden })
+}
+
+/// The parser of a grammar, in steps with a look at the budget between them.
+fn parser(
+    info: &TokenizerInfo,
+    grammar: TopLevelGrammar,
+    budget: &CompileBudget,
+) -> Result<TokenParser, String> {
+    let factory = info.factory();
+    let text = |error: &dyn std::fmt::Display| error.to_string();
+    budget.check().map_err(|error| text(&error))?;
+    let rules = catch_unwind(AssertUnwindSafe(|| {
+        let init = GrammarInit::Serialized(grammar);
+        init.to_internal(Some(factory.tok_env().clone()), factory.limits().clone())
+    }));
+    let (rules, lexemes) = rules.map_err(|error| text(&error))?;
+    budget.check().map_err(|error| text(&error))?;
+    let parser = factory.create_parser_from_init_default(GrammarInit::Internal(rules, lexemes));
+    parser.map_err(|error| text(&error))
 }
 
 /// Sizes and shapes that no compiler should meet.
@@ -90,7 +122,7 @@ fn check(info: &TokenizerInfo, spec: &GrammarSpec, lead: &Lead) -> Result<(), Gr
     }
     match spec {
         GrammarSpec::JsonObject => Ok(()),
-        GrammarSpec::JsonSchema(schema) => limits.check_schema(schema),
+        GrammarSpec::JsonSchema(schema) => check_schema(info, schema),
         GrammarSpec::Regex(text) if text.is_empty() => empty("expression"),
         GrammarSpec::Regex(text) | GrammarSpec::Lark(text) => limits.check_text(place, text),
         GrammarSpec::Choice(texts) if texts.is_empty() => empty("text to choose"),
@@ -98,12 +130,20 @@ fn check(info: &TokenizerInfo, spec: &GrammarSpec, lead: &Lead) -> Result<(), Gr
         GrammarSpec::Choice(texts) => limits.check_text(place, &texts.concat()),
         GrammarSpec::Either(specs) if specs.is_empty() => empty("grammar to choose"),
         GrammarSpec::Either(specs) => specs.iter().try_for_each(|spec| check(info, spec, &Lead::None)),
-        GrammarSpec::Calls { calls, .. } if calls.is_empty() => empty("tool to call"),
-        GrammarSpec::Calls { calls, .. } => {
+        GrammarSpec::Calls { calls, .. } | GrammarSpec::TextOrCalls { calls, .. } => {
+            if calls.is_empty() {
+                return empty("tool to call");
+            }
             let together: Value = calls.iter().flat_map(schemas).cloned().collect();
-            limits.check_schema(&together)
+            check_schema(info, &together)
         }
     }
+}
+
+/// A schema as it is, and as it is compiled: joining schemas adds to them.
+fn check_schema(info: &TokenizerInfo, schema: &Value) -> Result<(), GrammarError> {
+    info.limits().check_schema(schema)?;
+    info.limits().check_schema(&prepared(info, schema))
 }
 
 fn schemas(call: &Call) -> Vec<&Value> {
@@ -119,16 +159,16 @@ fn schemas(call: &Call) -> Vec<&Value> {
 }
 
 /// The error of a grammar that cannot be compiled, at the innermost place that cannot be compiled by itself.
-fn blame(info: &TokenizerInfo, spec: &GrammarSpec, message: &str) -> GrammarError {
+fn blame(info: &TokenizerInfo, spec: &GrammarSpec, message: &str, budget: &CompileBudget) -> GrammarError {
     let (mut place, mut reason) = (spec.place().to_owned(), message.to_owned());
-    let alone = |spec: &GrammarSpec| compile_here(info, spec, &Lead::None).err();
+    let alone = |spec: &GrammarSpec| compile_here(info, spec, &Lead::None, budget).err();
     match spec {
         GrammarSpec::Either(specs) => {
             if let Some(error) = specs.iter().find_map(alone) {
                 return error;
             }
         }
-        GrammarSpec::Calls { calls, .. } if calls.len() > 1 => {
+        GrammarSpec::Calls { calls, .. } | GrammarSpec::TextOrCalls { calls, .. } if calls.len() > 1 => {
             let one = |call: &Call| GrammarSpec::Calls {
                 calls: vec![call.clone()],
                 separator: None,
@@ -140,10 +180,10 @@ fn blame(info: &TokenizerInfo, spec: &GrammarSpec, message: &str) -> GrammarErro
         _ => {}
     }
     if let GrammarSpec::JsonSchema(schema) = spec {
-        let mut budget = 24;
+        let mut attempts = 24;
         let mut path = String::new();
         let mut within = schema;
-        while let Some((name, inner, found)) = failing_part(info, (schema, within), &mut budget) {
+        while let Some((name, inner, found)) = failing_part(info, (schema, within), &mut attempts, budget) {
             path.push_str(&name);
             (within, reason) = (inner, found);
         }
@@ -154,14 +194,16 @@ fn blame(info: &TokenizerInfo, spec: &GrammarSpec, message: &str) -> GrammarErro
     GrammarError::Invalid { place, reason }
 }
 
-/// A part of a schema that fails by itself: its path, itself and the error. Each attempt takes one from the budget.
+/// A part of a schema that fails by itself: its path, itself and the error. Each attempt takes one of those left.
 fn failing_part<'a>(
     info: &TokenizerInfo,
     (whole, within): (&'a Value, &'a Value),
-    budget: &mut usize,
+    attempts: &mut usize,
+    budget: &CompileBudget,
 ) -> Option<(String, &'a Value, String)> {
     for (path, part) in subschemas(within) {
-        *budget = budget.checked_sub(1)?;
+        *attempts = attempts.checked_sub(1)?;
+        budget.check().ok()?;
         let mut alone = part.clone();
         if let Some(members) = alone.as_object_mut() {
             for name in ["$defs", "definitions"] {
@@ -171,7 +213,7 @@ fn failing_part<'a>(
             }
         }
         let grammar = TopLevelGrammar::from_json_schema(alone);
-        if let Err(error) = info.factory().create_parser(grammar) {
+        if let Err(error) = parser(info, grammar, budget) {
             return Some((path, part, first_line(&error)));
         }
     }

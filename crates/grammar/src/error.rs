@@ -1,6 +1,7 @@
 //! What can be wrong with a grammar.
 
 use paceline_types::TokenId;
+use std::time::Duration;
 
 /// Why there is no grammar. Messages say what is wrong and where, in the terms of who wrote it.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -28,6 +29,15 @@ pub enum GrammarError {
         /// How large it may be.
         bound: usize,
     },
+    /// It could not be compiled in time.
+    #[error("it takes longer than {} ms to compile; make it smaller", time.as_millis())]
+    TooSlow {
+        /// The time it had.
+        time: Duration,
+    },
+    /// Nobody waits for it any more.
+    #[error("its compilation was given up")]
+    Cancelled,
     /// It is no grammar, or one that is not supported.
     #[error("{place}: {reason}")]
     Invalid {

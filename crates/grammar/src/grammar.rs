@@ -1,15 +1,19 @@
 //! A compiled grammar.
 
+use crate::budget::CompileBudget;
 use crate::compile::{Compiled, compile};
 use crate::error::GrammarError;
-use crate::matcher::GrammarMatcher;
+use crate::matcher::{GrammarMatcher, Path};
 use crate::spec::{GrammarSpec, Lead};
 use crate::tokenizer::TokenizerInfo;
 use llguidance::TokenParser;
 use llguidance::toktrie::SimpleVob;
-use paceline_types::{Constraint, Matcher};
+use paceline_types::{Constraint, ConstraintError, Matcher};
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
+
+/// Tokens of a text that are tried before a grammar is taken, along each of a few paths.
+const PROBED: usize = 12;
 
 /// A grammar, ready for any number of texts. Clones share it.
 #[derive(Clone)]
@@ -27,17 +31,24 @@ pub(crate) struct Shared {
 impl Grammar {
     /// Compiles what texts are to follow from their beginning. Takes milliseconds and more.
     pub fn new(info: &TokenizerInfo, spec: &GrammarSpec) -> Result<Self, GrammarError> {
-        Self::behind(info, &Lead::None, spec)
+        Self::behind(info, &Lead::None, spec, &CompileBudget::default())
     }
 
     /// Compiles what texts are to follow behind any text that ends with `after`, such as a model's reasoning.
     pub fn after(info: &TokenizerInfo, after: &str, spec: &GrammarSpec) -> Result<Self, GrammarError> {
-        Self::behind(info, &Lead::Until(after.to_owned()), spec)
+        let lead = Lead::Until(after.to_owned());
+        Self::behind(info, &lead, spec, &CompileBudget::default())
     }
 
-    /// Compiles what texts are to follow behind what may come first.
-    pub fn behind(info: &TokenizerInfo, lead: &Lead, spec: &GrammarSpec) -> Result<Self, GrammarError> {
-        let Compiled { parser, forbidden } = compile(info, spec, lead)?;
+    /// Compiles what texts are to follow behind what may come first, within a time. What cannot be followed under the
+    /// limits is refused here, not in the midst of a text.
+    pub fn behind(
+        info: &TokenizerInfo,
+        lead: &Lead,
+        spec: &GrammarSpec,
+        budget: &CompileBudget,
+    ) -> Result<Self, GrammarError> {
+        let Compiled { parser, forbidden } = compile(info, spec, lead, budget)?;
         let grammar = Self {
             shared: Arc::new(Shared {
                 info: info.clone(),
@@ -46,13 +57,21 @@ impl Grammar {
             }),
         };
         // What nothing can satisfy is the fault of who asks, not of the text that would try.
-        match grammar.follow().masks(&[]) {
-            Ok(_) => Ok(grammar),
-            Err(error) => Err(GrammarError::Invalid {
-                place: spec.place().to_owned(),
-                reason: error.to_string(),
-            }),
+        let invalid = |error: ConstraintError| GrammarError::Invalid {
+            place: spec.place().to_owned(),
+            reason: error.to_string(),
+        };
+        grammar.follow().masks(&[]).map_err(invalid)?;
+        for path in [Path::First, Path::Middle, Path::Last] {
+            let mut matcher = grammar.follow();
+            for _ in 0..PROBED {
+                budget.check()?;
+                if !matcher.probe(path).map_err(invalid)? {
+                    break;
+                }
+            }
         }
+        Ok(grammar)
     }
 
     /// Follows a text from its beginning.

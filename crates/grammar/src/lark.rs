@@ -1,5 +1,6 @@
 //! Parts of texts as a grammar in the library's dialect of Lark.
 
+use crate::closed::closed;
 use crate::spec::{Call, GrammarSpec, Lead, Part};
 use crate::tokenizer::TokenizerInfo;
 use llguidance::regex_to_lark;
@@ -59,14 +60,42 @@ impl<'a> Writer<'a> {
                 self.rule(&bodies.join(" | "))
             }
             GrammarSpec::Calls { calls, separator } => {
-                let calls: Vec<_> = calls.iter().map(|call| self.call(call)).collect();
-                let call = self.rule(&calls.join(" | "));
-                match separator {
-                    Some(separator) => format!("{call} ({} {call})*", self.literal(separator)),
-                    None => call,
-                }
+                let first = self.one_call(calls);
+                self.and_more(&first, calls, separator.as_deref())
+            }
+            GrammarSpec::TextOrCalls {
+                calls,
+                separator,
+                trigger,
+            } => {
+                let (text, first) = match trigger {
+                    // Where the trigger ends, a text that could go on is over: the library takes the shortest match of
+                    // what has a suffix before anything else.
+                    Some(trigger) => {
+                        let begun: Vec<_> = calls.iter().map(|call| call.behind(trigger)).collect();
+                        let (before, call) = (self.until(trigger), self.one_call(&begun));
+                        (self.rule("/(?s:.+)/"), format!("{before} {call}"))
+                    }
+                    None => (self.rule(r"/[^{\s](?s:.*)/"), self.one_call(calls)),
+                };
+                let calls = self.and_more(&first, calls, separator.as_deref());
+                self.rule(&format!("{text}? | {calls}"))
             }
         }
+    }
+
+    fn one_call(&mut self, calls: &[Call]) -> String {
+        let calls: Vec<_> = calls.iter().map(|call| self.call(call)).collect();
+        self.rule(&calls.join(" | "))
+    }
+
+    /// A call, and more of them if something stands between them.
+    fn and_more(&mut self, first: &str, calls: &[Call], separator: Option<&str>) -> String {
+        let Some(separator) = separator else {
+            return first.to_owned();
+        };
+        let (separator, call) = (self.literal(separator), self.one_call(calls));
+        format!("{first} ({separator} {call})*")
     }
 
     fn call(&mut self, call: &Call) -> String {
@@ -94,12 +123,13 @@ impl<'a> Writer<'a> {
     }
 
     fn json(&mut self, schema: &Value) -> String {
-        self.rule(&format!("%json {}", bounded_whitespace(schema)))
+        self.rule(&format!("%json {}", prepared(self.info, schema)))
     }
 
     fn one_of(&mut self, texts: &[String]) -> String {
         let texts: Vec<_> = texts.iter().map(|text| quoted(text)).collect();
-        self.rule(&texts.join(" | "))
+        // A terminal: one expression over all texts, where a rule would follow each of them by itself.
+        self.named("TEXT", &texts.join(" | "))
     }
 
     /// A text, with the special tokens that it names.
@@ -152,8 +182,12 @@ impl<'a> Writer<'a> {
     }
 
     fn rule(&mut self, body: &str) -> String {
+        self.named("rule", body)
+    }
+
+    fn named(&mut self, kind: &str, body: &str) -> String {
         self.count += 1;
-        let name = format!("rule_{}", self.count);
+        let name = format!("{kind}_{}", self.count);
         let _ = writeln!(self.rules, "{name}: {body}");
         name
     }
@@ -165,14 +199,22 @@ fn quoted(text: &str) -> String {
     json.replace('\u{7f}', "\\u007f")
 }
 
-/// A schema whose values stand a space apart, or a line with its indentation: a model that is at a loss writes spaces
-/// without end. A schema that says how it wants whitespace has its way.
-pub(crate) fn bounded_whitespace(schema: &Value) -> Value {
-    let mut schema = schema.clone();
+/// A schema as the compiler gets it: with its objects closed, and with values that stand a space apart, or a line with
+/// its indentation. A model that is at a loss invents members or writes spaces without end. A schema that says how it
+/// wants either has its way.
+pub(crate) fn prepared(info: &TokenizerInfo, schema: &Value) -> Value {
+    let mut schema = closed(schema, info.limits().values);
     if let Some(members) = schema.as_object_mut() {
-        members
+        let options = members
             .entry("x-guidance")
-            .or_insert_with(|| serde_json::json!({"whitespace_pattern": r" |\r?\n[ \t]{0,32}"}));
+            .or_insert_with(|| serde_json::json!({}));
+        if let Some(options) = options.as_object_mut()
+            && !options.contains_key("whitespace_flexible")
+        {
+            options
+                .entry("whitespace_pattern")
+                .or_insert_with(|| r" |\r?\n[ \t]{0,32}".into());
+        }
     }
     schema
 }

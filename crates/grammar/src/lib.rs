@@ -5,6 +5,8 @@
 //! [`Constraint`](paceline_types::Constraint) of as many requests as like. What is in a schema is untrusted: it is a
 //! grammar or an error, after bounded work.
 
+mod budget;
+mod closed;
 mod compile;
 mod error;
 mod grammar;
@@ -14,6 +16,7 @@ mod matcher;
 mod spec;
 mod tokenizer;
 
+pub use budget::CompileBudget;
 pub use error::GrammarError;
 pub use grammar::Grammar;
 pub use limits::GrammarLimits;

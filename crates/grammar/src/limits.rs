@@ -3,7 +3,8 @@
 use crate::error::GrammarError;
 use crate::tokenizer::clipped;
 use llguidance::api::ParserLimits;
-use serde_json::Value;
+use serde_json::{Map, Value};
+use std::collections::HashSet;
 
 /// How large grammars may be and how much work they may make. The defaults leave room for large real schemas: a
 /// compilation takes tens of milliseconds at most, a mask a few.
@@ -21,6 +22,13 @@ pub struct GrammarLimits {
     pub regex_work: u64,
     /// Work for the regular expressions of one mask; some fourteen thousand take a millisecond.
     pub mask_work: u64,
+    /// Work for all masks of a text, in microseconds of a usual machine: what a text may begin with.
+    pub text_work: u64,
+    /// The same for every token that the text grows by. A grammar that goes on taking more is not followed any further:
+    /// it would hold a slot for minutes.
+    pub token_work: u64,
+    /// Properties of one object that may be left out. Each is something that can come next, at every place before it.
+    pub optional: usize,
 }
 
 impl Default for GrammarLimits {
@@ -32,6 +40,9 @@ impl Default for GrammarLimits {
             symbols: 200_000,
             regex_work: 1_000_000,
             mask_work: 200_000,
+            text_work: 300_000,
+            token_work: 3_000,
+            optional: 300,
         }
     }
 }
@@ -43,6 +54,8 @@ impl GrammarLimits {
             step_lexer_fuel: self.mask_work,
             max_grammar_size: self.symbols,
             max_lexer_states: 100_000,
+            // Four for each property that may be left out, and room for what is around them.
+            max_items_in_row: 4 * self.optional + 300,
             verbose_errors: false,
             ..ParserLimits::default()
         }
@@ -70,6 +83,8 @@ impl GrammarLimits {
                     }
                 }
                 Value::Object(members) => {
+                    let what = "the number of optional properties";
+                    check(place.clone(), what, optional(members), self.optional)?;
                     for (name, member) in members {
                         size.bytes += name.len();
                         let name = name.replace('~', "~0").replace('/', "~1");
@@ -82,6 +97,15 @@ impl GrammarLimits {
         }
         Ok(())
     }
+}
+
+/// How many properties a schema declares and does not require.
+fn optional(schema: &Map<String, Value>) -> usize {
+    let declared = schema.get("properties").and_then(Value::as_object);
+    let required = schema.get("required").and_then(Value::as_array);
+    let required: HashSet<_> = required.into_iter().flatten().filter_map(Value::as_str).collect();
+    let names = declared.into_iter().flat_map(Map::keys);
+    names.filter(|name| !required.contains(name.as_str())).count()
 }
 
 #[derive(Default)]

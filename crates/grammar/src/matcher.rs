@@ -4,6 +4,7 @@ use crate::grammar::Shared;
 use crate::tokenizer::first_line;
 use llguidance::TokenParser;
 use llguidance::api::StopReason;
+use llguidance::earley::ParserStats;
 use llguidance::panic_utils::catch_unwind;
 use paceline_types::{ConstraintError, Matcher, TokenId, TokenMask};
 use std::panic::AssertUnwindSafe;
@@ -19,6 +20,18 @@ pub(crate) struct GrammarMatcher {
     /// Drafts have been looked at since the start. What they come to is taken back, but the work for it counts against
     /// the limits.
     drafted: bool,
+    /// Drafts ran into a limit, and the way back was long: no more are looked at.
+    burnt: bool,
+    /// Work for masks so far, drafts left out.
+    work: u64,
+}
+
+/// Which token a probe goes on with.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Path {
+    First,
+    Middle,
+    Last,
 }
 
 impl GrammarMatcher {
@@ -29,7 +42,43 @@ impl GrammarMatcher {
             committed: Vec::new(),
             ended: false,
             drafted: false,
+            burnt: false,
+            work: 0,
         }
+    }
+
+    /// Takes a step along a path; false where there is none.
+    pub(crate) fn probe(&mut self, path: Path) -> Result<bool, ConstraintError> {
+        let Some(mask) = self.mask()? else {
+            return Ok(false);
+        };
+        let ends = self.grammar.info().ends();
+        let tokens: Vec<_> = mask.tokens().filter(|token| !ends.contains(token)).collect();
+        let token = match path {
+            Path::First => tokens.first(),
+            Path::Middle => tokens.get(tokens.len() / 2),
+            Path::Last => tokens.last(),
+        };
+        match token.copied() {
+            Some(token) => self.consume(token).map(|()| true),
+            None => Ok(false),
+        }
+    }
+
+    /// Counts the work of the parser since it was `before`, and ends a text whose masks take too much of it. It is
+    /// counted, not timed, so that what a text may be does not depend on how busy the machine is.
+    fn count(&mut self, before: &ParserStats) -> Result<(), ConstraintError> {
+        self.work += work(&self.parser.parser_stats().delta(before));
+        let (limits, tokens) = (self.grammar.info().limits(), self.committed.len());
+        let most = limits.text_work + limits.token_work * tokens as u64;
+        if self.work > most {
+            return Err(ConstraintError(format!(
+                "after {tokens} tokens the grammar has taken {} ms of work, and {} ms is the most: make it smaller or less ambiguous",
+                self.work / 1000,
+                most / 1000
+            )));
+        }
+        Ok(())
     }
 
     /// Runs something of the library that may panic.
@@ -121,12 +170,11 @@ impl GrammarMatcher {
         self.parser = self.grammar.parser();
         (self.ended, self.drafted) = (false, false);
         let committed = std::mem::take(&mut self.committed);
-        self.commit(&committed)
+        // Its work was counted when it was done first.
+        self.advance(&committed)
     }
-}
 
-impl Matcher for GrammarMatcher {
-    fn commit(&mut self, tokens: &[TokenId]) -> Result<(), ConstraintError> {
+    fn advance(&mut self, tokens: &[TokenId]) -> Result<(), ConstraintError> {
         for token in tokens {
             let complete = self.parser.stop_reason() == StopReason::NoExtension;
             if complete && !self.ended && self.grammar.info().ends().contains(token) {
@@ -137,6 +185,24 @@ impl Matcher for GrammarMatcher {
             self.committed.push(*token);
         }
         Ok(())
+    }
+}
+
+/// What the parser has done, in microseconds of a usual machine.
+fn work(done: &ParserStats) -> u64 {
+    /// Steps of regular expressions in a microsecond.
+    const STEPS: u64 = 14;
+    /// Pairs of items of a row, each of which is held against the others, in a microsecond.
+    const PAIRS: u64 = 200;
+    let (items, rows) = (done.all_items as u64, (done.rows as u64).max(1));
+    done.lexer_cost / STEPS + items * items / rows / PAIRS
+}
+
+impl Matcher for GrammarMatcher {
+    fn commit(&mut self, tokens: &[TokenId]) -> Result<(), ConstraintError> {
+        let before = self.parser.parser_stats().clone();
+        self.advance(tokens)?;
+        self.count(&before)
     }
 
     fn forced(&mut self, most: usize) -> Result<Vec<TokenId>, ConstraintError> {
@@ -150,8 +216,12 @@ impl Matcher for GrammarMatcher {
 
     fn masks(&mut self, drafts: &[TokenId]) -> Result<Vec<TokenMask>, ConstraintError> {
         let dead_end = || ConstraintError("no token of the model can go on with the grammar here".to_owned());
+        let before = self.parser.parser_stats().clone();
         let first = match self.mask() {
-            Ok(mask) => mask,
+            Ok(mask) => {
+                self.count(&before)?;
+                mask
+            }
             // Without the work for drafts, the text may go on.
             Err(_) if self.drafted => {
                 self.restart()?;
@@ -160,6 +230,9 @@ impl Matcher for GrammarMatcher {
             Err(error) => return Err(error),
         };
         let mut masks = vec![first.ok_or_else(dead_end)?];
+        if self.burnt {
+            return Ok(masks);
+        }
         // What drafts run into is no fault of the text: without them it would not have happened.
         let went_back = match self.look_ahead(drafts, &mut masks) {
             Ok(0) => Ok(()),
@@ -169,6 +242,7 @@ impl Matcher for GrammarMatcher {
             Err(error) => Err(error),
         };
         if went_back.is_err() {
+            self.burnt = true;
             self.restart()?;
         }
         Ok(masks)

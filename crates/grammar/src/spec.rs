@@ -25,6 +25,16 @@ pub enum GrammarSpec {
         /// What stands between two calls; with `None` there is one.
         separator: Option<String>,
     },
+    /// Any text, which ends with calls if it begins one.
+    TextOrCalls {
+        /// The tools that can be called.
+        calls: Vec<Call>,
+        /// What stands between two calls; with `None` there is one.
+        separator: Option<String>,
+        /// What every call begins with, and where calls begin in a text. With `None`, the calls are the whole text
+        /// and begin with a brace, as no other text does.
+        trigger: Option<String>,
+    },
 }
 
 impl GrammarSpec {
@@ -35,7 +45,7 @@ impl GrammarSpec {
             Self::Regex(_) => "regex",
             Self::Lark(_) => "grammar",
             Self::Choice(_) => "choice",
-            Self::Calls { .. } => "tool call",
+            Self::Calls { .. } | Self::TextOrCalls { .. } => "tool call",
             Self::Either(specs) => specs.first().map_or("grammar", Self::place),
         }
     }
@@ -74,6 +84,17 @@ pub enum Part {
 }
 
 impl Call {
+    /// What is left of it behind the text that it begins with.
+    pub(crate) fn behind(&self, trigger: &str) -> Self {
+        let mut parts = self.0.clone();
+        if let Some(Part::Literal(text)) = parts.first_mut()
+            && let Some(rest) = text.strip_prefix(trigger)
+        {
+            *text = rest.to_owned();
+        }
+        Self(parts)
+    }
+
     /// A literal text, arguments that a schema describes, and a literal text.
     pub fn framed(prefix: impl Into<String>, arguments: Value, suffix: impl Into<String>) -> Self {
         Self(vec![
@@ -144,20 +165,12 @@ fn with_definitions(schema: &Value, whole: &Value) -> Value {
     schema
 }
 
-/// Arguments are an object even if nobody says so, and have no names but those that are declared: nobody could use
-/// others.
+/// Arguments are an object even if nobody says so.
 fn object_schema(parameters: &Value) -> Value {
     let mut schema = parameters.clone();
     match schema.as_object_mut() {
         Some(members) => {
             members.entry("type").or_insert_with(|| "object".into());
-            let elsewhere = ["$ref", "allOf", "anyOf", "oneOf", "patternProperties"];
-            let declared = members.contains_key("properties");
-            if declared && elsewhere.iter().all(|keyword| !members.contains_key(*keyword)) {
-                members
-                    .entry("additionalProperties")
-                    .or_insert_with(|| false.into());
-            }
             schema
         }
         None => serde_json::json!({"type": "object"}),

@@ -80,7 +80,7 @@ impl App {
         let limits = (config.max_concurrent_requests, config.max_requests_per_key);
         let admission = Admission::new(Arc::clone(&lifecycle), limits, config.api_keys.len());
         let model = Arc::new(model);
-        let grammars = Grammars::new(Arc::clone(&model), engine.end_tokens());
+        let grammars = Grammars::new(Arc::clone(&model), engine.end_tokens(), config.api_keys.len());
         Self(Arc::new(Shared {
             keys: Keys::new(&config.api_keys),
             metrics: Metrics::new(&model, engine.clone(), Arc::clone(&grammars)),
@@ -109,7 +109,7 @@ impl App {
     ) -> Result<(Outputs, W), ApiError> {
         let mut task = checked.task;
         if let Some(wanted) = checked.wanted {
-            task.constraint = Some(self.grammars.constraint(wanted).await?);
+            task.constraint = Some(self.grammars.constraint(wanted, caller.key).await?);
         }
         let outputs = self.generate(caller, task, rename)?;
         Ok((outputs, checked.writer))

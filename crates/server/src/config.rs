@@ -32,7 +32,7 @@ pub struct ServerConfig {
     /// Time for a request's body to arrive.
     pub body_timeout: Duration,
     /// Time for a generation from its arrival to its end; what is there by then is the reply. At most
-    /// [`MAX_DEADLINE`](paceline::MAX_DEADLINE) counts.
+    /// [`MAX_DEADLINE`](paceline::MAX_DEADLINE) counts; `None` sets no limit.
     pub request_timeout: Option<Duration>,
     /// Time that running streams have to finish when the server goes down.
     pub drain_timeout: Duration,
@@ -104,7 +104,7 @@ impl Default for ServerConfig {
             max_header_bytes: 64 << 10,
             header_timeout: Duration::from_secs(30),
             body_timeout: Duration::from_mins(1),
-            request_timeout: None,
+            request_timeout: Some(Duration::from_mins(10)),
             drain_timeout: Duration::from_secs(30),
             watchdog_timeout: Duration::from_mins(2),
             pooling: Pooling::Mean,

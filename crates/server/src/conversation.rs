@@ -4,7 +4,9 @@ use crate::constraint::{Forced, Form, Offer, Wanted, wanted};
 use crate::error::ApiError;
 use crate::model::ServedModel;
 use paceline_grammar::Lead;
-use paceline_text::{ChatInput, OutputParser, OutputParserOptions, ReasoningFormat, ToolFormat};
+use paceline_text::{
+    ChatInput, OutputParser, OutputParserOptions, ReasoningFormat, ToolFormat, describe_tools,
+};
 use paceline_types::TokenId;
 use serde_json::{Map, Value};
 
@@ -46,7 +48,7 @@ impl Conversation {
             extra: self.variables,
         };
         input.parse_tool_arguments();
-        let text = model.render(&input)?;
+        let text = render(model, &mut input)?;
         let tokenizer = model.require_tokenizer("messages")?;
         // The template writes the special tokens itself.
         let tokens = tokenizer
@@ -68,6 +70,28 @@ impl Conversation {
             tools,
         };
         Ok((tokens, reading))
+    }
+}
+
+/// The text of a conversation. Where the template was not made for tools, they and what was said with them are written
+/// into the messages: into the system message, unless the template takes none.
+fn render(model: &ServedModel, input: &mut ChatInput) -> Result<String, ApiError> {
+    if model.tool_format != Some(ToolFormat::Generic) {
+        return model.render(input);
+    }
+    input.spell_out_calls();
+    let Some(tools) = input.tools.take() else {
+        return model.render(input);
+    };
+    let told = describe_tools(&tools);
+    let mut with_system = input.clone();
+    with_system.begin_with(&told, true);
+    match model.render(&with_system) {
+        Ok(text) if text.contains(&told) => Ok(text),
+        _ => {
+            input.begin_with(&told, false);
+            model.render(input)
+        }
     }
 }
 

@@ -15,7 +15,7 @@ mod pieces;
 mod stop;
 mod tokenizer;
 
-pub use chat::{ChatInput, ChatTemplate};
+pub use chat::{ChatInput, ChatTemplate, describe_tools};
 pub use config::{NamedTemplate, TokenizerConfig};
 pub use detokenizer::Detokenizer;
 pub use error::{Result, TextError};

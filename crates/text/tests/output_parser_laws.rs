@@ -301,7 +301,7 @@ proptest! {
         };
         let held = text.strip_prefix(given).unwrap();
         let tags: &[&str] = match format {
-            ToolFormat::Hermes => &["<tool_call>"],
+            ToolFormat::Hermes | ToolFormat::Generic => &["<tool_call>"],
             ToolFormat::Qwen3Coder => &["<tool_call>", "<function="],
             ToolFormat::Llama3Json => &["<|python_tag|>"],
         };
@@ -330,7 +330,7 @@ proptest! {
         let texts: Option<Vec<_>> = list.iter().map(|(name, arguments)| written(format, name, arguments)).collect();
         let Some(texts) = texts else { return Ok(()) };
         let before = if format == ToolFormat::Llama3Json { "" } else { &before };
-        let text = before.to_owned() + &texts.join(format.separator()) + "\n";
+        let text = before.to_owned() + &texts.join(format.separator().unwrap_or("\n")) + "\n";
         let tools: Vec<_> = list.iter().map(|(name, arguments)| any_type(name, arguments)).collect();
         let options = OutputParserOptions { tool_format: Some(format), tools: &tools, ..OutputParserOptions::default() };
         let parts = parse(&options, cut(&text, &places));

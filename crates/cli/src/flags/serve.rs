@@ -44,8 +44,8 @@ pub(crate) struct ServeFlags {
     /// File with a chat template, or the template itself, in place of the model's.
     #[arg(long, value_name = "FILE|TEMPLATE", help_heading = "Model")]
     chat_template: Option<String>,
-    /// How the model writes tool calls: hermes, qwen3_coder, llama3_json...; none leaves them in the text
-    /// [default: auto, what the chat template says].
+    /// How the model writes tool calls: hermes, qwen3_coder, llama3_json..., or generic, as JSON that the system
+    /// prompt describes; none leaves them in the text [default: auto, what the chat template says, or else generic].
     #[arg(long, value_name = "FORMAT", value_parser = tool_format, help_heading = "Model")]
     tool_call_parser: Option<ParserChoice<ToolFormat>>,
     /// How the model marks its reasoning: qwen3, deepseek_r1; none leaves it in the text
@@ -150,7 +150,8 @@ struct LimitFlags {
     /// Seconds for the body of a request to arrive [default: 60].
     #[arg(long, value_name = "S", value_parser = seconds, help_heading = "Limits")]
     body_timeout: Option<Duration>,
-    /// Seconds for a request to be answered; what is there by then is the answer [default: no limit].
+    /// Seconds for a request to be answered; what is there by then is the answer; 0 sets no limit
+    /// [default: 600].
     #[arg(long, value_name = "S", value_parser = seconds, help_heading = "Limits")]
     request_timeout: Option<Duration>,
     /// Seconds that running requests have to finish after SIGTERM or Ctrl-C [default: 30].
@@ -257,7 +258,10 @@ impl LimitFlags {
             max_body_bytes: body.unwrap_or(default.max_body_bytes),
             header_timeout: self.header_timeout.unwrap_or(default.header_timeout),
             body_timeout: self.body_timeout.unwrap_or(default.body_timeout),
-            request_timeout: self.request_timeout,
+            request_timeout: match self.request_timeout {
+                None => default.request_timeout,
+                given => given.filter(|limit| !limit.is_zero()),
+            },
             drain_timeout: self.drain_timeout.unwrap_or(default.drain_timeout),
             watchdog_timeout: self.watchdog_timeout.unwrap_or(default.watchdog_timeout),
             ..default

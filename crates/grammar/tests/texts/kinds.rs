@@ -1,20 +1,10 @@
 //! What each kind of grammar takes and refuses.
 
-use crate::support::{ENDS, accepts, compile, info, refusal, text, tokenizer, walk};
-use paceline_grammar::{Call, Grammar, GrammarLimits, GrammarSpec, Lead, TokenizerInfo};
+use crate::support::{ENDS, accepts, check, compile, info, refusal, text, tokenizer, walk};
+use paceline_grammar::{Call, CompileBudget, Grammar, GrammarLimits, GrammarSpec, Lead, TokenizerInfo};
 use paceline_text::ToolFormat;
 use paceline_types::Constraint;
 use serde_json::{Value, json};
-
-fn check(spec: &GrammarSpec, good: &[&str], bad: &[&str]) {
-    let grammar = compile(spec);
-    for text in good {
-        assert!(accepts(&grammar, text), "{spec:?} refuses {text:?}");
-    }
-    for text in bad {
-        assert!(!accepts(&grammar, text), "{spec:?} takes {text:?}");
-    }
-}
 
 #[test]
 fn a_schema_takes_what_it_describes() {
@@ -39,6 +29,44 @@ fn a_schema_takes_what_it_describes() {
         &GrammarSpec::JsonObject,
         &["{}", r#"{"a": [1, {"b": null}]}"#],
         &["[]", "1", "{"],
+    );
+}
+
+#[test]
+fn a_text_is_free_until_it_begins_a_call() {
+    let parameters =
+        json!({"type": "object", "properties": {"city": {"enum": ["Rome"]}}, "required": ["city"]});
+    let of = |format: ToolFormat, separator: Option<&str>| GrammarSpec::TextOrCalls {
+        calls: vec![Call::of(format, "weather", &parameters)],
+        separator: separator.map(str::to_owned),
+        trigger: format.trigger().map(str::to_owned),
+    };
+    let call = "<tool_call>\n{\"name\": \"weather\", \"arguments\": {\"city\": \"Rome\"}}\n</tool_call>";
+    let (behind, twice) = (format!("I ask: {call}"), format!("{call}\n{call}"));
+    let bad = [
+        "<tool_call>",
+        "x<tool_call>y",
+        "<tool_call>\n{\"name\": \"cook\", ",
+        &format!("{call} and"),
+    ];
+    check(
+        &of(ToolFormat::Generic, None),
+        &["", "Hello.\n\n{1 < 2}", "<tool_calling is fun", call, &behind],
+        &[&bad[..], &[twice.as_str()]].concat(),
+    );
+    check(
+        &of(ToolFormat::Hermes, Some("\n")),
+        &["Hello.", call, &twice],
+        &bad,
+    );
+    check(
+        &of(ToolFormat::Llama3Json, Some("; ")),
+        &[
+            "",
+            "Hello {there}",
+            r#"{"name": "weather", "parameters": {"city":"Rome"}}"#,
+        ],
+        &["{}", r#"{"name": "cook", "#, " {"],
     );
 }
 
@@ -140,7 +168,8 @@ fn a_grammar_can_begin_behind_another_text() {
 #[test]
 fn a_block_before_a_text_may_be_left_out() {
     let lead = Lead::Block("<think>".to_owned(), "</think>".to_owned());
-    let grammar = Grammar::behind(info(), &lead, &GrammarSpec::JsonObject).unwrap();
+    let grammar =
+        Grammar::behind(info(), &lead, &GrammarSpec::JsonObject, &CompileBudget::default()).unwrap();
     assert!(accepts(&grammar, "{}"));
     assert!(accepts(&grammar, "<think>\nwell <now\n</think>\n\n{\"a\": 1}"));
     assert!(!accepts(&grammar, "well</think>{}"));

@@ -4,5 +4,7 @@
 
 mod hostile;
 mod kinds;
+mod objects;
 mod support;
 mod walks;
+mod work;

@@ -104,3 +104,13 @@ pub(crate) fn accepts(grammar: &Grammar, text: &str) -> bool {
     }
     matcher.is_finished() || matcher.masks(&[]).is_ok_and(|masks| masks[0].allows(ENDS[0]))
 }
+
+pub(crate) fn check(spec: &GrammarSpec, good: &[&str], bad: &[&str]) {
+    let grammar = compile(spec);
+    for text in good {
+        assert!(accepts(&grammar, text), "{spec:?} refuses {text:?}");
+    }
+    for text in bad {
+        assert!(!accepts(&grammar, text), "{spec:?} takes {text:?}");
+    }
+}

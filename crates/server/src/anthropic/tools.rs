@@ -75,6 +75,9 @@ fn function(index: usize, tool: &Value) -> Result<Value, ApiError> {
     if let Some(description) = tool["description"].as_str() {
         function["description"] = description.into();
     }
+    if tool["strict"] == true {
+        function["strict"] = true.into();
+    }
     Ok(json!({ "type": "function", "function": function }))
 }
 

@@ -18,6 +18,15 @@ pub(crate) enum Forced {
     One(String),
 }
 
+impl Forced {
+    /// Whether calls are to be written under a grammar even if it is up to the model to make any: those that were
+    /// promised to follow their schemas, and those of a model that was not made to write them.
+    fn is_guided(&self, offer: &Offer<'_>) -> bool {
+        let strict = |tool: &Value| tool["function"]["strict"] == true;
+        *self == Self::No && (offer.format == Some(ToolFormat::Generic) || offer.tools.iter().any(strict))
+    }
+}
+
 /// The tools on offer, and how the model calls them.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Offer<'a> {
@@ -52,6 +61,25 @@ impl Forced {
 }
 
 impl Offer<'_> {
+    /// The grammar of a text that may become a call, if calls have to follow one.
+    pub(super) fn guided(&self, forced: &Forced) -> Result<Option<GrammarSpec>, ApiError> {
+        match self.format {
+            Some(format) if !self.tools.is_empty() && forced.is_guided(self) => {
+                let spec = calls(format, self.tools, self.parallel)?;
+                let GrammarSpec::Calls { calls, separator } = spec else {
+                    return Ok(Some(spec));
+                };
+                let trigger = format.trigger().map(str::to_owned);
+                Ok(Some(GrammarSpec::TextOrCalls {
+                    calls,
+                    separator,
+                    trigger,
+                }))
+            }
+            _ => Ok(None),
+        }
+    }
+
     /// The grammar of calls that may come instead of an answer. Where calls do not begin as no answer does, there is
     /// none: nothing would tell the two apart.
     pub(super) fn instead(&self) -> Result<Option<GrammarSpec>, ApiError> {
@@ -121,7 +149,7 @@ fn calls(format: ToolFormat, tools: &[Value], parallel: bool) -> Result<GrammarS
     };
     Ok(GrammarSpec::Calls {
         calls: tools.iter().enumerate().map(call).collect::<Result<_, _>>()?,
-        separator: parallel.then(|| format.separator().to_owned()),
+        separator: parallel.then(|| format.separator()).flatten().map(str::to_owned),
     })
 }
 

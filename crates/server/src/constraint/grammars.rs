@@ -4,13 +4,13 @@ use super::Wanted;
 use super::cache::{Cache, Key};
 use crate::error::{ApiError, ErrorKind};
 use crate::model::ServedModel;
-use paceline_grammar::{Grammar, GrammarError, GrammarLimits, TokenizerInfo};
+use paceline_grammar::{CompileBudget, Grammar, GrammarError, GrammarLimits, TokenizerInfo};
 use paceline_types::{Constraint, TokenId};
 use sha2::{Digest, Sha256};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
-use tokio::sync::Semaphore;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 /// Most grammars that are kept.
 const KEPT: usize = 128;
@@ -18,11 +18,11 @@ const KEPT: usize = 128;
 /// Bytes of what they are made of, all together.
 const KEPT_BYTES: usize = 4 << 20;
 
-/// Grammars that are compiled at a time; more wait.
+/// Grammars that are compiled at a time; more wait. Of several keys, each has one at a time, so that none has to wait for
+/// all that another one asks for.
 const AT_A_TIME: usize = 2;
 
-/// How long a request waits for the compilation of its grammar. The work is bounded too, but that is what people
-/// understand.
+/// How long a request waits for its turn, and then for the compilation of its grammar.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// The grammars of a model.
@@ -33,6 +33,8 @@ pub(crate) struct Grammars {
     info: OnceLock<Result<TokenizerInfo, GrammarError>>,
     cache: Mutex<Cache<Arc<Grammar>>>,
     compiling: Arc<Semaphore>,
+    /// The same for each key.
+    turns: Vec<Arc<Semaphore>>,
     counts: GrammarCounts,
 }
 
@@ -48,11 +50,13 @@ pub(crate) struct GrammarCounts {
 
 impl Grammars {
     /// For a model whose texts end with `ends`. Those that its tokenizer does not know have no part in grammars.
-    pub(crate) fn new(model: Arc<ServedModel>, ends: &[TokenId]) -> Arc<Self> {
+    /// `keys` are told apart.
+    pub(crate) fn new(model: Arc<ServedModel>, ends: &[TokenId], keys: usize) -> Arc<Self> {
         let known = model
             .tokenizer
             .as_ref()
             .map_or(0, paceline_text::Tokenizer::vocab_size);
+        let turns = if keys > 1 { 1 } else { AT_A_TIME };
         let ends = ends.iter().copied().filter(|end| (*end as usize) < known);
         Arc::new(Self {
             ends: ends.collect(),
@@ -60,6 +64,7 @@ impl Grammars {
             info: OnceLock::new(),
             cache: Mutex::new(Cache::new(KEPT, KEPT_BYTES)),
             compiling: Arc::new(Semaphore::new(AT_A_TIME)),
+            turns: (0..keys).map(|_| Arc::new(Semaphore::new(turns))).collect(),
             counts: GrammarCounts::default(),
         })
     }
@@ -85,17 +90,18 @@ impl Grammars {
         self.cache().len()
     }
 
-    /// The constraint that is wanted: one that is kept, or a new one.
+    /// The constraint that is wanted by the holder of a key: one that is kept, or a new one. Work on it is given up when
+    /// this is dropped.
     pub(crate) async fn constraint(
         self: &Arc<Self>,
         wanted: Wanted,
+        holder: Option<usize>,
     ) -> Result<Arc<dyn Constraint>, ApiError> {
         let (key, size) = key(&wanted);
         if let Some(grammar) = self.known(&key) {
             return Ok(grammar);
         }
-        let permit = Arc::clone(&self.compiling).acquire_owned();
-        let Ok(Ok(permit)) = tokio::time::timeout(PATIENCE, permit).await else {
+        let Ok(permits) = tokio::time::timeout(PATIENCE, self.turn(holder)).await else {
             let message = "too many grammars wait to be compiled";
             return Err(ApiError::new(ErrorKind::Busy, message));
         };
@@ -103,27 +109,36 @@ impl Grammars {
         if let Some(grammar) = self.known(&key) {
             return Ok(grammar);
         }
-        let (this, field) = (Arc::clone(self), wanted.field.clone());
+        let budget = CompileBudget::new(PATIENCE);
+        let _waits = Waits(budget.clone());
+        let this = Arc::clone(self);
         let work = tokio::task::spawn_blocking(move || {
-            // Held until the work is done, even if nobody waits for it any more.
-            let _permit = permit;
-            let grammar = this.compile(&wanted)?;
+            // Held until the work is over, which is soon after nobody waits for it any more.
+            let _permits = permits;
+            let grammar = this.compile(&wanted, &budget)?;
             this.cache().insert(key, Arc::clone(&grammar), size);
             Ok(grammar)
         });
-        match tokio::time::timeout(PATIENCE, work).await {
-            Ok(Ok(grammar)) => Ok(grammar?),
-            Ok(Err(error)) => {
+        match work.await {
+            Ok(grammar) => Ok(grammar?),
+            Err(error) => {
                 tracing::error!("a grammar could not be compiled: {error}");
                 let message = "the grammar could not be compiled";
                 Err(ApiError::new(ErrorKind::Internal, message))
             }
-            Err(_) => {
-                let seconds = PATIENCE.as_secs();
-                let message = format!("`{field}`: it was not compiled within {seconds} s; make it smaller");
-                Err(ApiError::field(field, message))
-            }
         }
+    }
+
+    /// The right to compile something for the holder of a key.
+    async fn turn(&self, holder: Option<usize>) -> [Option<OwnedSemaphorePermit>; 2] {
+        let own = holder.and_then(|key| self.turns.get(key));
+        // Nobody closes them.
+        let own = match own {
+            Some(own) => Arc::clone(own).acquire_owned().await.ok(),
+            None => None,
+        };
+        let one = Arc::clone(&self.compiling).acquire_owned().await.ok();
+        [own, one]
     }
 
     /// A grammar that is kept.
@@ -133,7 +148,7 @@ impl Grammars {
         Some(grammar)
     }
 
-    fn compile(&self, wanted: &Wanted) -> Result<Arc<Grammar>, ApiError> {
+    fn compile(&self, wanted: &Wanted, budget: &CompileBudget) -> Result<Arc<Grammar>, ApiError> {
         let field = &wanted.field;
         let refused = |error: &GrammarError| ApiError::field(field, format!("`{field}`: {error}"));
         let info = match self.info() {
@@ -147,7 +162,7 @@ impl Grammars {
         let counts = &self.counts;
         counts.misses.fetch_add(1, Ordering::Relaxed);
         let begun = Instant::now();
-        let grammar = Grammar::behind(info, &wanted.lead, &wanted.spec);
+        let grammar = Grammar::behind(info, &wanted.lead, &wanted.spec, budget);
         let spent = u64::try_from(begun.elapsed().as_nanos()).unwrap_or(u64::MAX);
         counts.compile_ns.fetch_add(spent, Ordering::Relaxed);
         let outcome = if grammar.is_ok() {
@@ -171,6 +186,15 @@ impl Grammars {
     }
 }
 
+/// A request that waits for its grammar. When it is gone, so is the reason to go on.
+struct Waits(CompileBudget);
+
+impl Drop for Waits {
+    fn drop(&mut self) {
+        self.0.cancel();
+    }
+}
+
 /// What a grammar is made of, as a key, and how large that is. The order of a schema's properties counts: it is the
 /// order in the text.
 fn key(wanted: &Wanted) -> (Key, usize) {
@@ -190,6 +214,81 @@ mod tests {
             field: "here".to_owned(),
             spec: GrammarSpec::JsonSchema(schema),
             lead,
+        }
+    }
+
+    fn grammars(keys: usize) -> Arc<Grammars> {
+        let checkpoint = paceline_testkit::storyteller();
+        let tokenizer = paceline_text::Tokenizer::from_json_bytes(checkpoint.tokenizer_json().unwrap());
+        let model = ServedModel {
+            names: vec!["m".to_owned()],
+            source: String::new(),
+            tokenizer: Some(tokenizer.unwrap()),
+            template: None,
+            defaults: crate::SamplingDefaults::default(),
+            max_model_len: 64,
+            tool_format: None,
+            reasoning_format: None,
+            created: 0,
+        };
+        Grammars::new(Arc::new(model), &[], keys)
+    }
+
+    /// One that takes a good part of a second, another one for every number.
+    fn slow(number: usize) -> Wanted {
+        let names: Vec<_> = (0..5900 + number).map(|name| format!("\"p{name}\"")).collect();
+        let properties: Vec<_> = names
+            .iter()
+            .map(|name| format!("{name}: {{\"type\": \"null\"}}"))
+            .collect();
+        let schema = format!(
+            "{{\"properties\": {{{}}}, \"required\": [{}]}}",
+            properties.join(", "),
+            names.join(", ")
+        );
+        wanted(&schema, Lead::None)
+    }
+
+    /// Asks for a grammar, and waits until it is being compiled.
+    async fn begun(grammars: &Arc<Grammars>, number: usize) -> tokio::task::JoinHandle<()> {
+        let before = grammars.compiling.available_permits();
+        let this = Arc::clone(grammars);
+        let task = tokio::spawn(async move { drop(this.constraint(slow(number), Some(0)).await) });
+        while grammars.compiling.available_permits() == before {
+            tokio::task::yield_now().await;
+        }
+        task
+    }
+
+    #[tokio::test]
+    async fn a_compilation_ends_with_the_request_that_waits_for_it() {
+        let grammars = grammars(1);
+        for number in 0..AT_A_TIME {
+            begun(&grammars, number).await.abort();
+        }
+        let all = grammars.compiling.acquire_many(AT_A_TIME as u32).await.unwrap();
+        let counts = grammars.counts();
+        assert_eq!((counts.compiled.load(Ordering::Relaxed), grammars.kept()), (0, 0));
+        drop(all);
+        let small = wanted(r#"{"enum": ["red", "blue"]}"#, Lead::None);
+        assert!(grammars.constraint(small, Some(0)).await.is_ok());
+    }
+
+    #[tokio::test]
+    async fn what_one_key_asks_for_leaves_a_turn_to_another() {
+        let grammars = grammars(2);
+        let _first = begun(&grammars, 0).await;
+        let waiting: Vec<_> = (1..4)
+            .map(|number| {
+                let this = Arc::clone(&grammars);
+                tokio::spawn(async move { drop(this.constraint(slow(number), Some(0)).await) })
+            })
+            .collect();
+        let small = wanted(r#"{"enum": ["red", "blue"]}"#, Lead::None);
+        assert!(grammars.constraint(small, Some(1)).await.is_ok());
+        assert_eq!(grammars.counts().compiled.load(Ordering::Relaxed), 1);
+        for task in waiting {
+            task.abort();
         }
     }
 

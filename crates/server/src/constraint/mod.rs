@@ -43,7 +43,10 @@ pub(crate) fn wanted(
 ) -> Result<Option<Wanted>, ApiError> {
     let calls = forced.spec(field, offer)?;
     let (field, spec) = match (form, calls) {
-        (None, None) => return Ok(None),
+        (None, None) => match offer.guided(forced)? {
+            Some(spec) => ("tools".to_owned(), spec),
+            None => return Ok(None),
+        },
         (Some(form), None) => {
             let instead = form.calls_instead.then(|| offer.instead()).transpose()?.flatten();
             let spec = match instead {

@@ -53,6 +53,9 @@ fn function(index: usize, tool: &Value) -> Result<Value, ApiError> {
     if let Some(description) = tool["description"].as_str() {
         function["description"] = description.into();
     }
+    if tool["strict"] == true {
+        function["strict"] = true.into();
+    }
     match &tool["parameters"] {
         Value::Null => function["parameters"] = json!({ "type": "object", "properties": {} }),
         schema @ Value::Object(_) => function["parameters"] = schema.clone(),
@@ -98,7 +101,7 @@ mod tests {
             "parameters": { "type": "object" } }),
         ];
         let function = json!({ "type": "function", "function":
-            { "name": "f", "description": "d", "parameters": { "type": "object" } } });
+            { "name": "f", "description": "d", "strict": true, "parameters": { "type": "object" } } });
         for choice in [Value::Null, json!("auto")] {
             assert_eq!(
                 offered(&tools, &choice).unwrap(),

@@ -1,38 +1,64 @@
 //! Runs a client's script against a server of its own.
 
 use crate::environment::{SCRIPTS, expect_success, node_script, python};
-use crate::support::{MODEL, TestServer};
+use crate::support::{MODEL, TestServer, engine_config};
+use paceline::EngineConfig;
+use paceline_server::{ServedModel, ServerConfig};
 use std::process::Command;
 
 /// The key that the server wants.
 const KEY: &str = "a-key-for-clients";
 
+/// Tokens of a sequence that are enough for most scripts.
+const SHORT: usize = 512;
+
 /// Runs a script of Python's; when it is through, nothing may be left running in the engine.
 pub(crate) async fn run_python(name: &'static str) {
-    against_server(move |base| {
+    run_python_with(name, SHORT, |_| {}).await;
+}
+
+/// The same with another length of sequences, and a model that is told to be different.
+pub(crate) async fn run_python_with(
+    name: &'static str,
+    max_model_len: usize,
+    change: impl FnOnce(&mut ServedModel),
+) {
+    let make = move |base: &str| {
         let mut command = Command::new(python());
         command
             .arg("-B")
             .arg(format!("{SCRIPTS}/{name}"))
             .args([base, MODEL, KEY]);
         command
-    })
-    .await;
+    };
+    against_server(make, max_model_len, change).await;
 }
 
-/// The same for a script of Node's.
+/// Runs a script of Node's.
 pub(crate) async fn run_node(name: &'static str) {
-    against_server(move |base| {
+    let make = move |base: &str| {
         let mut command = Command::new("node");
         command.arg(node_script(name)).args([base, MODEL, KEY]);
         command
-    })
-    .await;
+    };
+    against_server(make, SHORT, |_| {}).await;
 }
 
 /// Starts a server, runs the command that `make` gives for its address, and expects all to be well afterwards.
-async fn against_server(make: impl FnOnce(&str) -> Command + Send + 'static) {
-    let server = TestServer::configured(|config| config.api_keys = vec![KEY.to_owned()]).await;
+async fn against_server(
+    make: impl FnOnce(&str) -> Command + Send + 'static,
+    max_model_len: usize,
+    change: impl FnOnce(&mut ServedModel),
+) {
+    let config = ServerConfig {
+        api_keys: vec![KEY.to_owned()],
+        ..ServerConfig::default()
+    };
+    let engine = EngineConfig {
+        max_model_len: Some(max_model_len),
+        ..engine_config()
+    };
+    let server = TestServer::launch(config, engine, change).await;
     let base = server.base.clone();
     let done = tokio::task::spawn_blocking(move || {
         let mut command = make(&base);

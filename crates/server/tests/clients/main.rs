@@ -12,7 +12,7 @@ mod harness;
 #[allow(dead_code, reason = "it serves the tests over plain HTTP too")]
 mod support;
 
-use harness::{run_node, run_python};
+use harness::{run_node, run_python, run_python_with};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_anthropic_client_for_python_works() {
@@ -32,6 +32,15 @@ async fn the_openai_client_for_node_works() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_openai_client_for_python_gets_replies_of_a_given_form() {
     run_python("openai_structured.py").await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_openai_client_for_python_calls_tools_of_a_model_without_a_format() {
+    run_python_with("openai_generic_tools.py", 1024, |model| {
+        model.tool_format = Some(paceline_text::ToolFormat::Generic);
+        model.reasoning_format = None;
+    })
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -9,6 +9,7 @@ mod embeddings;
 mod faults;
 mod forced_calls;
 mod fuzz;
+mod generic_calls;
 mod hostile;
 mod identity;
 mod limits;

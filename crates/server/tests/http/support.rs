@@ -78,7 +78,8 @@ impl TestServer {
         Self::launch(ServerConfig::default(), engine_config(), change).await
     }
 
-    async fn launch(
+    /// With options of server and engine, and a model that is told to be different.
+    pub(crate) async fn launch(
         config: ServerConfig,
         engine: EngineConfig,
         change: impl FnOnce(&mut ServedModel),

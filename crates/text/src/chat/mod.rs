@@ -9,10 +9,13 @@ mod budget;
 mod json;
 mod metered;
 mod python;
+mod tools;
 
 use std::error::Error as _;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+
+pub use tools::describe_tools;
 
 use minijinja::value::Serde;
 use minijinja::{AutoEscape, Environment, ErrorKind, machinery};

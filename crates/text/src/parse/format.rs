@@ -14,6 +14,9 @@ pub enum ToolFormat {
     Qwen3Coder,
     /// `{"name": ..., "parameters": {...}}` as the whole output: Llama 3.
     Llama3Json,
+    /// As Hermes, one call at a time, for models that were not made for any format: the conversation itself says how to
+    /// write a call; see [`ChatInput::spell_out_calls`](crate::ChatInput::spell_out_calls).
+    Generic,
 }
 
 /// The text around the arguments of a call.
@@ -29,16 +32,23 @@ pub struct CallFrame {
 }
 
 impl ToolFormat {
-    /// The names that [`ToolFormat::from_name`] knows: vLLM's.
-    pub const NAMES: &'static [&'static str] =
-        &["hermes", "qwen3_coder", "qwen3_xml", "llama3_json", "llama4_json"];
+    /// The names that [`ToolFormat::from_name`] knows.
+    pub const NAMES: &'static [&'static str] = &[
+        "hermes",
+        "qwen3_coder",
+        "qwen3_xml",
+        "llama3_json",
+        "llama4_json",
+        "generic",
+    ];
 
-    /// The format that vLLM's `--tool-call-parser` calls so.
+    /// The format that vLLM's `--tool-call-parser` calls so; `generic` is our own.
     pub fn from_name(name: &str) -> Result<Self> {
         match name {
             "hermes" => Ok(Self::Hermes),
             "qwen3_coder" | "qwen3_xml" => Ok(Self::Qwen3Coder),
             "llama3_json" | "llama4_json" => Ok(Self::Llama3Json),
+            "generic" => Ok(Self::Generic),
             _ => Err(unknown("tool call", name, Self::NAMES)),
         }
     }
@@ -49,6 +59,7 @@ impl ToolFormat {
             Self::Hermes => "hermes",
             Self::Qwen3Coder => "qwen3_coder",
             Self::Llama3Json => "llama3_json",
+            Self::Generic => "generic",
         }
     }
 
@@ -73,7 +84,7 @@ impl ToolFormat {
     pub fn wrap(self, name: &str) -> CallFrame {
         let quoted = Value::from(name);
         let (prefix, suffix) = match self {
-            Self::Hermes => (
+            Self::Hermes | Self::Generic => (
                 format!("<tool_call>\n{{\"name\": {quoted}, \"arguments\": "),
                 "}\n</tool_call>",
             ),
@@ -96,11 +107,13 @@ impl ToolFormat {
         (self == Self::Qwen3Coder).then(|| (format!("<parameter={key}>\n"), "\n</parameter>\n".to_owned()))
     }
 
-    /// What stands between two calls.
-    pub fn separator(self) -> &'static str {
+    /// What stands between two calls, in a format that has several in one answer.
+    pub fn separator(self) -> Option<&'static str> {
         match self {
-            Self::Hermes | Self::Qwen3Coder => "\n",
-            Self::Llama3Json => "; ",
+            Self::Hermes | Self::Qwen3Coder => Some("\n"),
+            Self::Llama3Json => Some("; "),
+            // A model that was not trained to call tools does not know when it has called enough.
+            Self::Generic => None,
         }
     }
 
@@ -108,7 +121,7 @@ impl ToolFormat {
     /// calls may hold.
     pub fn trigger(self) -> Option<&'static str> {
         match self {
-            Self::Hermes | Self::Qwen3Coder => Some("<tool_call>"),
+            Self::Hermes | Self::Qwen3Coder | Self::Generic => Some("<tool_call>"),
             Self::Llama3Json => None,
         }
     }

@@ -97,7 +97,7 @@ impl OutputParser {
         let inside = options.inside_reasoning;
         let tools = options.tool_format.map(|format| -> Box<dyn ToolParser> {
             match format {
-                ToolFormat::Hermes => Box::new(hermes::Hermes::default()),
+                ToolFormat::Hermes | ToolFormat::Generic => Box::new(hermes::Hermes::default()),
                 ToolFormat::Qwen3Coder => Box::new(qwen3_coder::Qwen3Coder::new(options.tools)),
                 ToolFormat::Llama3Json => Box::new(llama3::Llama3::default()),
             }

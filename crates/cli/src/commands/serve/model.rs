@@ -33,11 +33,7 @@ pub(super) fn served(
     let texts = Texts {
         tokenizer: model.tokenizer.is_some(),
         chat,
-        tools: chosen(
-            config.tool_format,
-            ToolFormat::detect(&source),
-            "--tool-call-parser",
-        ),
+        tools: tools(config.tool_format, template.is_some(), &source),
         reasoning: chosen(
             config.reasoning_format,
             ReasoningFormat::detect(&source),
@@ -101,6 +97,17 @@ fn template(model: &LoadedModel, given: Option<&str>) -> Result<(Option<ChatTemp
             (false, format!("the model's chat template is damaged: {error:#}")),
         ),
     })
+}
+
+/// How tools are called. A model that chats and has no format that we know is told one with the tools.
+fn tools(choice: ParserChoice<ToolFormat>, chats: bool, source: &str) -> (Option<ToolFormat>, String) {
+    match chosen(choice, ToolFormat::detect(source), "--tool-call-parser") {
+        (None, _) if chats && matches!(choice, ParserChoice::Auto) => (
+            Some(ToolFormat::Generic),
+            "no known format: JSON, described in the system prompt".to_owned(),
+        ),
+        found => found,
+    }
 }
 
 fn chosen<T>(choice: ParserChoice<T>, detected: Option<T>, flag: &str) -> (Option<T>, String) {

@@ -150,6 +150,13 @@ fn access(server: &ServerConfig) -> Vec<Feature> {
             limit(server.max_requests_per_key),
             "--max-requests-per-key",
         ),
+        row(
+            "time per request",
+            server
+                .request_timeout
+                .map_or("no limit".to_owned(), |limit| format!("{limit:?}")),
+            "--request-timeout",
+        ),
         row("drain", format!("{:?}", server.drain_timeout), "--drain-timeout"),
         row(
             "watchdog",
