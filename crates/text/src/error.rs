@@ -40,6 +40,17 @@ pub enum TextError {
         /// What the tokenizer said.
         reason: String,
     },
+    /// A text has more tokens than it may have.
+    #[error("the text has at least {at_least} tokens; it may have {limit}")]
+    TooLong {
+        /// As far as they were counted.
+        at_least: usize,
+        /// How many it may have.
+        limit: usize,
+    },
+    /// The caller no longer wants the tokens.
+    #[error("given up")]
+    GivenUp,
     /// `tokenizer_config.json` is not valid.
     #[error("invalid tokenizer configuration: {0}")]
     InvalidConfig(String),

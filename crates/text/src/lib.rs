@@ -22,4 +22,4 @@ pub use error::{Result, TextError};
 pub use gguf::GgufTokenizer;
 pub use parse::{CallFrame, OutputParser, OutputParserOptions, OutputPart, ReasoningFormat, ToolFormat};
 pub use stop::{StopOutcome, StopStrings};
-pub use tokenizer::Tokenizer;
+pub use tokenizer::{EncodeLimit, Tokenizer};

@@ -77,6 +77,12 @@ impl Pieces {
         })
     }
 
+    /// Bytes of the longest token.
+    pub(crate) fn longest(&self) -> usize {
+        let lengths = self.table.iter().map(|piece| piece.end - piece.start);
+        lengths.max().unwrap_or(0) as usize
+    }
+
     /// One past the largest id.
     pub(crate) fn len(&self) -> usize {
         self.table.len()

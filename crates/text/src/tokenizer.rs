@@ -15,6 +15,30 @@ use crate::error::{Result, TextError};
 use crate::gguf::{self, GgufTokenizer};
 use crate::pieces::{Entry, Pieces};
 
+/// Bytes of the pieces in which a long text is measured before it is encoded.
+const PIECE: usize = 32 << 10;
+
+/// A text of fewer bytes per token that it may have is encoded without measuring: ordinary text has about as many.
+const ORDINARY: usize = 4;
+
+/// What bounds the work on a text.
+pub struct EncodeLimit<'a> {
+    /// Most tokens that are of use.
+    pub tokens: usize,
+    /// Whether the caller has lost interest; asked before each piece of a long text.
+    pub given_up: &'a dyn Fn() -> bool,
+}
+
+impl EncodeLimit<'_> {
+    fn expect(&self, at_least: usize) -> Result<()> {
+        if at_least > self.tokens {
+            let limit = self.tokens;
+            return Err(TextError::TooLong { at_least, limit });
+        }
+        Ok(())
+    }
+}
+
 /// A model's tokenizer. Clones share one vocabulary.
 #[derive(Clone)]
 pub struct Tokenizer {
@@ -29,6 +53,8 @@ type Pipeline = TokenizerImpl<TimedModel, BoundedNormalizer, Splitter, PostProce
 struct Shared {
     pipeline: Pipeline,
     pieces: Pieces,
+    /// Bytes of the longest token.
+    longest: usize,
 }
 
 impl Tokenizer {
@@ -81,7 +107,11 @@ impl Tokenizer {
             built.unwrap_or_else(|_| Err(TextError::InvalidTokenizer("inconsistent contents".to_owned())))?;
         let pieces = Pieces::new(&entries(&pipeline), &decoder)?;
         Ok(Self {
-            shared: Arc::new(Shared { pipeline, pieces }),
+            shared: Arc::new(Shared {
+                longest: pieces.longest().max(1),
+                pipeline,
+                pieces,
+            }),
             bos: None,
             eos: None,
             eot: None,
@@ -100,6 +130,41 @@ impl Tokenizer {
             reason: error.to_string(),
         })?;
         Ok(encoding.get_ids().to_vec())
+    }
+
+    /// The same for a text of any length from outside: what surely has more tokens than the limit is an error, found out
+    /// at a cost that follows the limit and not the text. A result may still have somewhat more tokens.
+    pub fn encode_within(
+        &self,
+        text: &str,
+        add_special: bool,
+        limit: &EncodeLimit<'_>,
+    ) -> Result<Vec<TokenId>> {
+        let at_least = text.len().div_ceil(self.shared.longest);
+        limit.expect(at_least)?;
+        if text.len() > (ORDINARY * limit.tokens).max(PIECE) {
+            self.measure(text, limit)?;
+        }
+        if (limit.given_up)() {
+            return Err(TextError::GivenUp);
+        }
+        self.encode(text, add_special)
+    }
+
+    /// Counts the tokens of a text piece by piece, until they are too many.
+    fn measure(&self, mut text: &str, limit: &EncodeLimit<'_>) -> Result<()> {
+        let mut counted = 0;
+        while !text.is_empty() {
+            if (limit.given_up)() {
+                return Err(TextError::GivenUp);
+            }
+            let (piece, rest) = text.split_at(text.floor_char_boundary(PIECE));
+            counted += self.encode(piece, false)?.len();
+            // A cut changes the tokens beside it: a few of the thousands in a piece. Half of them is beyond doubt.
+            limit.expect(counted / 2)?;
+            text = rest;
+        }
+        Ok(())
     }
 
     /// The text of `tokens`, without special tokens if `skip_special`. Bytes that are no UTF-8 become

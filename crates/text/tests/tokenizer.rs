@@ -5,9 +5,10 @@
 mod common;
 
 use common::{TEXTS, sentence_piece, storyteller, storyteller_gguf, storyteller_json};
-use paceline_text::{GgufTokenizer, TextError, Tokenizer, TokenizerConfig};
+use paceline_text::{EncodeLimit, GgufTokenizer, TextError, Tokenizer, TokenizerConfig};
 use proptest::prelude::*;
 use serde_json::{Value, json};
+use std::cell::Cell;
 
 #[test]
 fn gguf_metadata_gives_the_same_tokens_as_tokenizer_json() {
@@ -54,6 +55,61 @@ fn ids_outside_the_vocabulary_are_errors() {
         "{error}"
     );
     assert!(storyteller().decode(&[u32::MAX], true).is_err());
+}
+
+/// Encodes within a limit, for somebody who gives up when asked for the time given; also how often that was.
+fn within(text: &str, tokens: usize, patience: usize) -> (Result<Vec<u32>, TextError>, usize) {
+    let asked = Cell::new(0);
+    let given_up = || asked.replace(asked.get() + 1) >= patience;
+    let limit = EncodeLimit {
+        tokens,
+        given_up: &given_up,
+    };
+    (storyteller().encode_within(text, true, &limit), asked.get())
+}
+
+#[test]
+fn a_text_that_surely_is_too_long_costs_no_more_than_one_that_fits() {
+    // By its bytes alone: nothing is encoded.
+    let (result, asked) = within(&"once upon a time ".repeat(1 << 20), 1000, usize::MAX);
+    let error = result.unwrap_err();
+    assert!(
+        matches!(error, TextError::TooLong { at_least, limit: 1000 } if at_least > 1000),
+        "{error}"
+    );
+    assert_eq!(asked, 0);
+    // By its tokens, two bytes each: a fraction of its 64 pieces is encoded.
+    let dense = "1 ".repeat(1 << 20);
+    let (result, asked) = within(&dense, 150_000, usize::MAX);
+    let error = result.unwrap_err();
+    assert!(
+        matches!(error, TextError::TooLong { at_least, .. } if at_least > 150_000),
+        "{error}"
+    );
+    assert!((1..32).contains(&asked), "{asked} pieces");
+}
+
+#[test]
+fn a_text_that_may_fit_has_the_tokens_that_it_always_has() {
+    let text = TEXTS.concat().repeat(200);
+    assert!(text.len() > 100_000);
+    let whole = storyteller().encode(&text, true).unwrap();
+    for limit in [whole.len(), whole.len() * 3] {
+        let (tokens, _) = within(&text, limit, usize::MAX);
+        assert!(tokens.unwrap() == whole);
+    }
+    // More than the limit, but not beyond doubt.
+    assert!(within(&text, whole.len() - 1, usize::MAX).0.unwrap() == whole);
+}
+
+#[test]
+fn nobody_encodes_for_those_who_have_left() {
+    let dense = "1 ".repeat(1 << 18);
+    for patience in [0, 3] {
+        let (result, asked) = within(&dense, 100_000, patience);
+        assert!(matches!(result, Err(TextError::GivenUp)));
+        assert_eq!(asked, patience + 1);
+    }
 }
 
 #[test]
