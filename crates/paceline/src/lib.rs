@@ -23,6 +23,7 @@ mod speculation;
 mod stats;
 mod streams;
 mod trace;
+mod usable_memory;
 
 pub use config::EngineConfig;
 pub use embedding::{Embedded, Embedding, EmbeddingError, EmbeddingRequest};
@@ -38,3 +39,4 @@ pub use request::{MAX_DEADLINE, Request, RequestSpeculation};
 pub use speculation::{DrafterShape, NeuralDrafter, Speculation, SpeculationConfig, SpeculationMethod};
 pub use stats::{EngineLimits, Sizes, Stats};
 pub use streams::Streams;
+pub use usable_memory::{MemoryLimit, UsableMemory};

@@ -1,6 +1,7 @@
 //! What goes where: weights, blocks, states, rings, snapshots, scratch.
 
 use crate::speculation::{DrafterShape, Speculation};
+use crate::usable_memory::UsableMemory;
 use crate::{EngineConfig, StartError};
 use paceline_device::{Backend, KvShape, NgramIndex, Recorder, StateShape};
 use paceline_models::Decoder;
@@ -67,7 +68,7 @@ impl MemoryPlan {
         config.check()?;
         let available = config
             .available_memory
-            .or_else(available_memory)
+            .or_else(|| UsableMemory::look().bytes())
             .unwrap_or(8 << 30);
         let budget = (available as f64 * config.memory_utilization) as u64;
         let max_model_len = match config.max_model_len {
@@ -262,14 +263,6 @@ pub(crate) fn sample_rows(config: &EngineConfig, drafts: usize, vocabulary: usiz
     let windows = config.max_num_seqs * (1 + drafts);
     let affordable = (64 << 20) / (ELEMENT as usize * vocabulary.max(1));
     windows.max(affordable.min(config.max_num_batched_tokens))
-}
-
-/// `MemAvailable` of the system, where it can be read.
-fn available_memory() -> Option<u64> {
-    let text = std::fs::read_to_string("/proc/meminfo").ok()?;
-    let line = text.lines().find(|line| line.starts_with("MemAvailable:"))?;
-    let kib: u64 = line.split_whitespace().nth(1)?.parse().ok()?;
-    Some(kib * 1024)
 }
 
 /// A number of bytes for people.

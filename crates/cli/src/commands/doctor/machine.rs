@@ -1,6 +1,7 @@
 //! Processor and memory, as Linux tells them; elsewhere some answers are missing.
 
 use crate::format::{self, Facts};
+use paceline::UsableMemory;
 use paceline_device_cpu::Instructions;
 use serde::Serialize;
 use std::fs;
@@ -27,8 +28,10 @@ struct Feature {
 pub(super) struct Memory {
     total_bytes: Option<u64>,
     available_bytes: Option<u64>,
-    /// What the process's control group may use.
+    /// What the process's control groups may use.
     limit_bytes: Option<u64>,
+    /// What an engine would plan with.
+    usable_bytes: Option<u64>,
 }
 
 impl Processor {
@@ -97,12 +100,12 @@ fn features() -> Vec<Feature> {
 
 impl Memory {
     pub(super) fn look() -> Self {
-        let info = fs::read_to_string("/proc/meminfo").unwrap_or_default();
-        let limit = fs::read_to_string("/sys/fs/cgroup/memory.max").unwrap_or_default();
+        let memory = UsableMemory::look();
         Self {
-            total_bytes: kilobytes(&info, "MemTotal"),
-            available_bytes: kilobytes(&info, "MemAvailable"),
-            limit_bytes: limit.trim().parse().ok(),
+            total_bytes: memory.total,
+            available_bytes: memory.available,
+            limit_bytes: memory.limit.map(|limit| limit.bytes),
+            usable_bytes: memory.bytes(),
         }
     }
 
@@ -117,30 +120,10 @@ impl Memory {
             }
             _ => "unknown".to_owned(),
         };
-        let limit = self
-            .limit_bytes
-            .map(|limit| format!(", limited to {}", format::bytes(limit)));
+        let limit = self.limit_bytes.zip(self.usable_bytes).map(|(limit, usable)| {
+            let (limit, usable) = (format::bytes(limit), format::bytes(usable));
+            format!(", limited to {limit}, {usable} usable")
+        });
         facts.add("memory", memory + &limit.unwrap_or_default());
-    }
-}
-
-fn kilobytes(info: &str, key: &str) -> Option<u64> {
-    let line = info
-        .lines()
-        .find_map(|line| line.strip_prefix(key)?.strip_prefix(':'))?;
-    let number: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
-    Some(number * 1024)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn memory_lines_are_in_units_of_1024_bytes() {
-        let info = "MemTotal:       24600000 kB\nMemAvailable:   100 kB\nMemTotalX: 1 kB\n";
-        assert_eq!(kilobytes(info, "MemTotal"), Some(24_600_000 * 1024));
-        assert_eq!(kilobytes(info, "MemAvailable"), Some(102_400));
-        assert_eq!(kilobytes(info, "SwapTotal"), None);
     }
 }
