@@ -1,7 +1,8 @@
 //! What handlers share.
 
-use crate::admission::{Admission, Permit};
+use crate::admission::{Admission, Limits, Permit};
 use crate::auth::Keys;
+use crate::body::{Body, BodyBudget};
 use crate::config::ServerConfig;
 use crate::constraint::{Grammars, Wanted};
 use crate::error::ApiError;
@@ -9,6 +10,8 @@ use crate::generation::{GenerationTask, Outputs};
 use crate::lifecycle::Lifecycle;
 use crate::metrics::Metrics;
 use crate::model::ServedModel;
+use crate::prefix_salts::PrefixSalts;
+use crate::preparation::{Preparation, Preparing};
 use crate::server::Feature;
 use paceline::{Handle, MAX_DEADLINE, RequestError};
 use std::ops::Deref;
@@ -30,6 +33,9 @@ pub(crate) struct Shared {
     pub(crate) started: Instant,
     pub(crate) metrics: Metrics,
     pub(crate) grammars: Arc<Grammars>,
+    pub(crate) bodies: BodyBudget,
+    pub(crate) salts: PrefixSalts,
+    preparation: Preparation,
     admission: Arc<Admission>,
 }
 
@@ -69,6 +75,12 @@ pub(crate) struct Checked<W> {
     pub(crate) stream: bool,
 }
 
+/// A request that has been understood and counted.
+pub(crate) struct Admitted<W> {
+    pub(crate) checked: Checked<W>,
+    permit: Permit,
+}
+
 impl App {
     pub(crate) fn new(
         config: ServerConfig,
@@ -77,13 +89,18 @@ impl App {
         features: Vec<Feature>,
     ) -> Self {
         let lifecycle = Arc::new(Lifecycle::new());
-        let limits = (config.max_concurrent_requests, config.max_requests_per_key);
-        let admission = Admission::new(Arc::clone(&lifecycle), limits, config.api_keys.len());
+        let keys = config.api_keys.len();
+        let capacity = engine.limits().max_waiting + engine.memory().slots;
+        let limits = Limits::new(&config, capacity);
+        let admission = Admission::new(Arc::clone(&lifecycle), limits, keys);
         let model = Arc::new(model);
         let grammars = Grammars::new(Arc::clone(&model), engine.end_tokens(), config.api_keys.len());
         Self(Arc::new(Shared {
             keys: Keys::new(&config.api_keys),
             metrics: Metrics::new(&model, engine.clone(), Arc::clone(&grammars)),
+            bodies: BodyBudget::new(config.max_pending_body_bytes, config.max_body_bytes),
+            salts: PrefixSalts::new(config.prefix_cache_scope),
+            preparation: Preparation::new(keys),
             config,
             model,
             grammars,
@@ -100,18 +117,36 @@ impl App {
         self.admission.expect_room()
     }
 
+    /// Lets a request in and finds out what it asks for. Its continuations count from here on.
+    pub(crate) async fn admit<W: Send + 'static>(
+        &self,
+        caller: &Caller,
+        body: Body,
+        work: impl FnOnce(&Preparing<'_>, &Body) -> Result<Checked<W>, ApiError> + Send + 'static,
+    ) -> Result<Admitted<W>, ApiError> {
+        let mut permit = self.permit(caller)?;
+        let checked = self.with_model(caller, body, work).await?;
+        let (prompts, n) = (checked.task.prompts.len(), checked.task.n);
+        // The engine refuses what is more than it gives to anybody.
+        if n <= self.engine.limits().max_choices {
+            permit.count(prompts, n)?;
+        }
+        Ok(Admitted { checked, permit })
+    }
+
     /// Starts what was asked for, with its grammar if it has one.
     pub(crate) async fn run<W>(
         &self,
         caller: &Caller,
-        checked: Checked<W>,
+        admitted: Admitted<W>,
         rename: &[(&str, &str)],
     ) -> Result<(Outputs, W), ApiError> {
+        let Admitted { checked, permit } = admitted;
         let mut task = checked.task;
         if let Some(wanted) = checked.wanted {
             task.constraint = Some(self.grammars.constraint(wanted, caller.key).await?);
         }
-        let outputs = self.generate(caller, task, rename)?;
+        let outputs = self.generate(caller, (task, permit), rename)?;
         Ok((outputs, checked.writer))
     }
 
@@ -148,13 +183,13 @@ impl App {
     fn generate(
         &self,
         caller: &Caller,
-        mut task: GenerationTask,
+        (mut task, permit): (GenerationTask, Permit),
         rename: &[(&str, &str)],
     ) -> Result<Outputs, ApiError> {
         task.priority = self.priority(caller, task.priority)?;
-        let permit = self.permit(caller)?;
         task.deadline = self.deadline(task.deadline);
         task.tenant = caller.tenant();
+        task.salt = self.salts.salt(task.tenant, task.cache_salt.as_deref());
         let means = crate::generation::Means {
             engine: &self.engine,
             tokenizer: self.model.tokenizer.as_ref(),
@@ -169,18 +204,14 @@ impl App {
         })
     }
 
-    /// Runs work that may take long on a thread where nobody waits behind it: templates and tokenizers have no
-    /// bound but the size of a request.
+    /// Prepares a request on a thread where nobody waits behind it: templates and tokenizers may take long.
     pub(crate) async fn with_model<T: Send + 'static>(
         &self,
-        work: impl FnOnce(&ServedModel) -> Result<T, ApiError> + Send + 'static,
+        caller: &Caller,
+        body: Body,
+        work: impl FnOnce(&Preparing<'_>, &Body) -> Result<T, ApiError> + Send + 'static,
     ) -> Result<T, ApiError> {
-        let model = Arc::clone(&self.model);
-        let done = tokio::task::spawn_blocking(move || work(&model)).await;
-        done.unwrap_or_else(|error| {
-            tracing::error!("a request could not be prepared: {error}");
-            let kind = crate::error::ErrorKind::Internal;
-            Err(ApiError::new(kind, "the request could not be prepared"))
-        })
+        let request = (caller.tenant(), body);
+        self.preparation.run(&self.model, request, work).await
     }
 }

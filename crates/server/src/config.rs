@@ -12,19 +12,25 @@ pub struct ServerConfig {
     pub api_keys: Vec<String>,
     /// Origins whose web pages may use it; `*` is all. None: no web page may.
     pub allowed_origins: Vec<String>,
-    /// Generating requests at a time over all clients; more get 429. `None` leaves it to the engine's queue.
+    /// Continuations (prompts × `n`) at a time over all clients, running or waiting; more get 429. `None` leaves it to the
+    /// engine's queue.
     pub max_concurrent_requests: Option<usize>,
-    /// The same for each key.
+    /// The same for each key. `None`: as much as the engine takes, or half of it where there is more than one key.
     pub max_requests_per_key: Option<usize>,
     /// The lowest number that requests may give as their `priority`; lower comes first. With the default, 0, they can
     /// put themselves behind others and not before them.
     pub min_priority: i32,
     /// The same for single keys, by the key.
     pub key_min_priority: HashMap<String, i32>,
+    /// Who shares cached prefixes.
+    pub prefix_cache_scope: PrefixCacheScope,
     /// Connections at a time; more wait to be accepted.
     pub max_connections: usize,
     /// Bytes of a request's body.
     pub max_body_bytes: usize,
+    /// Bytes of all bodies that are being read or prepared, beyond the first 64 KiB of each; more get 503. One body of
+    /// the largest size is always possible.
+    pub max_pending_body_bytes: usize,
     /// Bytes of a request's headers.
     pub max_header_bytes: usize,
     /// Time for a request's headers to arrive, and for a connection to stay open without one.
@@ -42,6 +48,16 @@ pub struct ServerConfig {
     pub pooling: Pooling,
     /// Certificate and key, if connections are to be encrypted.
     pub tls: Option<TlsConfig>,
+}
+
+/// Which requests share cached prefixes. A request's `cache_salt` separates further.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum PrefixCacheScope {
+    /// Those with the same key, so that nobody can find out what others sent.
+    #[default]
+    Key,
+    /// All of them.
+    All,
 }
 
 /// What an encrypted server shows to its clients.
@@ -99,8 +115,10 @@ impl Default for ServerConfig {
             max_requests_per_key: None,
             min_priority: 0,
             key_min_priority: HashMap::new(),
+            prefix_cache_scope: PrefixCacheScope::Key,
             max_connections: 1024,
             max_body_bytes: 16 << 20,
+            max_pending_body_bytes: 64 << 20,
             max_header_bytes: 64 << 10,
             header_timeout: Duration::from_secs(30),
             body_timeout: Duration::from_mins(1),

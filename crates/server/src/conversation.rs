@@ -3,6 +3,7 @@
 use crate::constraint::{Forced, Form, Offer, Wanted, wanted};
 use crate::error::ApiError;
 use crate::model::ServedModel;
+use crate::preparation::Preparing;
 use paceline_grammar::Lead;
 use paceline_text::{
     ChatInput, OutputParser, OutputParserOptions, ReasoningFormat, ToolFormat, describe_tools,
@@ -38,7 +39,7 @@ pub(crate) struct Reading {
 
 impl Conversation {
     /// The tokens of the conversation, and how to read the answer.
-    pub(crate) fn prepare(self, model: &ServedModel) -> Result<(Vec<TokenId>, Reading), ApiError> {
+    pub(crate) fn prepare(self, model: &Preparing<'_>) -> Result<(Vec<TokenId>, Reading), ApiError> {
         let tools = self.tools;
         let mut input = ChatInput {
             messages: self.messages,
@@ -51,9 +52,7 @@ impl Conversation {
         let text = render(model, &mut input)?;
         let tokenizer = model.require_tokenizer("messages")?;
         // The template writes the special tokens itself.
-        let tokens = tokenizer
-            .encode(&text, false)
-            .map_err(|error| ApiError::text("messages", &error))?;
+        let tokens = model.encode("messages", &text, false)?;
         let inside_reasoning = model
             .reasoning_format
             .is_some_and(|format| format.starts_inside(&text));

@@ -8,16 +8,15 @@ use crate::lifecycle::Phase;
 use futures_util::stream::{self, StreamExt, TryStreamExt};
 use paceline::{Embedded, EmbeddingError, EmbeddingRequest, RequestError};
 
-/// Turns texts into vectors, in their order. All of them or none: dropping the future cancels what still runs. A few at
-/// a time are handed to the engine, so that many texts of one caller do not fill its queue.
+/// Turns texts into vectors, in their order, as many at a time as were let in. All of them or none: dropping the future
+/// cancels what still runs.
 pub(crate) async fn embed(
     app: &App,
-    permit: Permit,
+    (permit, at_a_time): (Permit, usize),
     requests: Vec<EmbeddingRequest>,
     rename: &[(&str, &str)],
 ) -> Result<Vec<Embedded>, ApiError> {
     let many = requests.len() > 1;
-    let at_a_time = 2 * app.engine.memory().slots;
     let texts = stream::iter(requests.into_iter().enumerate());
     let vectors = texts.map(|(index, request)| async move {
         let place = many.then_some(index);

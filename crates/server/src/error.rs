@@ -12,6 +12,9 @@ pub const RETRY_AFTER: Duration = Duration::from_secs(1);
 /// Longest message, and longest name of a field, in bytes.
 const MAX_TEXT: usize = 2000;
 
+/// The code of a prompt that the context cannot hold.
+pub const CONTEXT_LENGTH_EXCEEDED: &str = "context_length_exceeded";
+
 /// Kinds of failures, by what the client can do about them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ErrorKind {
@@ -127,8 +130,19 @@ impl ApiError {
             generates,
         };
         Self {
-            code: Some("context_length_exceeded"),
+            code: Some(CONTEXT_LENGTH_EXCEEDED),
             ..Self::field(param, error.to_string())
+        }
+    }
+
+    /// The same where they were not counted to the end.
+    pub fn overlong(param: &str, at_least: usize, limit: usize) -> Self {
+        let message = format!(
+            "This model's maximum context length is {limit} tokens. However, `{param}` has at least {at_least} tokens."
+        );
+        Self {
+            code: Some(CONTEXT_LENGTH_EXCEEDED),
+            ..Self::field(param, message)
         }
     }
 

@@ -25,6 +25,8 @@ mod metrics;
 mod model;
 mod openai;
 mod openapi;
+mod prefix_salts;
+mod preparation;
 mod responses;
 mod routes;
 mod server;
@@ -32,6 +34,6 @@ mod sse;
 mod tokens;
 mod watchdog;
 
-pub use config::{ServerConfig, TlsConfig, TlsError};
+pub use config::{PrefixCacheScope, ServerConfig, TlsConfig, TlsError};
 pub use model::{SamplingDefaults, ServedModel};
 pub use server::{Feature, ServeError, Server};

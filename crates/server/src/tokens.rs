@@ -1,13 +1,14 @@
 //! `/tokenize`, `/detokenize` and `/tokenizer_info`, in vLLM's shapes.
 
-use crate::app::App;
+use crate::app::{App, Caller};
 use crate::body::Body;
 use crate::conversation::Conversation;
 use crate::error::ApiError;
 use crate::model::ServedModel;
 use crate::openai::chat::normalise;
-use axum::Json;
+use crate::preparation::Preparing;
 use axum::extract::State;
+use axum::{Extension, Json};
 use paceline_types::TokenId;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -43,20 +44,21 @@ pub(crate) struct Detokenized {
     prompt: String,
 }
 
-pub(crate) async fn tokenize(State(app): State<App>, body: Body) -> Result<Json<Tokenized>, ApiError> {
-    app.with_model(move |model| tokens_of(model, body.read()?))
-        .await
-        .map(Json)
+pub(crate) async fn tokenize(
+    State(app): State<App>,
+    Extension(caller): Extension<Caller>,
+    body: Body,
+) -> Result<Json<Tokenized>, ApiError> {
+    let work = |model: &Preparing<'_>, body: &Body| tokens_of(model, body.read()?);
+    app.with_model(&caller, body, work).await.map(Json)
 }
 
-fn tokens_of(model: &ServedModel, fields: TokenizeFields) -> Result<Tokenized, ApiError> {
+fn tokens_of(model: &Preparing<'_>, fields: TokenizeFields) -> Result<Tokenized, ApiError> {
     model.named(fields.model.as_deref())?;
     let tokens = match (fields.prompt, fields.messages) {
         (Some(prompt), None) => {
-            let tokenizer = model.require_tokenizer("prompt")?;
             let special = fields.add_special_tokens.unwrap_or(true);
-            let tokens = tokenizer.encode(&prompt, special);
-            tokens.map_err(|error| ApiError::text("prompt", &error))?
+            model.encode("prompt", &prompt, special)?
         }
         (None, Some(messages)) => {
             let tools = fields.tools.unwrap_or_default();
@@ -88,10 +90,13 @@ fn tokens_of(model: &ServedModel, fields: TokenizeFields) -> Result<Tokenized, A
     })
 }
 
-pub(crate) async fn detokenize(State(app): State<App>, body: Body) -> Result<Json<Detokenized>, ApiError> {
-    app.with_model(move |model| text_of(model, body.read()?))
-        .await
-        .map(Json)
+pub(crate) async fn detokenize(
+    State(app): State<App>,
+    Extension(caller): Extension<Caller>,
+    body: Body,
+) -> Result<Json<Detokenized>, ApiError> {
+    let work = |model: &Preparing<'_>, body: &Body| text_of(model, body.read()?);
+    app.with_model(&caller, body, work).await.map(Json)
 }
 
 fn text_of(model: &ServedModel, fields: DetokenizeFields) -> Result<Detokenized, ApiError> {

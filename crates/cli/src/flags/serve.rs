@@ -7,7 +7,7 @@ use super::speculation::SpeculationFlags;
 use crate::commands::serve::{LogFormat, ParserChoice, ServeConfig, Unused};
 use crate::model::{EMBEDDED, ModelSource};
 use clap::Args;
-use paceline_server::ServerConfig;
+use paceline_server::{PrefixCacheScope, ServerConfig};
 use paceline_text::{ReasoningFormat, ToolFormat};
 use paceline_types::Pooling;
 use std::net::IpAddr;
@@ -121,10 +121,10 @@ struct NetworkFlags {
 // How much, and for how long.
 #[derive(Debug, Args)]
 struct LimitFlags {
-    /// Requests that may generate or wait at a time; more get 429 [default: what the engine takes].
+    /// Continuations (prompts times n) that may run or wait at a time; more get 429 [default: what the engine takes].
     #[arg(long, value_name = "N", value_parser = parsed(numbers::at_least_one), help_heading = "Limits")]
     max_concurrent_requests: Option<usize>,
-    /// The same for each API key.
+    /// The same for each API key [default: half of what the engine takes if there are several keys].
     #[arg(long, value_name = "N", value_parser = parsed(numbers::at_least_one), help_heading = "Limits")]
     max_requests_per_key: Option<usize>,
     /// Lowest number that requests may give as priority; lower runs first [default: 0, so that none can overtake].
@@ -144,6 +144,12 @@ struct LimitFlags {
     /// Largest body of a request [default: 16M].
     #[arg(long, value_name = "SIZE", help_heading = "Limits")]
     max_body_size: Option<ByteSize>,
+    /// Largest size of all bodies that are being read or prepared; more get 503 [default: 64M].
+    #[arg(long, value_name = "SIZE", help_heading = "Limits")]
+    max_pending_body_size: Option<ByteSize>,
+    /// Who shares cached prompts: requests with the same key, or all. With all, a key can find out what others sent.
+    #[arg(long, value_name = "key|all", default_value = "key", value_parser = prefix_cache_scope, help_heading = "Limits")]
+    prefix_cache_scope: PrefixCacheScope,
     /// Seconds for the headers of a request to arrive, and for a connection to stay open without one [default: 30].
     #[arg(long, value_name = "S", value_parser = seconds, help_heading = "Limits")]
     header_timeout: Option<Duration>,
@@ -248,7 +254,9 @@ impl ServeFlags {
 impl LimitFlags {
     fn config(&self) -> ServerConfig {
         let default = ServerConfig::default();
-        let body = self.max_body_size.map(|ByteSize(bytes)| bytes as usize);
+        let size = |size: Option<ByteSize>| size.map(|ByteSize(bytes)| bytes as usize);
+        let body = size(self.max_body_size);
+        let pending = size(self.max_pending_body_size);
         ServerConfig {
             max_concurrent_requests: self.max_concurrent_requests,
             max_requests_per_key: self.max_requests_per_key,
@@ -256,6 +264,8 @@ impl LimitFlags {
             key_min_priority: self.key_min_priority.iter().cloned().collect(),
             max_connections: self.max_connections.unwrap_or(default.max_connections),
             max_body_bytes: body.unwrap_or(default.max_body_bytes),
+            max_pending_body_bytes: pending.unwrap_or(default.max_pending_body_bytes),
+            prefix_cache_scope: self.prefix_cache_scope,
             header_timeout: self.header_timeout.unwrap_or(default.header_timeout),
             body_timeout: self.body_timeout.unwrap_or(default.body_timeout),
             request_timeout: match self.request_timeout {
@@ -371,6 +381,14 @@ fn pooling(text: &str) -> Result<Pooling, String> {
     }
 }
 
+fn prefix_cache_scope(text: &str) -> Result<PrefixCacheScope, String> {
+    match text {
+        "key" => Ok(PrefixCacheScope::Key),
+        "all" => Ok(PrefixCacheScope::All),
+        _ => Err("it must be key or all".to_owned()),
+    }
+}
+
 fn tool_format(text: &str) -> Result<ParserChoice<ToolFormat>, String> {
     choice(text, |name| {
         ToolFormat::from_name(name).map_err(|error| error.to_string())
@@ -471,6 +489,7 @@ mod tests {
             (&["--tool-call-parser", "magic"], "magic"),
             (&["--pooling", "max"], "mean or last"),
             (&["--key-min-priority", "KEY"], "KEY=-1"),
+            (&["--prefix-cache-scope", "none"], "key or all"),
             (&["--drain-timeout=-1"], "seconds"),
             (&["--host", "nowhere"], "nowhere"),
             (&["--ssl-certfile", "x"], "ssl-keyfile"),

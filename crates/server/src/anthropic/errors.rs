@@ -45,7 +45,9 @@ pub(super) fn error_body(error: &ApiError) -> ErrorBody<'_> {
     };
     // The words by which clients of Anthropic tell this error from others.
     let message = match error.code {
-        Some("context_length_exceeded") => Cow::Owned(format!("prompt is too long: {}", error.message)),
+        Some(crate::error::CONTEXT_LENGTH_EXCEEDED) => {
+            Cow::Owned(format!("prompt is too long: {}", error.message))
+        }
         _ => Cow::Borrowed(error.message.as_str()),
     };
     ErrorBody {

@@ -15,9 +15,9 @@ use crate::constraint::{Forced, Form, json_schema};
 use crate::conversation::Conversation;
 use crate::error::ApiError;
 use crate::generation::{self, GenerationTask};
-use crate::model::ServedModel;
 use crate::openai::fields::{Seed, SpeculationField, Stops, float};
 use crate::openai::sampling::SamplingFields;
+use crate::preparation::Preparing;
 use crate::{identifiers, sse};
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
@@ -56,6 +56,7 @@ struct AnswerFields {
     ignore_eos: Option<bool>,
     priority: Option<i32>,
     deadline_ms: Option<u64>,
+    cache_salt: Option<String>,
     speculation: Option<SpeculationField>,
 }
 
@@ -79,10 +80,9 @@ pub(crate) async fn create(
     Extension(caller): Extension<Caller>,
     body: Body,
 ) -> Result<Response, ApiError> {
-    let checked = app.with_model(move |model| check(model, &body));
-    let checked = checked.await?;
-    let stream = checked.stream;
-    let (outputs, writer) = app.run(&caller, checked, &NAMES).await?;
+    let admitted = app.admit(&caller, body, check).await?;
+    let stream = admitted.checked.stream;
+    let (outputs, writer) = app.run(&caller, admitted, &NAMES).await?;
     if stream {
         return Ok(sse::reply(outputs, reply::Events::new(writer)));
     }
@@ -92,8 +92,12 @@ pub(crate) async fn create(
 }
 
 /// `/v1/messages/count_tokens`: how long a conversation is.
-pub(crate) async fn count_tokens(State(app): State<App>, body: Body) -> Result<Json<TokenCount>, ApiError> {
-    let count = move |model: &ServedModel| {
+pub(crate) async fn count_tokens(
+    State(app): State<App>,
+    Extension(caller): Extension<Caller>,
+    body: Body,
+) -> Result<Json<TokenCount>, ApiError> {
+    let count = |model: &Preparing<'_>, body: &Body| {
         let fields: ConversationFields = body.read()?;
         model.named(fields.model.as_deref())?;
         let (tokens, _) = fields.asked()?.conversation.prepare(model)?;
@@ -101,10 +105,10 @@ pub(crate) async fn count_tokens(State(app): State<App>, body: Body) -> Result<J
             input_tokens: tokens.len(),
         })
     };
-    app.with_model(count).await.map(Json)
+    app.with_model(&caller, body, count).await.map(Json)
 }
 
-fn check(model: &ServedModel, body: &Body) -> Result<Checked<Writer>, ApiError> {
+fn check(model: &Preparing<'_>, body: &Body) -> Result<Checked<Writer>, ApiError> {
     let fields: ConversationFields = body.read()?;
     let answer: AnswerFields = body.read()?;
     let name = model.named(fields.model.as_deref())?;
@@ -131,7 +135,7 @@ fn check(model: &ServedModel, body: &Body) -> Result<Checked<Writer>, ApiError> 
 }
 
 impl AnswerFields {
-    fn task(self, model: &ServedModel) -> Result<GenerationTask, ApiError> {
+    fn task(self, model: &Preparing<'_>) -> Result<GenerationTask, ApiError> {
         if self.max_tokens.is_none() {
             return Err(ApiError::field("max_tokens", "`max_tokens` is missing"));
         }
@@ -152,6 +156,7 @@ impl AnswerFields {
             ignore_eos: self.ignore_eos,
             priority: self.priority,
             deadline_ms: self.deadline_ms,
+            cache_salt: self.cache_salt,
             speculation: self.speculation,
             ..SamplingFields::default()
         };

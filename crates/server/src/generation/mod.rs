@@ -45,6 +45,8 @@ pub struct GenerationTask {
     pub constraint: Option<Arc<dyn Constraint>>,
     /// Whose it is; see [`paceline::Request::tenant`].
     pub tenant: u32,
+    /// The client's own part of the salt.
+    pub cache_salt: Option<String>,
     /// Only tasks with the same salt share cached prefixes.
     pub salt: u64,
 }

@@ -4,7 +4,7 @@ use super::fields::{LogitBias, Seed, SpeculationField, Stops, float};
 use crate::error::ApiError;
 use crate::generation::GenerationTask;
 use crate::identifiers;
-use crate::model::ServedModel;
+use crate::preparation::Preparing;
 use paceline::MAX_DEADLINE;
 use paceline_types::{SamplingParams, TokenId};
 use serde::Deserialize;
@@ -43,6 +43,7 @@ pub(crate) struct SamplingFields {
     pub(crate) use_beam_search: Option<bool>,
     pub(crate) priority: Option<i32>,
     pub(crate) deadline_ms: Option<u64>,
+    pub(crate) cache_salt: Option<String>,
     pub(crate) speculation: Option<SpeculationField>,
     pub(crate) stream: Option<bool>,
     pub(crate) stream_options: Option<StreamOptions>,
@@ -72,7 +73,7 @@ impl SamplingFields {
     /// here; the engine refuses the rest.
     pub(crate) fn task(
         &self,
-        model: &ServedModel,
+        model: &Preparing<'_>,
         default_max_tokens: usize,
     ) -> Result<GenerationTask, ApiError> {
         let n = self.n.unwrap_or(1);
@@ -94,6 +95,7 @@ impl SamplingFields {
             speculation: self.speculation.unwrap_or_default().0,
             constraint: None,
             tenant: 0,
+            cache_salt: cache_salt(self.cache_salt.clone())?,
             salt: 0,
         })
     }
@@ -116,7 +118,7 @@ impl SamplingFields {
         Ok(())
     }
 
-    fn params(&self, model: &ServedModel, default_max_tokens: usize) -> Result<SamplingParams, ApiError> {
+    fn params(&self, model: &Preparing<'_>, default_max_tokens: usize) -> Result<SamplingParams, ApiError> {
         let (defaults, neutral) = (&model.defaults, SamplingParams::default());
         let (max_tokens, min_tokens) = self.lengths(model, default_max_tokens)?;
         Ok(SamplingParams {
@@ -143,7 +145,7 @@ impl SamplingFields {
     }
 
     /// Most and fewest tokens. More than the context holds means: until it is full.
-    fn lengths(&self, model: &ServedModel, default_max: usize) -> Result<(usize, usize), ApiError> {
+    fn lengths(&self, model: &Preparing<'_>, default_max: usize) -> Result<(usize, usize), ApiError> {
         let (field, asked) = match (self.max_completion_tokens, self.max_tokens) {
             (Some(count), _) => ("max_completion_tokens", Some(count)),
             (None, count) => ("max_tokens", count),
@@ -169,13 +171,11 @@ impl SamplingFields {
     }
 
     /// A word that must not come up is forbidden as it is and after a space.
-    fn bad_words(&self, model: &ServedModel) -> Result<Vec<Vec<TokenId>>, ApiError> {
+    fn bad_words(&self, model: &Preparing<'_>) -> Result<Vec<Vec<TokenId>>, ApiError> {
         let mut sequences = Vec::new();
         for word in self.bad_words.iter().flatten() {
-            let tokenizer = model.require_tokenizer("bad_words")?;
             for spelling in [word.clone(), format!(" {}", word.trim_start())] {
-                let tokens = tokenizer.encode(&spelling, false);
-                sequences.push(tokens.map_err(|error| ApiError::text("bad_words", &error))?);
+                sequences.push(model.encode("bad_words", &spelling, false)?);
             }
         }
         sequences.dedup();
@@ -192,6 +192,18 @@ fn top_k(value: i64) -> Result<u32, ApiError> {
         let bound = format!("within 0..={}, or -1 for all", u32::MAX);
         ApiError::bound("top_k", &value, &bound)
     })
+}
+
+/// The field `cache_salt`.
+pub(crate) fn cache_salt(salt: Option<String>) -> Result<Option<String>, ApiError> {
+    if salt.as_deref() == Some("") {
+        return Err(ApiError::bound(
+            "cache_salt",
+            &"empty",
+            "a text of at least one character",
+        ));
+    }
+    Ok(salt)
 }
 
 /// The field `deadline_ms`.

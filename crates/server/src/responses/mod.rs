@@ -16,6 +16,7 @@ use crate::generation::{self, GenerationTask};
 use crate::model::ServedModel;
 use crate::openai::fields::{Seed, SpeculationField, float};
 use crate::openai::sampling::SamplingFields;
+use crate::preparation::Preparing;
 use crate::{identifiers, sse};
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
@@ -40,6 +41,7 @@ struct AnswerFields {
     ignore_eos: Option<bool>,
     priority: Option<i32>,
     deadline_ms: Option<u64>,
+    cache_salt: Option<String>,
     speculation: Option<SpeculationField>,
 }
 
@@ -79,10 +81,9 @@ pub(crate) async fn create(
     Extension(caller): Extension<Caller>,
     body: Body,
 ) -> Result<Response, ApiError> {
-    let checked = app.with_model(move |model| check(model, &body));
-    let checked = checked.await?;
-    let stream = checked.stream;
-    let (outputs, writer) = app.run(&caller, checked, &NAMES).await?;
+    let admitted = app.admit(&caller, body, check).await?;
+    let stream = admitted.checked.stream;
+    let (outputs, writer) = app.run(&caller, admitted, &NAMES).await?;
     if stream {
         return Ok(sse::reply(outputs, events::Events::new(writer)));
     }
@@ -91,7 +92,7 @@ pub(crate) async fn create(
     Ok(Json(writer.whole(&completion)).into_response())
 }
 
-fn check(model: &ServedModel, body: &Body) -> Result<Checked<Writer>, ApiError> {
+fn check(model: &Preparing<'_>, body: &Body) -> Result<Checked<Writer>, ApiError> {
     let mut fields: Fields = body.read()?;
     let answer: AnswerFields = body.read()?;
     body.read::<ForeignFields>()?.check()?;
@@ -138,7 +139,7 @@ fn of_input(error: ApiError) -> ApiError {
 }
 
 impl AnswerFields {
-    fn task(self, model: &ServedModel) -> Result<GenerationTask, ApiError> {
+    fn task(self, model: &Preparing<'_>) -> Result<GenerationTask, ApiError> {
         if self.max_output_tokens == Some(0) {
             return Err(ApiError::bound("max_output_tokens", &0, "at least 1"));
         }
@@ -151,6 +152,7 @@ impl AnswerFields {
             ignore_eos: self.ignore_eos,
             priority: self.priority,
             deadline_ms: self.deadline_ms,
+            cache_salt: self.cache_salt,
             speculation: self.speculation,
             ..SamplingFields::default()
         };

@@ -2,8 +2,8 @@
 
 use super::of_input;
 use crate::conversation::{Conversation, Reading};
-use crate::error::ApiError;
-use crate::model::ServedModel;
+use crate::error::{ApiError, CONTEXT_LENGTH_EXCEEDED};
+use crate::preparation::Preparing;
 use paceline_types::TokenId;
 use serde_json::Value;
 
@@ -11,17 +11,20 @@ use serde_json::Value;
 /// What the system says stays, and so does the last message.
 pub(super) fn prepare(
     conversation: &Conversation,
-    model: &ServedModel,
+    model: &Preparing<'_>,
 ) -> Result<(Vec<TokenId>, Reading), ApiError> {
     let without = |count: usize| {
         let mut shorter = conversation.clone();
         shorter.messages = rest(&conversation.messages, count);
         shorter.prepare(model).map_err(of_input)
     };
-    let fits = |tokens: &[TokenId]| tokens.len() < model.max_model_len;
-    let whole = without(0)?;
-    if fits(&whole.0) {
-        return Ok(whole);
+    let too_long = |prepared: &Result<(Vec<TokenId>, Reading), ApiError>| match prepared {
+        Ok((tokens, _)) => tokens.len() >= model.max_model_len,
+        Err(error) => error.code == Some(CONTEXT_LENGTH_EXCEEDED),
+    };
+    let whole = without(0);
+    if !too_long(&whole) {
+        return whole;
     }
     let said = conversation.messages.iter().filter(|message| !is_system(message));
     // More messages are more tokens: the first count that fits is found by halving.
@@ -29,16 +32,16 @@ pub(super) fn prepare(
     let mut found = None;
     while low <= high {
         let middle = low.midpoint(high);
-        let prepared = without(middle)?;
-        if fits(&prepared.0) {
-            found = Some(prepared);
-            high = middle - 1;
-        } else {
+        let prepared = without(middle);
+        if too_long(&prepared) {
             low = middle + 1;
+        } else {
+            found = Some(prepared?);
+            high = middle - 1;
         }
     }
     // What does not fit even so is refused by its length.
-    Ok(found.unwrap_or(whole))
+    found.map_or(whole, Ok)
 }
 
 fn is_system(message: &Value) -> bool {

@@ -19,6 +19,7 @@ mod models;
 mod openapi;
 mod requests;
 mod responses;
+mod sharing;
 mod structured;
 mod support;
 mod tokens;

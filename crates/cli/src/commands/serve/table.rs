@@ -3,7 +3,7 @@
 use super::model::Texts;
 use super::{ServeConfig, Unused};
 use paceline::Handle;
-use paceline_server::{Feature, ServerConfig};
+use paceline_server::{Feature, PrefixCacheScope, ServerConfig};
 use paceline_types::Pooling;
 use std::time::Duration;
 
@@ -130,6 +130,14 @@ fn access(server: &ServerConfig) -> Vec<Feature> {
                 "--api-key",
             ),
         ),
+        row(
+            "prefix cache",
+            match server.prefix_cache_scope {
+                PrefixCacheScope::Key => "each key for itself",
+                PrefixCacheScope::All => "shared by all",
+            },
+            "--prefix-cache-scope; a cache_salt separates further",
+        ),
         row("TLS", on(server.tls.is_some()), "--ssl-certfile, --ssl-keyfile"),
         row(
             "web pages",
@@ -141,13 +149,16 @@ fn access(server: &ServerConfig) -> Vec<Feature> {
             "--allowed-origins",
         ),
         row(
-            "requests at a time",
+            "continuations",
             limit(server.max_concurrent_requests),
             "--max-concurrent-requests; the engine's queue has its own limit",
         ),
         row(
-            "requests per key",
-            limit(server.max_requests_per_key),
+            "of each key",
+            server.max_requests_per_key.map_or_else(
+                || if keys > 1 { "half of the queue" } else { "no limit" }.to_owned(),
+                |limit| limit.to_string(),
+            ),
             "--max-requests-per-key",
         ),
         row(

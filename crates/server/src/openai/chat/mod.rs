@@ -15,7 +15,7 @@ use crate::constraint::{Forced, allow};
 use crate::conversation::Conversation;
 use crate::error::ApiError;
 use crate::generation;
-use crate::model::ServedModel;
+use crate::preparation::Preparing;
 use crate::{identifiers, sse};
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
@@ -56,11 +56,12 @@ pub(crate) async fn create(
     body: Body,
 ) -> Result<Response, ApiError> {
     let shared = app.model.clone();
-    let checked = app.with_model(move |model| check(model, &body, Writer::new(shared)));
-    let checked = checked.await?;
+    let check = move |model: &Preparing<'_>, body: &Body| check(model, body, Writer::new(shared));
+    let admitted = app.admit(&caller, body, check).await?;
+    let checked = &admitted.checked;
     let stream = checked.stream;
     let choices = checked.task.n;
-    let (outputs, writer) = app.run(&caller, checked, &NAMES).await?;
+    let (outputs, writer) = app.run(&caller, admitted, &NAMES).await?;
     if stream {
         return Ok(sse::reply(outputs, stream::Chunks::new(writer)));
     }
@@ -69,7 +70,7 @@ pub(crate) async fn create(
     Ok(Json(writer.whole(collected)).into_response())
 }
 
-fn check(model: &ServedModel, body: &Body, mut writer: Writer) -> Result<Checked<Writer>, ApiError> {
+fn check(model: &Preparing<'_>, body: &Body, mut writer: Writer) -> Result<Checked<Writer>, ApiError> {
     let fields: Fields = body.read()?;
     let shared: SamplingFields = body.read()?;
     let name = model.named(fields.model.as_deref())?;

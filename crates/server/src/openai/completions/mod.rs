@@ -11,7 +11,7 @@ use crate::body::Body;
 use crate::constraint::Wanted;
 use crate::error::ApiError;
 use crate::generation;
-use crate::model::ServedModel;
+use crate::preparation::Preparing;
 use crate::{identifiers, sse};
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
@@ -41,12 +41,13 @@ pub(crate) async fn create(
     body: Body,
 ) -> Result<Response, ApiError> {
     let shared = app.model.clone();
-    let checked = app.with_model(move |model| check(model, &body, Writer::new(shared)));
-    let checked = checked.await?;
+    let check = move |model: &Preparing<'_>, body: &Body| check(model, body, Writer::new(shared));
+    let admitted = app.admit(&caller, body, check).await?;
+    let checked = &admitted.checked;
     let stream = checked.stream;
     let prompts = checked.task.prompts.len();
     let sizes = (prompts, prompts * checked.task.n);
-    let (outputs, writer) = app.run(&caller, checked, &super::NAMES).await?;
+    let (outputs, writer) = app.run(&caller, admitted, &super::NAMES).await?;
     if stream {
         return Ok(sse::reply(outputs, stream::Chunks::new(writer)));
     }
@@ -55,7 +56,7 @@ pub(crate) async fn create(
     Ok(Json(writer.whole(collected)).into_response())
 }
 
-fn check(model: &ServedModel, body: &Body, mut writer: Writer) -> Result<Checked<Writer>, ApiError> {
+fn check(model: &Preparing<'_>, body: &Body, mut writer: Writer) -> Result<Checked<Writer>, ApiError> {
     let fields: Fields = body.read()?;
     let mut shared: SamplingFields = body.read()?;
     let name = model.named(fields.model.as_deref())?;
@@ -101,19 +102,13 @@ fn check(model: &ServedModel, body: &Body, mut writer: Writer) -> Result<Checked
 
 /// Tokens of a prompt and its text, the latter if it is to be echoed.
 fn understand(
-    model: &ServedModel,
+    model: &Preparing<'_>,
     index: usize,
     prompt: Prompt,
     (special, echo): (bool, bool),
 ) -> Result<(Vec<TokenId>, String), ApiError> {
     let (tokens, text) = match prompt {
-        Prompt::Text(text) => {
-            let tokenizer = model.require_tokenizer("prompt")?;
-            let tokens = tokenizer
-                .encode(&text, special)
-                .map_err(|error| ApiError::text("prompt", &error))?;
-            (tokens, text)
-        }
+        Prompt::Text(text) => (model.encode("prompt", &text, special)?, text),
         Prompt::Tokens(tokens) => {
             let text = if echo {
                 model.decode(&tokens, false)

@@ -3,12 +3,12 @@
 mod reply;
 
 use super::fields::{Inputs, Prompt};
-use super::sampling::deadline;
+use super::sampling::{cache_salt, deadline};
 use crate::app::{App, Caller};
 use crate::body::Body;
 use crate::embedding;
 use crate::error::ApiError;
-use crate::model::ServedModel;
+use crate::preparation::Preparing;
 use axum::extract::State;
 use axum::{Extension, Json};
 use paceline::EmbeddingRequest;
@@ -30,6 +30,7 @@ struct Fields {
     add_special_tokens: Option<bool>,
     priority: Option<i32>,
     deadline_ms: Option<u64>,
+    cache_salt: Option<String>,
 }
 
 /// How vectors are written.
@@ -51,6 +52,7 @@ enum PoolingField {
 /// A request that has been understood.
 struct Checked {
     name: String,
+    cache_salt: Option<String>,
     requests: Vec<EmbeddingRequest>,
     shape: Shape,
 }
@@ -62,25 +64,29 @@ pub(crate) async fn create(
     body: Body,
 ) -> Result<Json<Reply>, ApiError> {
     let (width, pooling) = (app.engine.width(), app.config.pooling);
-    let checked = app
-        .with_model(move |model| check(model, &body, width, pooling))
-        .await?;
+    let mut permit = app.permit(&caller)?;
+    let check = move |model: &Preparing<'_>, body: &Body| check(model, body, width, pooling);
+    let checked = app.with_model(&caller, body, check).await?;
     let Checked {
         name,
+        cache_salt,
         mut requests,
         shape,
     } = checked;
-    let permit = app.permit(&caller)?;
+    // A few at a time are handed to the engine, so that many texts of one caller do not fill its queue.
+    let at_a_time = (2 * app.engine.memory().slots).min(permit.most());
+    permit.count(requests.len().min(at_a_time), 1)?;
     for request in &mut requests {
         request.priority = app.priority(&caller, request.priority)?;
         request.deadline = app.deadline(request.deadline);
         request.tenant = caller.tenant();
+        request.salt = app.salts.salt(request.tenant, cache_salt.as_deref());
     }
-    let vectors = embedding::embed(&app, permit, requests, &NAMES).await?;
+    let vectors = embedding::embed(&app, (permit, at_a_time), requests, &NAMES).await?;
     Ok(Json(Reply::new(name, vectors, shape)))
 }
 
-fn check(model: &ServedModel, body: &Body, width: usize, pooling: Pooling) -> Result<Checked, ApiError> {
+fn check(model: &Preparing<'_>, body: &Body, width: usize, pooling: Pooling) -> Result<Checked, ApiError> {
     let fields: Fields = body.read()?;
     let name = model.named(fields.model.as_deref())?;
     let Some(Inputs(inputs)) = fields.input else {
@@ -112,6 +118,7 @@ fn check(model: &ServedModel, body: &Body, width: usize, pooling: Pooling) -> Re
     };
     Ok(Checked {
         name,
+        cache_salt: cache_salt(fields.cache_salt)?,
         requests: texts.into_iter().map(request).collect(),
         shape: Shape {
             dimensions,
@@ -123,16 +130,13 @@ fn check(model: &ServedModel, body: &Body, width: usize, pooling: Pooling) -> Re
 
 /// The tokens of a text. Their number is checked here, before any text is run.
 fn understand(
-    model: &ServedModel,
+    model: &Preparing<'_>,
     param: &str,
     text: &Prompt,
     special: bool,
 ) -> Result<Vec<TokenId>, ApiError> {
     let tokens = match text {
-        Prompt::Text(text) => {
-            let tokens = model.require_tokenizer(param)?.encode(text, special);
-            tokens.map_err(|error| ApiError::text(param, &error))?
-        }
+        Prompt::Text(text) => model.encode(param, text, special)?,
         Prompt::Tokens(tokens) => tokens.clone(),
     };
     let most = model.max_model_len;
