@@ -10,6 +10,7 @@ mod sampling;
 mod serve;
 mod speculation;
 mod tools;
+mod unused;
 mod vllm;
 
 pub(crate) use bench::{

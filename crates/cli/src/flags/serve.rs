@@ -4,7 +4,8 @@ use super::LogLevel;
 use super::engine::{EngineFlags, ModelFlags};
 use super::numbers::{self, ByteSize, parsed};
 use super::speculation::SpeculationFlags;
-use crate::commands::serve::{LogFormat, ParserChoice, ServeConfig, Unused};
+use super::unused::UnusedFlags;
+use crate::commands::serve::{LogFormat, ParserChoice, ServeConfig};
 use crate::model::{EMBEDDED, ModelSource};
 use clap::Args;
 use paceline_server::{PrefixCacheScope, ServerConfig};
@@ -26,8 +27,6 @@ Examples:
 
 SIGTERM and Ctrl-C let running requests finish (see --drain-timeout); a second one ends the server at once.
 API keys are also read from $PACELINE_API_KEY.";
-
-const VLLM: &str = "Taken from vLLM's command lines, without effect here";
 
 /// Serve a model over HTTP, to clients of OpenAI's interface.
 #[derive(Debug, Args)]
@@ -168,41 +167,6 @@ struct LimitFlags {
     watchdog_timeout: Option<Duration>,
 }
 
-// What others need and this does not.
-#[derive(Debug, Args)]
-struct UnusedFlags {
-    /// Code of models is never run.
-    #[arg(long, help_heading = VLLM)]
-    trust_remote_code: bool,
-    /// Steps are always captured and replayed.
-    #[arg(long, help_heading = VLLM)]
-    enforce_eager: bool,
-    /// Use --log warn.
-    #[arg(long, help_heading = VLLM)]
-    disable_log_requests: bool,
-    /// Numbers are not logged.
-    #[arg(long, help_heading = VLLM)]
-    disable_log_stats: bool,
-    /// Prompts are always cut into chunks.
-    #[arg(long, help_heading = VLLM)]
-    enable_chunked_prefill: bool,
-    /// Tools are always on offer where the model can call them.
-    #[arg(long, help_heading = VLLM)]
-    enable_auto_tool_choice: bool,
-    /// Steps are always scheduled ahead.
-    #[arg(long, help_heading = VLLM)]
-    async_scheduling: bool,
-    /// Prefix caching is on unless --no-prefix-caching is given.
-    #[arg(long, conflicts_with = "no_prefix_caching", help_heading = VLLM)]
-    enable_prefix_caching: bool,
-    /// Requests that lose their place are computed again.
-    #[arg(long, value_name = "GIB", help_heading = VLLM)]
-    swap_space: Option<f64>,
-    /// Only 1.
-    #[arg(long, value_name = "N", value_parser = one_device, help_heading = VLLM)]
-    tensor_parallel_size: Option<usize>,
-}
-
 impl ServeFlags {
     /// The flags about drafts.
     pub(super) fn speculation(&self) -> &SpeculationFlags {
@@ -279,66 +243,6 @@ impl LimitFlags {
     }
 }
 
-impl UnusedFlags {
-    /// Those that were given, with the reason why nothing is different.
-    fn list(&self) -> Vec<Unused> {
-        let rows = [
-            (
-                self.trust_remote_code,
-                "--trust-remote-code",
-                "code of models is never run",
-            ),
-            (
-                self.enforce_eager,
-                "--enforce-eager",
-                "capturing a step's program costs no correctness here",
-            ),
-            (
-                self.disable_log_requests,
-                "--disable-log-requests",
-                "--log warn leaves out the lines of requests",
-            ),
-            (
-                self.disable_log_stats,
-                "--disable-log-stats",
-                "numbers are not logged",
-            ),
-            (
-                self.enable_chunked_prefill,
-                "--enable-chunked-prefill",
-                "prompts are always cut into chunks",
-            ),
-            (
-                self.enable_auto_tool_choice,
-                "--enable-auto-tool-choice",
-                "tools are on offer wherever the model can call them",
-            ),
-            (
-                self.async_scheduling,
-                "--async-scheduling",
-                "steps are always scheduled ahead; see --pipeline-depth",
-            ),
-            (
-                self.enable_prefix_caching,
-                "--enable-prefix-caching",
-                "it is on unless --no-prefix-caching is given",
-            ),
-            (
-                self.swap_space.is_some(),
-                "--swap-space",
-                "what loses its place is computed again",
-            ),
-            (
-                self.tensor_parallel_size.is_some(),
-                "--tensor-parallel-size",
-                "1 is what there is",
-            ),
-        ];
-        let given = rows.into_iter().filter(|(given, ..)| *given);
-        given.map(|(_, flag, reason)| Unused { flag, reason }).collect()
-    }
-}
-
 fn address(text: &str) -> Result<IpAddr, String> {
     if text == "localhost" {
         return Ok(IpAddr::from([127, 0, 0, 1]));
@@ -361,16 +265,6 @@ fn key_priority(text: &str) -> Result<(String, i32), String> {
     let priority = priority.parse().ok().filter(|_| !key.is_empty());
     let priority = priority.ok_or_else(|| "it must be a key and a number, such as KEY=-1".to_owned())?;
     Ok((key.to_owned(), priority))
-}
-
-fn one_device(text: &str) -> Result<usize, String> {
-    match text.parse() {
-        Ok(1) => Ok(1),
-        Ok(_) => Err(format!(
-            "it is {text}; it must be 1: a model runs on one device here"
-        )),
-        Err(_) => Err(format!("`{text}` is not a count")),
-    }
 }
 
 fn pooling(text: &str) -> Result<Pooling, String> {
