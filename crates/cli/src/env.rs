@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `PACELINE_LOG` | level of the log on stderr where `--log` is not given |
 //! | `PACELINE_API_KEY` | a key that requests to `serve` may carry, besides those of its flags; what `bench serve` and `chat` send where `--api-key` is not given |
+//! | `VLLM_API_KEY` | a key that requests to `serve` may carry, for those who come from vLLM |
 //! | `NO_COLOR`, `TERM` | `chat` prints without colours if the first is set or the second is `dumb` |
 //! | `XDG_STATE_HOME`, `HOME` | where `chat` keeps what was typed |
 //! | `PACELINE_TEST_FAULT` | the engine fails with a step, such as `panic:7`; in builds with debug assertions alone |
@@ -27,14 +28,26 @@ pub(crate) fn log_level() -> Result<Option<LogLevel>> {
         .map_err(|_| anyhow!("PACELINE_LOG is `{value}`; it must be off, error, warn, info, debug or trace"))
 }
 
-/// The key in `PACELINE_API_KEY`, if it is set.
+const API_KEY: &str = "PACELINE_API_KEY";
+
+/// The key that a client sends, if the environment has one.
 pub(crate) fn api_key() -> Result<Option<String>> {
-    let Some(value) = std::env::var_os("PACELINE_API_KEY").filter(|value| !value.is_empty()) else {
-        return Ok(None);
-    };
-    let key = value.into_string();
-    key.map(Some)
-        .map_err(|_| anyhow!("PACELINE_API_KEY is not UTF-8"))
+    Ok(text(API_KEY)?.filter(|key| !key.is_empty()))
+}
+
+/// The keys that open a server, each with the name of its variable. One that is set and empty is there: whoever wanted a
+/// key and lost it on the way must hear of it.
+pub(crate) fn server_keys() -> Result<Vec<(&'static str, String)>> {
+    let mut keys = Vec::new();
+    for name in [API_KEY, "VLLM_API_KEY"] {
+        keys.extend(text(name)?.map(|key| (name, key)));
+    }
+    Ok(keys)
+}
+
+fn text(name: &str) -> Result<Option<String>> {
+    let value = std::env::var_os(name).map(std::ffi::OsString::into_string);
+    value.transpose().map_err(|_| anyhow!("{name} is not UTF-8"))
 }
 
 /// Whether the user wants colours, as far as the environment tells.

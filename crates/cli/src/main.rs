@@ -16,13 +16,15 @@ use std::io;
 use std::process::ExitCode;
 use ui::Ui;
 
-/// How a command that did not fail ended.
+/// How a command ended that leaves nothing to be said.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Ending {
     /// It did what it was asked to.
     Done,
     /// The user stopped it.
     Cancelled,
+    /// It failed and has said why.
+    Failed,
 }
 
 fn main() -> ExitCode {
@@ -32,6 +34,7 @@ fn main() -> ExitCode {
     match result {
         Ok(Ending::Done) => ExitCode::SUCCESS,
         Ok(Ending::Cancelled) => ExitCode::from(interrupt::EXIT_CODE),
+        Ok(Ending::Failed) => ExitCode::FAILURE,
         // Whoever read the output has seen enough.
         Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {

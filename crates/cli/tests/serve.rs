@@ -21,7 +21,7 @@ fn long() -> String {
 
 #[test]
 fn a_server_answers_and_ends_cleanly_on_a_signal() {
-    for signal in ["TERM", "INT"] {
+    for signal in ["TERM", "INT", "HUP"] {
         let mut served = Served::start(&[]);
         assert_eq!(served.ask("GET /ready", "", "").0, 200);
         let body = r#"{"model": "storyteller", "prompt": "Once upon a time", "max_tokens": 8}"#;
@@ -159,45 +159,194 @@ fn a_log_that_cannot_be_written_takes_nothing_down() {
     assert_eq!(served.wait(), Some(0));
 }
 
-#[test]
-fn a_log_in_json_has_an_object_per_request() {
+/// What a server with a log in JSON writes to stderr until it ends: nothing but objects.
+fn json_log(arguments: &[&str], variables: &[(&str, &str)], use_it: impl FnOnce(&Served)) -> Vec<Value> {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("log");
-    let log = File::create(&path).unwrap();
-    let mut served = Served::spawn(command(&["--quiet", "--log-format", "json"]).stderr(log));
-    served.ask("GET /health", "x-request-id: seven\r\n", "");
+    let mut command = command(arguments);
+    command.envs(variables.iter().copied());
+    command
+        .args(["--log-format", "json"])
+        .stderr(File::create(&path).unwrap());
+    let mut served = Served::spawn(&mut command);
+    use_it(&served);
     served.signal("TERM");
     served.wait();
     let text = fs::read_to_string(&path).unwrap();
-    let lines = text
-        .lines()
-        .map(|line| serde_json::from_str::<Value>(line).unwrap());
-    let mut requests = lines.filter(|line| line["fields"]["message"] == "request");
-    let request = requests.next().unwrap();
-    assert_eq!(
-        (&request["fields"]["path"], &request["fields"]["status"]),
-        (&json!("\"/health\""), &json!(200))
-    );
-    assert!(request["fields"]["id"].as_str().unwrap().contains("seven"));
+    let object = |line: &str| serde_json::from_str(line).unwrap_or_else(|_| panic!("no JSON: {line}"));
+    text.lines().map(object).collect()
 }
 
 #[test]
-fn keys_come_from_flag_file_and_variable() {
+fn a_log_in_json_is_objects_with_numbers_and_what_a_request_took() {
+    let lines = json_log(&[], &[], |served| {
+        served.ask("GET /health", "x-request-id: seven\r\n", "");
+        let body = json!({ "prompt": "Once", "max_tokens": 9, "ignore_eos": true, "n": 2 }).to_string();
+        for id in ["first", "second"] {
+            served.ask("POST /v1/completions", &format!("x-request-id: {id}\r\n"), &body);
+        }
+        served.ask("POST /v1/completions", "x-request-id: bad\r\n", "{}");
+    });
+    let of = |id: &str| {
+        let found = lines.iter().find(|line| line["id"] == id);
+        found.unwrap_or_else(|| panic!("{id} is not in {lines:?}"))
+    };
+    let health = of("seven");
+    assert_eq!(
+        (
+            &health["message"],
+            &health["path"],
+            &health["status"],
+            &health["level"]
+        ),
+        (&json!("request"), &json!("/health"), &json!(200), &json!("INFO"))
+    );
+    assert!(
+        health["ms"].is_f64() && health.get("prompt_tokens").is_none(),
+        "{health}"
+    );
+    let text = of("first");
+    assert_eq!(
+        (
+            &text["method"],
+            &text["prompt_tokens"],
+            &text["completion_tokens"]
+        ),
+        (&json!("POST"), &json!(1), &json!(18))
+    );
+    let (first, whole) = (
+        text["first_token_ms"].as_f64().unwrap(),
+        text["ms"].as_f64().unwrap(),
+    );
+    assert!(0.0 < first && first <= whole, "{text}");
+    assert_eq!(of("bad")["status"], 400);
+    assert!(of("bad")["reason"].as_str().unwrap().contains("prompt"));
+}
+
+#[test]
+fn a_streams_line_comes_with_its_end_and_tells_of_clients_that_leave() {
+    let lines = json_log(&[], &[], |served| {
+        let body = json!({ "prompt": "Once", "max_tokens": 30, "ignore_eos": true, "stream": true });
+        served.ask(
+            "POST /v1/completions",
+            "x-request-id: stays\r\n",
+            &body.to_string(),
+        );
+        let before = served.holdings();
+        let mut leaves = served.open("POST /v1/completions", "x-request-id: leaves\r\n", &long());
+        leaves.read_exact(&mut [0; 1]).unwrap();
+        drop(leaves);
+        served.expect_free(before);
+    });
+    let of = |id: &str| lines.iter().find(|line| line["id"] == id).unwrap();
+    let (stays, leaves) = (of("stays"), of("leaves"));
+    assert_eq!(
+        (&stays["completion_tokens"], stays.get("incomplete")),
+        (&json!(30), None),
+        "{stays}"
+    );
+    assert_eq!(leaves["incomplete"], true, "{leaves}");
+    assert!(leaves["completion_tokens"].as_u64().unwrap() < 1000, "{leaves}");
+}
+
+#[test]
+fn a_failure_of_a_server_with_a_log_in_json_is_an_object_too() {
+    for arguments in [
+        &["--port", "0", "--api-key", " "][..],
+        &["/nonexistent/model", "--port", "0"],
+    ] {
+        let output = run(&[&["serve", "--log-format", "json"], arguments].concat());
+        assert_eq!(output.status.code(), Some(1));
+        let text = stderr(&output);
+        let line: Value = serde_json::from_str(text.trim()).unwrap_or_else(|_| panic!("no JSON: {text}"));
+        assert_eq!(line["level"], "ERROR", "{line}");
+    }
+    if cfg!(debug_assertions) {
+        let lines = json_log(&[], &[("PACELINE_TEST_FAULT", "panic:3")], |served| {
+            let (status, _) = served.ask("POST /v1/completions", "", &long());
+            assert!(status == 200 || status == 500);
+        });
+        let told = |part: &str| {
+            lines
+                .iter()
+                .any(|line| line["message"].as_str().unwrap().contains(part))
+        };
+        assert!(
+            told("a thread panicked: a fault was injected") && told("the engine has failed"),
+            "{lines:?}"
+        );
+    }
+}
+
+#[test]
+fn keys_come_from_flag_file_and_variables() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("keys");
-    fs::write(&file, "from-file\n\nanother\n").unwrap();
-    let mut command = command(&["--api-key", "from-flag", "--api-key-file", file.to_str().unwrap()]);
-    let served = Served::spawn(command.env("PACELINE_API_KEY", "from-variable"));
+    fs::write(&file, "# of the team\nfrom-file\n\n  another \n#old\n").unwrap();
+    let mut command = command(&[
+        "--api-key",
+        " from-flag ",
+        "--api-key-file",
+        file.to_str().unwrap(),
+    ]);
+    command
+        .env("PACELINE_API_KEY", "from-variable")
+        .env("VLLM_API_KEY", "from-vllm");
+    let served = Served::spawn(&mut command);
     let status = |key: &str| {
         served
             .ask("GET /v1/models", &format!("authorization: Bearer {key}\r\n"), "")
             .0
     };
-    for key in ["from-flag", "from-file", "another", "from-variable"] {
+    for key in ["from-flag", "from-file", "another", "from-variable", "from-vllm"] {
         assert_eq!(status(key), 200, "{key}");
     }
-    assert_eq!(status("guess"), 401);
+    for key in ["guess", "# of the team", "#old", ""] {
+        assert_eq!(status(key), 401, "{key}");
+    }
+    // What is open to everybody, and nothing else is.
+    for path in ["/health", "/ping", "/ready", "/version", "/metrics"] {
+        assert_eq!(served.ask(&format!("GET {path}"), "", "").0, 200, "{path}");
+    }
+    for path in ["/v1/engine", "/openapi.json", "/v1/models", "/nothing"] {
+        assert_eq!(served.ask(&format!("GET {path}"), "", "").0, 401, "{path}");
+    }
+}
+
+#[test]
+fn a_key_that_got_lost_does_not_leave_a_server_open() {
+    for name in ["PACELINE_API_KEY", "VLLM_API_KEY"] {
+        let output = command(&[])
+            .env(name, "")
+            .stderr(Stdio::piped())
+            .output()
+            .unwrap();
+        let error = stderr(&output);
+        assert_eq!(output.status.code(), Some(1), "{error}");
+        assert!(error.contains(&format!("{name} is empty")), "{error}");
+    }
+}
+
+#[test]
+fn a_process_that_was_stopped_has_not_hung() {
+    let served = Served::start(&["--watchdog-timeout", "1"]);
+    let mut stream = served.open("POST /v1/completions", "", &long());
+    stream.read_exact(&mut [0; 1]).unwrap();
+    served.signal("STOP");
+    thread::sleep(Duration::from_secs(2));
+    served.signal("CONT");
+    let mut reply = String::new();
+    stream.read_to_string(&mut reply).unwrap();
+    assert!(reply.contains(r#""finish_reason":"length""#), "{reply}");
     assert_eq!(served.ask("GET /health", "", "").0, 200);
+}
+
+#[test]
+fn without_a_watchdog_nobody_is_killed() {
+    let served = Served::start(&["--watchdog-timeout", "0"]);
+    let (status, reply) = served.ask("POST /v1/completions", "", &long());
+    assert_eq!(status, 200);
+    assert!(reply.contains(r#""finish_reason":"length""#), "{reply}");
 }
 
 #[test]

@@ -1,12 +1,12 @@
-//! Those who wait for what the engine makes: from deliveries to what they read.
+//! Those who wait for what the engine makes: from outputs of steps to what they read.
 
 use crate::cancel_flags::{CancelFlag, CancelFlags};
+use crate::channel::EventSender;
 use crate::embedding::{Embedded, EmbeddingError};
 use crate::event::{Event, Usage};
-use async_channel::{Sender, TrySendError};
+use async_channel::Sender;
 use paceline_schedule::{Finish, RequestOutput};
 use paceline_types::{FinishReason, TokenId};
-use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -30,19 +30,16 @@ pub(crate) enum Reader {
 
 /// A reader of text.
 pub(crate) struct TextReader {
-    events: Sender<Event>,
-    /// Events the reader has not made room for yet; bounded by what the request may generate.
-    backlog: VecDeque<Event>,
+    events: Arc<EventSender>,
     stop_tokens: Vec<TokenId>,
     first_token: Option<Duration>,
     tokens: usize,
 }
 
 impl TextReader {
-    pub(crate) fn new(events: Sender<Event>, stop_tokens: Vec<TokenId>) -> Self {
+    pub(crate) fn new(events: Arc<EventSender>, stop_tokens: Vec<TokenId>) -> Self {
         Self {
             events,
-            backlog: VecDeque::new(),
             stop_tokens,
             first_token: None,
             tokens: 0,
@@ -56,16 +53,20 @@ impl Client {
         self.cancel_flags.of(self.choice)
     }
 
-    /// From its arrival to its first token.
-    pub(crate) fn first_token(&self) -> Option<Duration> {
-        match &self.reader {
-            Reader::Text(text) => text.first_token,
-            Reader::Vector(_) => None,
+    /// Notes the first token, if a step brought it. How long it took from the arrival, then.
+    pub(crate) fn note_first_token(&mut self, request_output: &RequestOutput) -> Option<Duration> {
+        let Reader::Text(text) = &mut self.reader else {
+            return None;
+        };
+        if text.first_token.is_some() || request_output.tokens.is_empty() {
+            return None;
         }
+        text.first_token = Some(self.arrived.elapsed());
+        text.first_token
     }
 
-    /// Takes in what a step brought.
-    pub(crate) fn take(&mut self, mut request_output: RequestOutput) {
+    /// Hands on what a step brought. It never waits: a reader that is slow finds it later, one that is gone does not want it.
+    pub(crate) fn deliver(&mut self, mut request_output: RequestOutput) {
         let finish = request_output.finish;
         let usage = Usage {
             prompt_tokens: self.prompt_tokens,
@@ -79,10 +80,14 @@ impl Client {
         };
         match &mut self.reader {
             Reader::Text(text) => {
-                text.take(request_output, usage.total, self.choice);
-                if let Some(finish) = finish {
-                    text.finish(finish, usage, self.choice);
+                let events = text.events(request_output, usage, self.choice);
+                // The last continuation of a request has the sender for itself.
+                if finish.is_some()
+                    && let Some(sender) = Arc::get_mut(&mut text.events)
+                {
+                    sender.release();
                 }
+                text.events.send(events);
             }
             Reader::Vector(reader) => {
                 let Some(finish) = finish else { return };
@@ -92,57 +97,31 @@ impl Client {
                     _ if values.is_empty() => Err(EmbeddingError::Cancelled),
                     _ => Ok(Embedded { values, usage }),
                 };
-                // There is room for the one result; a reader that is gone does not want it.
+                // There is room for the one result.
                 let _ = reader.try_send(result);
             }
         }
     }
 
     /// Nothing more will come, for this reason.
-    pub(crate) fn refuse(&mut self, message: String) {
-        match &mut self.reader {
-            Reader::Text(text) => text.backlog.push_back(Event::Failed { message }),
+    pub(crate) fn refuse(self, message: String) {
+        match self.reader {
+            Reader::Text(text) => text.events.send([Event::Failed { message }]),
             Reader::Vector(reader) => {
                 let _ = reader.try_send(Err(EmbeddingError::Failed(message)));
             }
         }
     }
-
-    /// Sends as much of the backlog as there is room for; a reader that is gone wants none of it.
-    pub(crate) fn flush(&mut self) {
-        let Reader::Text(text) = &mut self.reader else {
-            return;
-        };
-        while let Some(event) = text.backlog.pop_front() {
-            match text.events.try_send(event) {
-                Ok(()) => {}
-                Err(TrySendError::Full(event)) => {
-                    text.backlog.push_front(event);
-                    return;
-                }
-                Err(TrySendError::Closed(_)) => {
-                    self.cancel_flags.cancel_all();
-                    text.backlog.clear();
-                }
-            }
-        }
-    }
-
-    /// Whether the reader has been sent all there is.
-    pub(crate) fn is_served(&self) -> bool {
-        match &self.reader {
-            Reader::Text(text) => text.backlog.is_empty(),
-            Reader::Vector(_) => true,
-        }
-    }
 }
 
 impl TextReader {
-    /// Turns a delivery into events. A stop token is not part of the text.
-    fn take(&mut self, mut request_output: RequestOutput, elapsed: Duration, choice: usize) {
-        if self.first_token.is_none() && !request_output.tokens.is_empty() {
-            self.first_token = Some(elapsed);
-        }
+    /// What a step's output is to its reader. A stop token is not part of the text.
+    fn events(
+        &mut self,
+        mut request_output: RequestOutput,
+        usage: Usage,
+        choice: usize,
+    ) -> impl Iterator<Item = Event> + use<> {
         if request_output.finish == Some(Finish::Stop)
             && request_output
                 .tokens
@@ -152,44 +131,34 @@ impl TextReader {
             request_output.tokens.pop();
             request_output.logprobs.truncate(request_output.tokens.len());
         }
-        if !request_output.prompt_logprobs.is_empty() {
-            self.backlog.push_back(Event::Prompt {
-                logprobs: request_output.prompt_logprobs,
-            });
-        }
-        if request_output.tokens.is_empty() {
-            return;
-        }
         self.tokens += request_output.tokens.len();
-        if let Some(Event::Tokens { tokens, logprobs, .. }) = self.backlog.back_mut() {
-            tokens.extend(request_output.tokens);
-            logprobs.extend(request_output.logprobs);
-            return;
-        }
-        self.backlog.push_back(Event::Tokens {
+        let prompt = (!request_output.prompt_logprobs.is_empty()).then_some(Event::Prompt {
+            logprobs: request_output.prompt_logprobs,
+        });
+        let tokens = (!request_output.tokens.is_empty()).then_some(Event::Tokens {
             choice,
             tokens: request_output.tokens,
             logprobs: request_output.logprobs,
         });
-    }
-
-    fn finish(&mut self, finish: Finish, usage: Usage, choice: usize) {
-        let reason = match finish {
-            Finish::Stop => FinishReason::Stop,
-            Finish::Length => FinishReason::Length,
-            Finish::Cancelled => FinishReason::Cancelled,
-            Finish::Deadline => FinishReason::Deadline,
-            Finish::Constraint => FinishReason::Constraint,
-        };
-        let usage = Usage {
-            completion_tokens: self.tokens,
-            first_token: self.first_token.unwrap_or(usage.total),
-            ..usage
-        };
-        self.backlog.push_back(Event::Finished {
+        let end = request_output.finish.map(|finish| Event::Finished {
             choice,
-            reason,
-            usage,
+            reason: reason(finish),
+            usage: Usage {
+                completion_tokens: self.tokens,
+                first_token: self.first_token.unwrap_or(usage.total),
+                ..usage
+            },
         });
+        prompt.into_iter().chain(tokens).chain(end)
+    }
+}
+
+fn reason(finish: Finish) -> FinishReason {
+    match finish {
+        Finish::Stop => FinishReason::Stop,
+        Finish::Length => FinishReason::Length,
+        Finish::Cancelled => FinishReason::Cancelled,
+        Finish::Deadline => FinishReason::Deadline,
+        Finish::Constraint => FinishReason::Constraint,
     }
 }

@@ -1,12 +1,12 @@
 //! The caller's side of the engine.
 
 use crate::cancel_flags::CancelFlags;
+use crate::channel::{self, EventReceiver};
 use crate::embedding::{Embedding, EmbeddingRequest};
 use crate::event::Event;
 use crate::request::{Bounds, Request};
 use crate::service::{Job, Task};
 use crate::{EngineLimits, MemoryPlan, RequestError, Speculation, Stats, trace};
-use async_channel::Receiver;
 use futures_core::Stream;
 use paceline_schedule::StepRecord;
 use paceline_types::TokenId;
@@ -16,9 +16,6 @@ use std::sync::mpsc::{SyncSender, TrySendError};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Instant;
-
-/// Events that may wait for a reader before the engine holds them back.
-const EVENTS: usize = 64;
 
 /// What engine thread and callers share.
 pub(crate) struct Shared {
@@ -67,13 +64,13 @@ pub struct Handle {
 
 impl Handle {
     /// Hands in a request. Fails at once if it cannot be served or if too many wait.
-    pub fn generate(&self, request: Request) -> Result<Generation, RequestError> {
+    pub fn generate(&self, mut request: Request) -> Result<Generation, RequestError> {
         self.bounds.check(&request)?;
         let choices = request.count();
-        let (events, receiver) = async_channel::bounded(EVENTS);
-        let cancel_flags = self.submit(Task::Generate(Box::new(request), events), choices)?;
+        let (sender, events) = channel::channel(request.held.take());
+        let cancel_flags = self.submit(Task::Generate(Box::new(request), sender), choices)?;
         Ok(Generation {
-            events: Box::pin(receiver),
+            events,
             cancel_flags,
             open: choices,
         })
@@ -176,9 +173,10 @@ impl Handle {
     }
 }
 
-/// The events of one request, in order.
+/// The events of one request, in order. The engine does not wait for its reader: what is not read is merged and kept.
+/// Dropping it cancels the request.
 pub struct Generation {
-    events: Pin<Box<Receiver<Event>>>,
+    events: EventReceiver,
     cancel_flags: Arc<CancelFlags>,
     /// Continuations that have not ended.
     open: usize,
@@ -190,7 +188,7 @@ impl Generation {
         if self.open == 0 {
             return None;
         }
-        let event = self.events.recv_blocking().ok();
+        let event = self.events.next_blocking();
         self.note(event.as_ref());
         event
     }
@@ -222,7 +220,7 @@ impl Stream for Generation {
         if self.open == 0 {
             return Poll::Ready(None);
         }
-        let polled = self.events.as_mut().poll_next(cx);
+        let polled = self.events.poll_next(cx);
         if let Poll::Ready(event) = &polled {
             self.note(event.as_ref());
         }

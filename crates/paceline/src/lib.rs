@@ -5,6 +5,7 @@
 //! by `async`. [`Handle::embed`] turns a text into a vector, in the same steps. Every queue is bounded. Dropping a generation cancels it, wherever it is.
 
 mod cancel_flags;
+mod channel;
 mod client;
 mod config;
 mod drafter;

@@ -5,6 +5,7 @@ use crate::{EmbeddingRequest, RequestError};
 use paceline_device::MAX_LOGPROBS;
 use paceline_runner::list_words;
 use paceline_types::{Constraint, DraftBudget, SamplingParams, TokenId};
+use std::any::Any;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -32,6 +33,8 @@ pub struct Request {
     pub tenant: u32,
     /// Only requests with the same salt share cached prefixes.
     pub salt: u64,
+    /// Dropped as soon as the request has ended in the engine, read or not: such as a place within the caller's limits.
+    pub held: Option<Arc<dyn Any + Send + Sync>>,
 }
 
 /// What a request says of drafts. They change how fast it is, never what it gives.

@@ -1,11 +1,13 @@
 //! The engine's thread: requests in, steps, events out.
 
 use crate::cancel_flags::{CancelFlag, CancelFlags};
+use crate::channel::EventSender;
 use crate::client::{Client, Reader, TextReader};
 use crate::embedding::{Embedded, EmbeddingError, EmbeddingRequest};
 use crate::event::Event;
 use crate::handle::Shared;
 use crate::request::{Bounds, Request};
+use crate::stats::Stats;
 use async_channel::Sender;
 use paceline_schedule::{
     Clock, GroupId, NewRequest, Pipeline, RequestId, RequestOutput, RunnerFault, StepRecord, StepRunner,
@@ -17,14 +19,15 @@ use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError};
-use std::sync::{Arc, PoisonError};
+use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Steps kept for a trace; later ones are dropped.
 const TRACE_STEPS: usize = 1 << 20;
 
-/// How long the idle engine sleeps before it looks again for readers that have caught up.
-const CATCH_UP: Duration = Duration::from_millis(2);
+/// How long the engine must have had nothing to do before it checks that its parts agree. A request that comes right
+/// behind another one does not wait for that.
+const QUIET: Duration = Duration::from_secs(1);
 
 /// A request on its way in.
 pub(crate) struct Job {
@@ -35,7 +38,7 @@ pub(crate) struct Job {
 
 /// What is asked, and where the answer goes.
 pub(crate) enum Task {
-    Generate(Box<Request>, Sender<Event>),
+    Generate(Box<Request>, EventSender),
     Embed(EmbeddingRequest, Sender<Result<Embedded, EmbeddingError>>),
 }
 
@@ -48,9 +51,9 @@ pub(crate) struct Service<R: StepRunner, C: Clock> {
     pub(crate) bounds: Arc<Bounds>,
     pub(crate) tracing: bool,
     clients: HashMap<RequestId, Client>,
-    /// Continuations that have ended and whose last events wait for room.
-    leaving: Vec<Client>,
     next_id: u64,
+    /// Something has run since the parts were last found to agree.
+    unchecked: bool,
 }
 
 impl<R: StepRunner, C: Clock> Service<R, C> {
@@ -69,8 +72,8 @@ impl<R: StepRunner, C: Clock> Service<R, C> {
             bounds,
             tracing,
             clients: HashMap::new(),
-            leaving: Vec::new(),
             next_id: 0,
+            unchecked: false,
         }
     }
 
@@ -90,7 +93,7 @@ impl<R: StepRunner, C: Clock> Service<R, C> {
 
     fn serve(&mut self) -> Result<(), RunnerFault> {
         loop {
-            if !self.take_in() && self.clients.is_empty() && self.leaving.is_empty() {
+            if !self.take_in() && self.clients.is_empty() {
                 return Ok(());
             }
             self.cancel_flagged();
@@ -103,13 +106,13 @@ impl<R: StepRunner, C: Clock> Service<R, C> {
 
     /// Takes in what has arrived; waits for something if there is nothing else to do. False: no handle is left.
     fn take_in(&mut self) -> bool {
-        let idle = self.pipeline.is_idle();
-        if idle {
-            self.catch_up();
-        }
         let mut open = true;
-        let first = if idle { self.wait() } else { self.poll() };
-        let mut next = first;
+        let mut next = if self.pipeline.is_idle() {
+            self.wait()
+        } else {
+            self.unchecked = true;
+            self.poll()
+        };
         loop {
             match next {
                 Ok(job) => self.admit(job),
@@ -128,14 +131,27 @@ impl<R: StepRunner, C: Clock> Service<R, C> {
         self.intake.try_recv()
     }
 
-    fn wait(&self) -> Result<Job, TryRecvError> {
-        if self.leaving.is_empty() {
-            return self.intake.recv().map_err(|_| TryRecvError::Disconnected);
+    /// Waits for a request. If none comes for a while, the time is used to check that nothing was lost or counted twice;
+    /// what is wrong ends the engine here rather than a request later.
+    fn wait(&mut self) -> Result<Job, TryRecvError> {
+        if self.unchecked {
+            match self.intake.recv_timeout(QUIET) {
+                Ok(job) => return Ok(job),
+                Err(RecvTimeoutError::Disconnected) => return Err(TryRecvError::Disconnected),
+                Err(RecvTimeoutError::Timeout) => self.check_integrity(),
+            }
         }
-        self.intake.recv_timeout(CATCH_UP).map_err(|error| match error {
-            RecvTimeoutError::Timeout => TryRecvError::Empty,
-            RecvTimeoutError::Disconnected => TryRecvError::Disconnected,
-        })
+        self.intake.recv().map_err(|_| TryRecvError::Disconnected)
+    }
+
+    fn check_integrity(&mut self) {
+        self.pipeline.scheduler().check_integrity();
+        self.unchecked = false;
+        self.stats().integrity_checks += 1;
+    }
+
+    fn stats(&self) -> MutexGuard<'_, Stats> {
+        self.shared.stats.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn admit(&mut self, job: Job) {
@@ -156,9 +172,10 @@ impl<R: StepRunner, C: Clock> Service<R, C> {
             Task::Generate(request, events) => {
                 let group = (request.count() > 1).then_some(GroupId(self.next_id));
                 let prompt: Arc<[TokenId]> = request.prompt.as_slice().into();
+                let events = Arc::new(events);
                 for choice in 0..request.count() {
                     let new = self.continuation(&request, (choice, &prompt), group, arrived);
-                    let reader = TextReader::new(events.clone(), new.stop_tokens.clone());
+                    let reader = TextReader::new(Arc::clone(&events), new.stop_tokens.clone());
                     self.add(new, client(choice, prompt.len(), Reader::Text(reader)));
                 }
             }
@@ -232,14 +249,12 @@ impl<R: StepRunner, C: Clock> Service<R, C> {
             Ok(()) => {
                 self.clients.insert(id, client);
             }
-            Err(rejection) => self.refuse(client, rejection.to_string()),
+            // The checks of the handle leave nothing for the scheduler to refuse but a full queue.
+            Err(rejection) => {
+                self.shared.open.fetch_sub(1, Ordering::Relaxed);
+                client.refuse(rejection.to_string());
+            }
         }
-    }
-
-    /// The checks of the handle leave nothing for the scheduler to refuse but a full queue.
-    fn refuse(&mut self, mut client: Client, message: String) {
-        client.refuse(message);
-        self.leave(client);
     }
 
     fn cancel_flagged(&mut self) {
@@ -263,8 +278,7 @@ impl<R: StepRunner, C: Clock> Service<R, C> {
             if let Some(client) = self.clients.get_mut(id).filter(|client| client.queued.is_none()) {
                 let queued = planned.saturating_duration_since(client.arrived);
                 client.queued = Some(queued);
-                let mut stats = self.shared.stats.lock().unwrap_or_else(PoisonError::into_inner);
-                stats.sizes.queued_ns.record(queued.as_nanos() as u64);
+                self.stats().sizes.queued_ns.record(queued.as_nanos() as u64);
             }
         }
     }
@@ -272,47 +286,37 @@ impl<R: StepRunner, C: Clock> Service<R, C> {
     fn hand_out(&mut self, stepped: Stepped) {
         let mut tokens = 0;
         let mut finished = 0;
-        for request_output in stepped.request_outputs {
+        for request_output in &stepped.request_outputs {
             tokens += request_output.tokens.len() as u64;
-            finished += u64::from(request_output.finish.is_some());
-            self.deliver(request_output);
+            finished += usize::from(request_output.finish.is_some());
+            self.note_first_token(request_output);
         }
         // Before the events go out, so that whoever has seen a request's end finds it in the numbers.
-        self.publish(tokens, finished, stepped.collected);
-        self.catch_up();
+        self.shared.open.fetch_sub(finished, Ordering::Relaxed);
+        self.publish(tokens, finished as u64, stepped.collected);
+        for request_output in stepped.request_outputs {
+            self.deliver(request_output);
+        }
+    }
+
+    fn note_first_token(&mut self, request_output: &RequestOutput) {
+        let Some(client) = self.clients.get_mut(&request_output.id) else {
+            return;
+        };
+        if let Some(first) = client.note_first_token(request_output) {
+            let prefill = first.saturating_sub(client.queued.unwrap_or_default());
+            self.stats().sizes.prefill_ns.record(prefill.as_nanos() as u64);
+        }
     }
 
     fn deliver(&mut self, request_output: RequestOutput) {
         let (id, ends) = (request_output.id, request_output.finish.is_some());
-        let Some(client) = self.clients.get_mut(&id) else {
-            return;
-        };
-        let waits = client.first_token().is_none();
-        client.take(request_output);
-        if let Some(first) = client.first_token().filter(|_| waits) {
-            let prefill = first.saturating_sub(client.queued.unwrap_or_default());
-            let mut stats = self.shared.stats.lock().unwrap_or_else(PoisonError::into_inner);
-            stats.sizes.prefill_ns.record(prefill.as_nanos() as u64);
+        if let Some(client) = self.clients.get_mut(&id) {
+            client.deliver(request_output);
         }
-        if ends && let Some(client) = self.clients.remove(&id) {
-            self.leave(client);
+        if ends {
+            self.clients.remove(&id);
         }
-    }
-
-    fn leave(&mut self, client: Client) {
-        self.shared.open.fetch_sub(1, Ordering::Relaxed);
-        self.leaving.push(client);
-    }
-
-    /// Sends what readers have room for.
-    fn catch_up(&mut self) {
-        for client in self.clients.values_mut() {
-            client.flush();
-        }
-        self.leaving.retain_mut(|client| {
-            client.flush();
-            !client.is_served()
-        });
     }
 
     fn publish(&mut self, tokens: u64, finished: u64, collected: Option<StepRecord>) {
@@ -343,22 +347,21 @@ impl<R: StepRunner, C: Clock> Service<R, C> {
     }
 
     /// Tells everyone that it is over: those who are served and those who wait to be let in. A reader that is slow finds
-    /// its stream closed behind what it has yet to read.
+    /// it behind what it has yet to read.
     fn fail(&mut self, message: &str) {
         *self.shared.stopped.lock().unwrap_or_else(PoisonError::into_inner) = Some(message.to_owned());
-        let mut stats = self.shared.stats.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut stats = self.stats();
         (stats.running, stats.waiting) = (0, 0);
         drop(stats);
         self.shared.open.store(0, Ordering::Relaxed);
-        for (_, mut client) in self.clients.drain() {
+        for (_, client) in self.clients.drain() {
             client.refuse(message.to_owned());
-            client.flush();
         }
         while let Ok(job) = self.intake.try_recv() {
             match job.task {
                 Task::Generate(_, events) => {
                     let message = message.to_owned();
-                    drop(events.try_send(Event::Failed { message }));
+                    events.send([Event::Failed { message }]);
                 }
                 Task::Embed(_, result) => {
                     drop(result.try_send(Err(EmbeddingError::Failed(message.to_owned()))));

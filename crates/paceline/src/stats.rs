@@ -34,6 +34,8 @@ pub struct Stats {
     pub oldest_waiting: Option<Instant>,
     /// What is counted by size.
     pub sizes: Sizes,
+    /// How often queues, slots, blocks and states were found to agree, which is looked at when nothing runs.
+    pub integrity_checks: u64,
 }
 
 /// Sizes and times of single steps and requests. A request with several continuations counts as several.

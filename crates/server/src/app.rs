@@ -12,6 +12,8 @@ use crate::metrics::Metrics;
 use crate::model::ServedModel;
 use crate::prefix_salts::PrefixSalts;
 use crate::preparation::{Preparation, Preparing};
+use crate::reply::ReplyBudget;
+use crate::request_log::RequestUsage;
 use crate::server::Feature;
 use paceline::{Handle, MAX_DEADLINE, RequestError};
 use std::ops::Deref;
@@ -36,17 +38,17 @@ pub(crate) struct Shared {
     pub(crate) bodies: BodyBudget,
     pub(crate) salts: PrefixSalts,
     preparation: Preparation,
+    pub(crate) replies: ReplyBudget,
     admission: Arc<Admission>,
 }
 
 /// Who asks. The middleware puts it into the extensions of every request.
 #[derive(Clone, Debug)]
 pub(crate) struct Caller {
-    /// Name of the request, the client's or ours.
-    #[expect(dead_code, reason = "for what is logged about generations")]
-    pub(crate) request_id: String,
     /// Which of the configured keys it came with.
     pub(crate) key: Option<usize>,
+    /// What the request takes, for its line in the log.
+    pub(crate) usage: Arc<RequestUsage>,
 }
 
 impl Caller {
@@ -101,6 +103,7 @@ impl App {
             bodies: BodyBudget::new(config.max_pending_body_bytes, config.max_body_bytes),
             salts: PrefixSalts::new(config.prefix_cache_scope),
             preparation: Preparation::new(keys),
+            replies: ReplyBudget::new(config.max_reply_bytes),
             config,
             model,
             grammars,
@@ -195,6 +198,7 @@ impl App {
             tokenizer: self.model.tokenizer.as_ref(),
             lifecycle: &self.lifecycle,
             metrics: &self.metrics.requests,
+            usage: &caller.usage,
         };
         Outputs::start(&means, &task, permit).map_err(|error| {
             if let RequestError::Stopped(reason) = &error {

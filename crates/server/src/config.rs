@@ -37,13 +37,17 @@ pub struct ServerConfig {
     pub header_timeout: Duration,
     /// Time for a request's body to arrive.
     pub body_timeout: Duration,
+    /// Time that a reply may wait for a client that takes nothing of it; then the connection is cut.
+    pub write_timeout: Duration,
+    /// Bytes of whole replies that may wait for their readers, over all connections; one more gets 503.
+    pub max_reply_bytes: usize,
     /// Time for a generation from its arrival to its end; what is there by then is the reply. At most
     /// [`MAX_DEADLINE`](paceline::MAX_DEADLINE) counts; `None` sets no limit.
     pub request_timeout: Option<Duration>,
-    /// Time that running streams have to finish when the server goes down.
+    /// Time that running generations have to finish when the server goes down.
     pub drain_timeout: Duration,
-    /// Time without a step, although there is work, after which the engine counts as stuck.
-    pub watchdog_timeout: Duration,
+    /// Time without a step, although there is work, after which the engine counts as stuck. `None`: nobody looks.
+    pub watchdog_timeout: Option<Duration>,
     /// How texts become vectors where a request does not say.
     pub pooling: Pooling,
     /// Certificate and key, if connections are to be encrypted.
@@ -122,9 +126,11 @@ impl Default for ServerConfig {
             max_header_bytes: 64 << 10,
             header_timeout: Duration::from_secs(30),
             body_timeout: Duration::from_mins(1),
+            write_timeout: Duration::from_secs(30),
+            max_reply_bytes: 512 << 20,
             request_timeout: Some(Duration::from_mins(10)),
             drain_timeout: Duration::from_secs(30),
-            watchdog_timeout: Duration::from_mins(2),
+            watchdog_timeout: Some(Duration::from_mins(2)),
             pooling: Pooling::Mean,
             tls: None,
         }

@@ -4,21 +4,24 @@ use crate::app::App;
 use crate::metrics::{HttpMetrics, OpenConnection};
 use crate::routes;
 use crate::server::ServeError;
+use crate::write_timeout::{Patience, TimedWrites};
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::graceful::GracefulShutdown;
 use hyper_util::service::TowerToHyperService;
+use std::error::Error;
 use std::sync::Arc;
-use std::time::Duration;
-use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::TcpListener;
+use std::time::{Duration, Instant};
+use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_rustls::TlsAcceptor;
+use tokio_util::sync::CancellationToken;
 
 /// Rest after an accept that failed, such as for want of file descriptors.
 const REST: Duration = Duration::from_millis(50);
 
-/// Time for the last bytes of replies to be written after generations have ended.
+/// Time for a reader to take something of its reply when the server has nothing else left to do, and for the last bytes
+/// of replies to be written where there is no time left to drain.
 const FLUSH: Duration = Duration::from_secs(2);
 
 /// Time for an encrypted connection to be set up.
@@ -32,12 +35,22 @@ struct Connections {
     places: Arc<Semaphore>,
     open: GracefulShutdown,
     metrics: HttpMetrics,
+    patience: Patience,
 }
 
 /// Held by a connection while it is open.
 struct Place {
     _permit: OwnedSemaphorePermit,
     _open: OpenConnection,
+}
+
+/// How a server came to its end.
+enum Ending {
+    /// All generations have ended; this much of the time to drain is left.
+    Drained(Duration),
+    /// The time to drain is over, and so are generations that still ran.
+    Aborted,
+    Failed(ServeError),
 }
 
 /// Serves until drained or failed.
@@ -48,39 +61,46 @@ pub(crate) async fn serve(
 ) -> Result<(), ServeError> {
     let connections = Connections::new(&app)?;
     let ending = tokio::select! {
-        error = connections.accept(&listener) => Err(error),
+        error = connections.accept(&listener) => Ending::Failed(error),
         ending = until_over(&app, drain) => ending,
     };
     drop(listener);
-    // What is idle closes now; what writes its last bytes gets a moment.
-    let _ = tokio::time::timeout(FLUSH, connections.open.shutdown()).await;
-    ending
+    let (time, result) = match ending {
+        Ending::Drained(left) => (left.max(FLUSH), Ok(())),
+        Ending::Aborted => (FLUSH, Ok(())),
+        Ending::Failed(error) => (FLUSH, Err(error)),
+    };
+    // What is idle closes now; what writes its last bytes may go on as long as somebody takes them.
+    connections.patience.going_down.cancel();
+    let _ = tokio::time::timeout(time, connections.open.shutdown()).await;
+    result
 }
 
 /// Waits for the order to drain and carries it out, or for a failure.
-async fn until_over(app: &App, drain: impl Future<Output = ()>) -> Result<(), ServeError> {
+async fn until_over(app: &App, drain: impl Future<Output = ()>) -> Ending {
     let lifecycle = &app.lifecycle;
     let drained = async {
         drain.await;
         lifecycle.drain();
         let (running, wait) = (lifecycle.active(), app.config.drain_timeout);
-        tracing::info!(running, ?wait, "draining");
-        if tokio::time::timeout(wait, lifecycle.idle()).await.is_err() {
-            tracing::warn!(
-                running = lifecycle.active(),
-                "the time to drain is over; ending what runs"
-            );
-            lifecycle.abort();
-            let _ = tokio::time::timeout(FLUSH, lifecycle.idle()).await;
+        let start = Instant::now();
+        tracing::info!(running, seconds = wait.as_secs_f64(), "draining");
+        if tokio::time::timeout(wait, lifecycle.idle()).await.is_ok() {
+            return Ending::Drained(wait.saturating_sub(start.elapsed()));
         }
+        tracing::warn!(
+            running = lifecycle.active(),
+            "the time to drain is over; ending what runs"
+        );
+        lifecycle.abort();
+        Ending::Aborted
     };
     tokio::select! {
-        () = drained => Ok(()),
+        ending = drained => ending,
         reason = lifecycle.failed() => {
             // Those who wait are told why, whether or not the engine can still tell them.
             lifecycle.abort();
-            let _ = tokio::time::timeout(FLUSH, lifecycle.idle()).await;
-            Err(ServeError::Engine(reason))
+            Ending::Failed(ServeError::Engine(reason))
         }
     }
 }
@@ -112,6 +132,11 @@ impl Connections {
             )),
             open: GracefulShutdown::new(),
             metrics: app.metrics.http.clone(),
+            patience: Patience {
+                usual: config.write_timeout,
+                last: FLUSH,
+                going_down: CancellationToken::new(),
+            },
         })
     }
 
@@ -125,6 +150,7 @@ impl Connections {
                 Ok((socket, _)) => {
                     // Small frames of a stream must not wait for each other.
                     let _ = socket.set_nodelay(true);
+                    let socket = TimedWrites::new(socket, self.patience.clone());
                     let place = Place {
                         _permit: permit,
                         _open: self.metrics.connection(),
@@ -139,19 +165,24 @@ impl Connections {
         }
     }
 
-    fn start(&self, socket: tokio::net::TcpStream, place: Place) {
+    fn start(&self, socket: TimedWrites<TcpStream>, place: Place) {
         let Some(tls) = self.tls.clone() else {
-            self.spawn(socket, place);
+            let connection = self.http.serve_connection(TokioIo::new(socket), self.service());
+            let connection = self.open.watch(connection);
+            let metrics = self.metrics.clone();
+            tokio::spawn(async move {
+                finish(connection.await, &metrics);
+                drop(place);
+            });
             return;
         };
-        let (http, router) = (self.http.clone(), self.router.clone());
-        let watcher = self.open.watcher();
+        let (http, service) = (self.http.clone(), self.service());
+        let (watcher, metrics) = (self.open.watcher(), self.metrics.clone());
         tokio::spawn(async move {
             match tokio::time::timeout(HANDSHAKE, tls.accept(socket)).await {
                 Ok(Ok(socket)) => {
-                    let service = TowerToHyperService::new(router);
                     let connection = http.serve_connection(TokioIo::new(socket), service);
-                    finish(watcher.watch(connection).await);
+                    finish(watcher.watch(connection).await, &metrics);
                 }
                 Ok(Err(error)) => tracing::debug!("no encrypted connection: {error}"),
                 Err(_) => tracing::debug!("an encrypted connection took too long to set up"),
@@ -160,20 +191,21 @@ impl Connections {
         });
     }
 
-    fn spawn(&self, socket: impl AsyncRead + AsyncWrite + Unpin + Send + 'static, place: Place) {
-        let service = TowerToHyperService::new(self.router.clone());
-        let connection = self.http.serve_connection(TokioIo::new(socket), service);
-        let connection = self.open.watch(connection);
-        tokio::spawn(async move {
-            finish(connection.await);
-            drop(place);
-        });
+    fn service(&self) -> TowerToHyperService<axum::Router> {
+        TowerToHyperService::new(self.router.clone())
     }
 }
 
-fn finish(ended: Result<(), hyper::Error>) {
-    if let Err(error) = ended {
-        // Clients come and go; it is no fault of ours.
+/// Clients come and go; it is no fault of ours. One that had to be cut off is counted.
+fn finish(ended: Result<(), hyper::Error>, metrics: &HttpMetrics) {
+    let Err(error) = ended else { return };
+    let cause = error
+        .source()
+        .and_then(|cause| cause.downcast_ref::<std::io::Error>());
+    if cause.is_some_and(|cause| cause.kind() == std::io::ErrorKind::TimedOut) {
+        metrics.cut();
+        tracing::info!("a connection was cut: its client took nothing of its reply for too long");
+    } else {
         tracing::debug!("a connection ended: {error}");
     }
 }

@@ -176,9 +176,11 @@ fn limits(app: &App) -> Value {
         "max_header_bytes": config.max_header_bytes,
         "header_timeout_seconds": time(config.header_timeout),
         "body_timeout_seconds": time(config.body_timeout),
+        "write_timeout_seconds": time(config.write_timeout),
+        "max_reply_bytes": config.max_reply_bytes,
         "request_timeout_seconds": config.request_timeout.map(time),
         "drain_timeout_seconds": time(config.drain_timeout),
-        "watchdog_timeout_seconds": time(config.watchdog_timeout),
+        "watchdog_timeout_seconds": config.watchdog_timeout.map(time),
     })
 }
 

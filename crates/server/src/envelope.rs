@@ -4,22 +4,26 @@ use crate::app::{App, Caller};
 use crate::error::{ApiError, ErrorKind};
 use crate::identifiers;
 use crate::lifecycle::Phase;
+use crate::reply;
+use crate::request_log::{RequestLine, RequestUsage};
 use axum::Router;
 use axum::extract::{Request, State};
 use axum::http::{HeaderName, HeaderValue, Method, header};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use std::any::Any;
+use std::sync::Arc;
 use std::time::Instant;
 use tower_http::catch_panic::CatchPanicLayer;
-use tower_http::cors::{AllowOrigin, Any as Anything, CorsLayer};
+use tower_http::cors::{AllowHeaders, AllowOrigin, CorsLayer};
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
 /// Longest request id that is taken from a client.
 const MAX_REQUEST_ID: usize = 128;
 
-/// Paths that need no key: they tell nothing about anybody's requests.
+/// Paths that need no key: what load balancers and Prometheus ask. They tell nothing about anybody's requests but how
+/// many there are. README and `serve --help` list them.
 const OPEN_PATHS: [&str; 5] = ["/health", "/ping", "/ready", "/version", "/metrics"];
 
 /// Puts the router into its envelope.
@@ -35,25 +39,26 @@ pub(crate) fn wrap(router: Router, app: &App) -> Router {
     router.layer(middleware::from_fn_with_state(app.clone(), identify))
 }
 
-/// Names the request, and tells the log how it went.
+/// Names the request, and tells the log how it went once its reply is over.
 async fn identify(State(app): State<App>, mut request: Request, next: Next) -> Response {
     let start = Instant::now();
     let request_id = request_id(&request);
-    let (method, path) = (request.method().clone(), request.uri().path().to_owned());
+    let (method, path) = (
+        request.method().clone(),
+        crate::body::shorten(request.uri().path()),
+    );
+    let usage = Arc::<RequestUsage>::default();
     request.extensions_mut().insert(Caller {
-        request_id: request_id.clone(),
         key: None,
+        usage: Arc::clone(&usage),
     });
     let mut response = next.run(request).await;
+    let share = app.replies.reserve(response.body()).unwrap_or_else(|error| {
+        response = error.into_response();
+        None
+    });
     let status = response.status().as_u16();
     app.metrics.http.replied(status);
-    let reason = response
-        .extensions()
-        .get::<ApiError>()
-        .map(|error| error.message.as_str());
-    let path = crate::body::shorten(&path);
-    // Text from outside is logged as a quoted value, so it cannot fake a line.
-    tracing::info!(id = ?request_id, %method, path = ?path, status, ms = start.elapsed().as_secs_f64() * 1e3, reason, "request");
     let headers = response.headers_mut();
     if let Ok(value) = HeaderValue::from_str(&request_id) {
         headers.insert(REQUEST_ID, value);
@@ -61,7 +66,17 @@ async fn identify(State(app): State<App>, mut request: Request, next: Next) -> R
     if app.lifecycle.phase() != Phase::Serving {
         headers.insert(header::CONNECTION, HeaderValue::from_static("close"));
     }
-    response
+    let error = response.extensions().get::<ApiError>();
+    let line = RequestLine {
+        reason: error.map(|error| error.message.clone()),
+        request_id,
+        method,
+        path,
+        status,
+        start,
+        usage,
+    };
+    response.map(|body| reply::send(body, share, move |complete| line.write(complete)))
 }
 
 /// The client's name for the request if it is a reasonable one, else one of ours.
@@ -120,7 +135,8 @@ fn cors(origins: &[String]) -> Option<CorsLayer> {
     let cors = CorsLayer::new().allow_origin(allowed);
     Some(
         cors.allow_methods([Method::GET, Method::POST])
-            .allow_headers(Anything)
-            .expose_headers([REQUEST_ID]),
+            // By name: `*` would not cover the one with the key.
+            .allow_headers(AllowHeaders::mirror_request())
+            .expose_headers([REQUEST_ID, header::RETRY_AFTER]),
     )
 }

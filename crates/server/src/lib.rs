@@ -27,12 +27,15 @@ mod openai;
 mod openapi;
 mod prefix_salts;
 mod preparation;
+mod reply;
+mod request_log;
 mod responses;
 mod routes;
 mod server;
 mod sse;
 mod tokens;
 mod watchdog;
+mod write_timeout;
 
 pub use config::{PrefixCacheScope, ServerConfig, TlsConfig, TlsError};
 pub use model::{SamplingDefaults, ServedModel};

@@ -64,9 +64,10 @@ impl Server {
     ) -> Result<(), ServeError> {
         let app = App::new(self.config, self.model, self.engine, self.features);
         app.grammars.warm();
-        let patience = app.config.watchdog_timeout;
-        let _watchdog =
-            Watchdog::start(app.engine.clone(), &app.lifecycle, patience).map_err(ServeError::Thread)?;
+        let watchdog = app.config.watchdog_timeout.map(|patience| {
+            Watchdog::start(app.engine.clone(), &app.lifecycle, patience).map_err(ServeError::Thread)
+        });
+        let _watchdog = watchdog.transpose()?;
         crate::connections::serve(app, listener, drain).await
     }
 }

@@ -91,7 +91,7 @@ pub(crate) fn reply(outputs: Outputs, encoder: impl Encoder) -> Response {
 }
 
 struct FrameStream<E> {
-    /// Gone after the last frame, which lets the next request in.
+    /// Gone after the last frame.
     outputs: Option<Outputs>,
     encoder: E,
     started: bool,

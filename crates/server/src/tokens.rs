@@ -104,6 +104,15 @@ fn text_of(model: &ServedModel, fields: DetokenizeFields) -> Result<Detokenized,
     let Some(tokens) = fields.tokens else {
         return Err(ApiError::field("tokens", "`tokens` is missing"));
     };
+    // A token may be a long text, so a body within its limit could stand for a reply many times its size.
+    if tokens.len() > model.max_model_len {
+        let value = format!("{} tokens long", tokens.len());
+        let bound = format!(
+            "at most {} tokens long, the context of the model",
+            model.max_model_len
+        );
+        return Err(ApiError::bound("tokens", &value, &bound));
+    }
     let tokenizer = model.require_tokenizer("tokens")?;
     let prompt = tokenizer
         .decode(&tokens, false)

@@ -18,8 +18,12 @@ pub(crate) struct Watchdog {
 struct Watch {
     engine: Handle,
     patience: Duration,
+    interval: Duration,
+    /// Steps done when it last got on.
     steps: u64,
-    since: Instant,
+    looked: Instant,
+    /// How long it has not got on since then.
+    stuck: Duration,
 }
 
 impl Watchdog {
@@ -31,13 +35,15 @@ impl Watchdog {
     ) -> std::io::Result<Self> {
         let (end, ended) = channel::<()>();
         let lifecycle = Arc::downgrade(lifecycle);
+        let interval = INTERVAL.min(patience / 4).max(Duration::from_millis(1));
         let mut watch = Watch {
             engine,
             patience,
+            interval,
             steps: 0,
-            since: Instant::now(),
+            looked: Instant::now(),
+            stuck: Duration::ZERO,
         };
-        let interval = INTERVAL.min(patience / 4).max(Duration::from_millis(1));
         std::thread::Builder::new()
             .name("paceline-watchdog".to_owned())
             .spawn(move || {
@@ -67,11 +73,14 @@ impl Watch {
         let stats = self.engine.stats();
         let steps = stats.pipeline.steps;
         let working = stats.running + stats.waiting > 0;
+        let passed = self.looked.elapsed();
+        self.looked = Instant::now();
         if !working || steps != self.steps {
-            (self.steps, self.since) = (steps, Instant::now());
+            (self.steps, self.stuck) = (steps, Duration::ZERO);
             return None;
         }
-        if self.since.elapsed() < self.patience {
+        self.stuck += counted(passed, self.interval);
+        if self.stuck < self.patience {
             return None;
         }
         tracing::error!("the engine is stuck; its numbers:\n{stats}");
@@ -83,5 +92,26 @@ impl Watch {
             stats.blocks_used,
             stats.blocks,
         ))
+    }
+}
+
+/// What counts of the time between two looks. If it is much more than it should be, the whole process stood still, by a
+/// signal or because the machine slept, and the engine could not have got on either.
+fn counted(passed: Duration, interval: Duration) -> Duration {
+    passed.min(2 * interval)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn time_in_which_the_process_stood_still_does_not_count() {
+        let interval = Duration::from_millis(500);
+        assert_eq!(
+            counted(Duration::from_millis(510), interval),
+            Duration::from_millis(510)
+        );
+        assert_eq!(counted(Duration::from_hours(1), interval), 2 * interval);
     }
 }

@@ -5,6 +5,7 @@ mod bench_serve;
 mod chat;
 mod engine;
 mod generate;
+mod limits;
 pub(crate) mod numbers;
 mod sampling;
 mod serve;

@@ -2,18 +2,17 @@
 
 use super::LogLevel;
 use super::engine::{EngineFlags, ModelFlags};
-use super::numbers::{self, ByteSize, parsed};
+use super::limits::LimitFlags;
+use super::numbers::{self, parsed};
 use super::speculation::SpeculationFlags;
 use super::unused::UnusedFlags;
 use crate::commands::serve::{LogFormat, ParserChoice, ServeConfig};
 use crate::model::{EMBEDDED, ModelSource};
 use clap::Args;
-use paceline_server::{PrefixCacheScope, ServerConfig};
 use paceline_text::{ReasoningFormat, ToolFormat};
 use paceline_types::Pooling;
 use std::net::IpAddr;
 use std::path::PathBuf;
-use std::time::Duration;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -25,8 +24,9 @@ Examples:
   curl http://127.0.0.1:8000/v1/completions -H 'content-type: application/json' \\
        -d '{\"prompt\": \"Once upon a time\", \"max_tokens\": 32}'
 
-SIGTERM and Ctrl-C let running requests finish (see --drain-timeout); a second one ends the server at once.
-API keys are also read from $PACELINE_API_KEY.";
+SIGTERM, SIGHUP and Ctrl-C let running requests finish (see --drain-timeout); a second one ends the server at once.
+API keys are also read from $PACELINE_API_KEY and $VLLM_API_KEY. With keys, all paths need one but /health, /ping,
+/ready, /version and /metrics; without, anybody who can connect may use all of them.";
 
 /// Serve a model over HTTP, to clients of OpenAI's interface.
 #[derive(Debug, Args)]
@@ -90,7 +90,7 @@ struct NetworkFlags {
     /// Key that requests must carry; may be given several times [default: none is needed].
     #[arg(long, value_name = "KEY", help_heading = "Network")]
     api_key: Vec<String>,
-    /// File with keys, one per line.
+    /// File with keys, one per line; empty lines and those that start with # are left out.
     #[arg(long, value_name = "FILE", help_heading = "Network")]
     api_key_file: Option<PathBuf>,
     /// Origins whose web pages may use the server, or * for all; also as a JSON list [default: none].
@@ -115,56 +115,6 @@ struct NetworkFlags {
         help_heading = "Messages"
     )]
     log_format: LogFormat,
-}
-
-// How much, and for how long.
-#[derive(Debug, Args)]
-struct LimitFlags {
-    /// Continuations (prompts times n) that may run or wait at a time; more get 429 [default: what the engine takes].
-    #[arg(long, value_name = "N", value_parser = parsed(numbers::at_least_one), help_heading = "Limits")]
-    max_concurrent_requests: Option<usize>,
-    /// The same for each API key [default: half of what the engine takes if there are several keys].
-    #[arg(long, value_name = "N", value_parser = parsed(numbers::at_least_one), help_heading = "Limits")]
-    max_requests_per_key: Option<usize>,
-    /// Lowest number that requests may give as priority; lower runs first [default: 0, so that none can overtake].
-    #[arg(
-        long,
-        value_name = "P",
-        allow_negative_numbers = true,
-        help_heading = "Limits"
-    )]
-    min_priority: Option<i32>,
-    /// The same for one API key; may be given several times.
-    #[arg(long, value_name = "KEY=P", value_parser = key_priority, help_heading = "Limits")]
-    key_min_priority: Vec<(String, i32)>,
-    /// Connections at a time; more wait to be accepted [default: 1024].
-    #[arg(long, value_name = "N", value_parser = parsed(numbers::at_least_one), help_heading = "Limits")]
-    max_connections: Option<usize>,
-    /// Largest body of a request [default: 16M].
-    #[arg(long, value_name = "SIZE", help_heading = "Limits")]
-    max_body_size: Option<ByteSize>,
-    /// Largest size of all bodies that are being read or prepared; more get 503 [default: 64M].
-    #[arg(long, value_name = "SIZE", help_heading = "Limits")]
-    max_pending_body_size: Option<ByteSize>,
-    /// Who shares cached prompts: requests with the same key, or all. With all, a key can find out what others sent.
-    #[arg(long, value_name = "key|all", default_value = "key", value_parser = prefix_cache_scope, help_heading = "Limits")]
-    prefix_cache_scope: PrefixCacheScope,
-    /// Seconds for the headers of a request to arrive, and for a connection to stay open without one [default: 30].
-    #[arg(long, value_name = "S", value_parser = seconds, help_heading = "Limits")]
-    header_timeout: Option<Duration>,
-    /// Seconds for the body of a request to arrive [default: 60].
-    #[arg(long, value_name = "S", value_parser = seconds, help_heading = "Limits")]
-    body_timeout: Option<Duration>,
-    /// Seconds for a request to be answered; what is there by then is the answer; 0 sets no limit
-    /// [default: 600].
-    #[arg(long, value_name = "S", value_parser = seconds, help_heading = "Limits")]
-    request_timeout: Option<Duration>,
-    /// Seconds that running requests have to finish after SIGTERM or Ctrl-C [default: 30].
-    #[arg(long, value_name = "S", value_parser = seconds, help_heading = "Limits")]
-    drain_timeout: Option<Duration>,
-    /// Seconds without a step, although there is work, after which the engine counts as stuck [default: 120].
-    #[arg(long, value_name = "S", value_parser = seconds, help_heading = "Limits")]
-    watchdog_timeout: Option<Duration>,
 }
 
 impl ServeFlags {
@@ -215,34 +165,6 @@ impl ServeFlags {
     }
 }
 
-impl LimitFlags {
-    fn config(&self) -> ServerConfig {
-        let default = ServerConfig::default();
-        let size = |size: Option<ByteSize>| size.map(|ByteSize(bytes)| bytes as usize);
-        let body = size(self.max_body_size);
-        let pending = size(self.max_pending_body_size);
-        ServerConfig {
-            max_concurrent_requests: self.max_concurrent_requests,
-            max_requests_per_key: self.max_requests_per_key,
-            min_priority: self.min_priority.unwrap_or(default.min_priority),
-            key_min_priority: self.key_min_priority.iter().cloned().collect(),
-            max_connections: self.max_connections.unwrap_or(default.max_connections),
-            max_body_bytes: body.unwrap_or(default.max_body_bytes),
-            max_pending_body_bytes: pending.unwrap_or(default.max_pending_body_bytes),
-            prefix_cache_scope: self.prefix_cache_scope,
-            header_timeout: self.header_timeout.unwrap_or(default.header_timeout),
-            body_timeout: self.body_timeout.unwrap_or(default.body_timeout),
-            request_timeout: match self.request_timeout {
-                None => default.request_timeout,
-                given => given.filter(|limit| !limit.is_zero()),
-            },
-            drain_timeout: self.drain_timeout.unwrap_or(default.drain_timeout),
-            watchdog_timeout: self.watchdog_timeout.unwrap_or(default.watchdog_timeout),
-            ..default
-        }
-    }
-}
-
 fn address(text: &str) -> Result<IpAddr, String> {
     if text == "localhost" {
         return Ok(IpAddr::from([127, 0, 0, 1]));
@@ -251,35 +173,11 @@ fn address(text: &str) -> Result<IpAddr, String> {
         .map_err(|_| format!("`{text}` is not an address such as 127.0.0.1, 0.0.0.0 or ::1"))
 }
 
-fn seconds(text: &str) -> Result<Duration, String> {
-    let number: f64 = text.parse().map_err(|_| format!("`{text}` is not a number"))?;
-    let duration = Duration::try_from_secs_f64(number).ok();
-    duration
-        .filter(|_| number <= 1e9)
-        .ok_or_else(|| format!("`{text}` is not a number of seconds from 0 to 1000000000"))
-}
-
-/// A key and a number, behind the last `=`: keys may have one of their own.
-fn key_priority(text: &str) -> Result<(String, i32), String> {
-    let (key, priority) = text.rsplit_once('=').unwrap_or((text, ""));
-    let priority = priority.parse().ok().filter(|_| !key.is_empty());
-    let priority = priority.ok_or_else(|| "it must be a key and a number, such as KEY=-1".to_owned())?;
-    Ok((key.to_owned(), priority))
-}
-
 fn pooling(text: &str) -> Result<Pooling, String> {
     match text {
         "mean" => Ok(Pooling::Mean),
         "last" => Ok(Pooling::Last),
         _ => Err("it must be mean or last".to_owned()),
-    }
-}
-
-fn prefix_cache_scope(text: &str) -> Result<PrefixCacheScope, String> {
-    match text {
-        "key" => Ok(PrefixCacheScope::Key),
-        "all" => Ok(PrefixCacheScope::All),
-        _ => Err("it must be key or all".to_owned()),
     }
 }
 
@@ -385,6 +283,8 @@ mod tests {
             (&["--key-min-priority", "KEY"], "KEY=-1"),
             (&["--prefix-cache-scope", "none"], "key or all"),
             (&["--drain-timeout=-1"], "seconds"),
+            (&["--write-timeout", "0"], "more than 0"),
+            (&["--body-timeout", "0"], "more than 0"),
             (&["--host", "nowhere"], "nowhere"),
             (&["--ssl-certfile", "x"], "ssl-keyfile"),
             (&["a", "--model", "b"], "model"),

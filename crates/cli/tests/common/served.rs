@@ -57,6 +57,7 @@ pub(crate) fn serve_on(port: &str, arguments: &[&str]) -> Command {
         .args(["serve", "--port", port, "--threads", "1"])
         .args(arguments)
         .env_remove("PACELINE_API_KEY")
+        .env_remove("VLLM_API_KEY")
         .stderr(Stdio::null());
     if !arguments.contains(&"--max-model-len") {
         command.args(["--max-model-len", "1024"]);

@@ -5,11 +5,13 @@ use super::{Failure, Finish, GenerationTask, Output};
 use crate::admission::Permit;
 use crate::lifecycle::{Lifecycle, Phase};
 use crate::metrics::{ChoiceMetrics, RequestMetrics};
+use crate::request_log::RequestUsage;
 use futures_core::Stream;
 use futures_util::StreamExt;
 use paceline::{Event, Generation, Handle, Request, RequestError, Usage};
 use paceline_text::Tokenizer;
 use paceline_types::{FinishReason, TokenId, TokenLogprobs};
+use std::any::Any;
 use std::collections::VecDeque;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -28,8 +30,6 @@ pub struct Outputs {
     engine: Handle,
     lifecycle: Arc<Lifecycle>,
     abort: Pin<Box<WaitForCancellationFutureOwned>>,
-    /// Held until the last output has been written.
-    _permit: Permit,
 }
 
 /// One prompt with its choices.
@@ -44,6 +44,7 @@ struct Source {
     /// What must wait for the rest of them; `None` once they are complete or if nobody asked.
     withheld: Option<Vec<Output>>,
     started: Instant,
+    usage: Arc<RequestUsage>,
 }
 
 struct Choice {
@@ -71,17 +72,20 @@ pub(crate) struct Means<'a> {
     pub(crate) tokenizer: Option<&'a Tokenizer>,
     pub(crate) lifecycle: &'a Arc<Lifecycle>,
     pub(crate) metrics: &'a RequestMetrics,
+    pub(crate) usage: &'a Arc<RequestUsage>,
 }
 
 impl Outputs {
-    /// Hands the task to the engine. If it takes one prompt and refuses the next, nothing runs.
+    /// Hands the task to the engine. If it takes one prompt and refuses the next, nothing runs. The permit goes with the
+    /// prompts: it ends when the engine has done them all, whether or not the outputs are taken.
     pub(crate) fn start(
         means: &Means<'_>,
         task: &GenerationTask,
         permit: Permit,
     ) -> Result<Self, RequestError> {
+        let permit: Arc<dyn Any + Send + Sync> = Arc::new(permit);
         let sources = task.prompts.iter().enumerate();
-        let sources = sources.map(|(index, prompt)| Source::start(means, task, (index, prompt)));
+        let sources = sources.map(|(index, prompt)| Source::start(means, task, (index, prompt), &permit));
         let sources = sources.collect::<Result<Vec<_>, _>>()?;
         let mut outputs = Self {
             sources,
@@ -91,7 +95,6 @@ impl Outputs {
             engine: means.engine.clone(),
             lifecycle: Arc::clone(means.lifecycle),
             abort: Box::pin(means.lifecycle.abort_token().cancelled_owned()),
-            _permit: permit,
         };
         for source in &mut outputs.sources {
             source.note_prompt(Vec::new(), &mut outputs.ready);
@@ -191,6 +194,7 @@ impl Source {
         means: &Means<'_>,
         task: &GenerationTask,
         (index, prompt): (usize, &Vec<TokenId>),
+        permit: &Arc<dyn Any + Send + Sync>,
     ) -> Result<Self, RequestError> {
         let generation = means.engine.generate(Request {
             prompt: prompt.clone(),
@@ -202,7 +206,9 @@ impl Source {
             constraint: task.constraint.clone(),
             tenant: task.tenant,
             salt: task.salt,
+            held: Some(Arc::clone(permit)),
         })?;
+        means.usage.prompt(prompt.len());
         let choice = |number| Choice {
             index: index * task.n + number,
             text: ChoiceText::new(means.tokenizer, task),
@@ -218,6 +224,7 @@ impl Source {
             prompt_logprobs: Vec::new(),
             withheld: task.sampling.prompt_logprobs.map(|_| Vec::new()),
             started: Instant::now(),
+            usage: Arc::clone(means.usage),
         })
     }
 
@@ -272,8 +279,10 @@ impl Source {
             return;
         };
         choice.first_token.get_or_insert(elapsed);
+        let before = choice.text.tokens();
         let piece = choice.text.push(tokens);
         choice.metrics.tokens(choice.text.tokens());
+        self.usage.tokens(choice.text.tokens() - before, elapsed);
         let index = choice.index;
         if choice.text.stopped().is_some() {
             // Its end comes within a step, with what it took.
@@ -307,6 +316,7 @@ impl Source {
             // The prompt counts once, and what the others find of it is what the first has left there.
             usage.cached_tokens = 0;
         }
+        self.usage.cached(usage.cached_tokens);
         self.finish(number, piece, (reason, usage), ready);
     }
 

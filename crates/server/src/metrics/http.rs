@@ -14,6 +14,7 @@ type StatusLabel = [(&'static str, String); 1];
 #[derive(Clone)]
 pub(crate) struct HttpMetrics {
     connections: Gauge,
+    cut: Counter,
     refused: Family<StatusLabel, Counter>,
 }
 
@@ -24,6 +25,7 @@ impl HttpMetrics {
     pub(super) fn register(registry: &mut Registry) -> Self {
         let metrics = Self {
             connections: Gauge::default(),
+            cut: Counter::default(),
             refused: Family::default(),
         };
         for status in STATUSES {
@@ -33,6 +35,11 @@ impl HttpMetrics {
             "paceline:open_connections",
             "Connections that are open",
             metrics.connections.clone(),
+        );
+        registry.register(
+            "paceline:cut_connections",
+            "Connections that were cut because their client took nothing of a reply for too long",
+            metrics.cut.clone(),
         );
         registry.register(
             "paceline:rejected_requests",
@@ -46,6 +53,11 @@ impl HttpMetrics {
     pub(crate) fn connection(&self) -> OpenConnection {
         self.connections.inc();
         OpenConnection(self.connections.clone())
+    }
+
+    /// A connection was cut because nobody read from it.
+    pub(crate) fn cut(&self) {
+        self.cut.inc();
     }
 
     /// A reply was given; only errors count.

@@ -42,7 +42,7 @@ async fn every_reply_ends_with_the_cause_and_the_server_with_an_error() {
     ] {
         let mut config = ServerConfig::default();
         if fault == Fault::Hang {
-            config.watchdog_timeout = Duration::from_secs(3);
+            config.watchdog_timeout = Some(Duration::from_secs(3));
         }
         let server = failing(fault, 30, config).await;
         let prompt = json!({ "prompt": "Once", "max_tokens": 400, "ignore_eos": true });

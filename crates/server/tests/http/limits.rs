@@ -5,6 +5,9 @@ use paceline::EngineConfig;
 use paceline_server::{ServerConfig, TlsConfig};
 use serde_json::{Value, json};
 use std::time::Duration;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio_rustls::client::TlsStream;
 
 fn long(stream: bool) -> Value {
     json!({ "prompt": "Once", "max_tokens": 400, "ignore_eos": true, "stream": stream })
@@ -163,6 +166,16 @@ async fn web_pages_are_let_in_only_where_allowed() {
             reply.headers().get("access-control-allow-origin").cloned()
         }
     };
+    // The headers that a page's client wants to send are allowed by name: no wildcard covers that of the key.
+    let wanted = "authorization,content-type,x-stainless-os";
+    let preflight = open
+        .client
+        .request(reqwest::Method::OPTIONS, format!("{}/v1/completions", open.base))
+        .header("origin", "https://page.example")
+        .header("access-control-request-method", "POST")
+        .header("access-control-request-headers", wanted);
+    let reply = preflight.send().await.unwrap();
+    assert_eq!(reply.headers()["access-control-allow-headers"], wanted);
     assert_eq!(ask(&closed, "https://page.example").await, None);
     assert!(ask(&open, "https://page.example").await.is_some());
     assert_eq!(ask(&open, "https://other.example").await, None);
@@ -178,12 +191,23 @@ async fn a_request_timeout_ends_a_generation() {
 
 #[tokio::test]
 async fn connections_can_be_encrypted() {
+    let (certificate, tls) = certificate();
+    let server = TestServer::configured(|config| config.tls = Some(tls)).await;
+    let socket = TcpStream::connect(server.address()).await.unwrap();
+    let mut socket = encrypted(socket, &certificate).await;
+    socket
+        .write_all(b"GET /health HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n")
+        .await
+        .unwrap();
+    let mut reply = String::new();
+    socket.read_to_string(&mut reply).await.unwrap();
+    assert!(reply.starts_with("HTTP/1.1 200"), "{reply}");
+}
+
+#[test]
+fn certificates_and_keys_that_do_not_fit_are_refused() {
     let made = rcgen::generate_simple_self_signed(vec!["localhost".to_owned()]).unwrap();
     let (certificate, key) = (made.cert.pem(), made.signing_key.serialize_pem());
-    let tls = TlsConfig::from_pem(certificate.as_bytes(), key.as_bytes()).unwrap();
-    let server = TestServer::configured(|config| config.tls = Some(tls)).await;
-    let reply = encrypted_get(server.address(), &certificate).await;
-    assert!(reply.starts_with("HTTP/1.1 200"), "{reply}");
     for (certificate, key) in [
         ("", key.as_str()),
         (certificate.as_str(), ""),
@@ -193,9 +217,16 @@ async fn connections_can_be_encrypted() {
     }
 }
 
-/// A request over TLS with a client that trusts this certificate.
-async fn encrypted_get(address: &str, certificate: &str) -> String {
-    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+/// A new certificate, and a server's use of it.
+pub(crate) fn certificate() -> (String, TlsConfig) {
+    let made = rcgen::generate_simple_self_signed(vec!["localhost".to_owned()]).unwrap();
+    let (certificate, key) = (made.cert.pem(), made.signing_key.serialize_pem());
+    let tls = TlsConfig::from_pem(certificate.as_bytes(), key.as_bytes()).unwrap();
+    (certificate, tls)
+}
+
+/// A connection over TLS by a client that trusts this certificate.
+pub(crate) async fn encrypted(socket: TcpStream, certificate: &str) -> TlsStream<TcpStream> {
     use tokio_rustls::rustls::pki_types::{CertificateDer, ServerName, pem::PemObject};
     use tokio_rustls::rustls::{ClientConfig, RootCertStore, crypto::ring};
     let mut roots = RootCertStore::empty();
@@ -207,15 +238,7 @@ async fn encrypted_get(address: &str, certificate: &str) -> String {
         .unwrap()
         .with_root_certificates(roots)
         .with_no_client_auth();
-    let socket = tokio::net::TcpStream::connect(address).await.unwrap();
     let connector = tokio_rustls::TlsConnector::from(std::sync::Arc::new(config));
     let name = ServerName::try_from("localhost").unwrap();
-    let mut socket = connector.connect(name, socket).await.unwrap();
-    socket
-        .write_all(b"GET /health HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n")
-        .await
-        .unwrap();
-    let mut reply = String::new();
-    socket.read_to_string(&mut reply).await.unwrap();
-    reply
+    connector.connect(name, socket).await.unwrap()
 }

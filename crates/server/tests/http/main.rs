@@ -20,6 +20,7 @@ mod openapi;
 mod requests;
 mod responses;
 mod sharing;
+mod stalled;
 mod structured;
 mod support;
 mod tokens;

@@ -96,8 +96,23 @@ impl TestServer {
     ) -> Self {
         let mut model = served_model(engine.max_model_len());
         change(&mut model);
-        let scheme = if config.tls.is_some() { "https" } else { "http" };
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        Self::listening(listener, config, (engine, model))
+    }
+
+    /// On sockets with properties of their own.
+    pub(crate) fn on(listener: TcpListener, config: ServerConfig, engine: EngineConfig) -> Self {
+        let engine = Engine::start(&storyteller(), engine, &|_| {}).unwrap();
+        let model = served_model(engine.max_model_len());
+        Self::listening(listener, config, (engine, model))
+    }
+
+    fn listening(
+        listener: TcpListener,
+        config: ServerConfig,
+        (engine, model): (Handle, ServedModel),
+    ) -> Self {
+        let scheme = if config.tls.is_some() { "https" } else { "http" };
         let base = format!("{scheme}://{}", listener.local_addr().unwrap());
         let (drain, drained) = oneshot::channel();
         // What clients over TLS compute with; a second test in this process finds it there.

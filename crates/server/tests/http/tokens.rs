@@ -47,6 +47,7 @@ async fn what_is_neither_is_refused() {
         ("/detokenize", json!({})),
         ("/detokenize", json!({ "tokens": [1, 99999] })),
         ("/detokenize", json!({ "tokens": [-1] })),
+        ("/detokenize", json!({ "tokens": vec![1; 513] })),
     ] {
         let (status, reply) = server.post(path, &body).await;
         assert_eq!(status, 400, "{body} gave {reply}");

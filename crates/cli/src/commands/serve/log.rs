@@ -25,7 +25,19 @@ pub(super) fn start(level: LogLevel, format: LogFormat) -> WorkerGuard {
         .with_max_level(level.filter());
     match format {
         LogFormat::Text => log.init(),
-        LogFormat::Json => log.json().init(),
+        LogFormat::Json => {
+            log.json().flatten_event(true).with_current_span(false).init();
+            log_panics();
+        }
     }
     guard
+}
+
+/// A panic is a line of the log like any other, in place of the text that would go to stderr.
+fn log_panics() {
+    std::panic::set_hook(Box::new(|panic| {
+        let place = panic.location().map(ToString::to_string);
+        let message = panic.payload_as_str().unwrap_or("without a message");
+        tracing::error!(place, "a thread panicked: {message}");
+    }));
 }

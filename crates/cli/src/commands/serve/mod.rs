@@ -1,5 +1,6 @@
 //! `paceline serve`.
 
+mod keys;
 mod log;
 mod model;
 mod table;
@@ -17,6 +18,7 @@ use std::fs;
 use std::io::{ErrorKind, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
+use std::task::Poll;
 use std::time::{Duration, Instant};
 use tokio::runtime::Runtime;
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -44,7 +46,7 @@ pub(crate) struct ServeConfig {
     pub(crate) seed: Option<u64>,
     /// Where to listen.
     pub(crate) address: SocketAddr,
-    /// More keys.
+    /// A file with more keys.
     pub(crate) api_key_file: Option<PathBuf>,
     /// Files with certificates and key.
     pub(crate) tls: Option<(PathBuf, PathBuf)>,
@@ -85,11 +87,23 @@ pub(crate) struct Unused {
 }
 
 /// Runs the command.
-pub(crate) fn run(mut config: ServeConfig, ui: Ui) -> Result<Ending> {
-    let start = Instant::now();
+pub(crate) fn run(config: ServeConfig, ui: Ui) -> Result<Ending> {
     let level = config.log.map_or_else(env::log_level, |level| Ok(Some(level)))?;
-    let _log = log::start(level.unwrap_or(LogLevel::Info), config.log_format);
-    take_keys(&mut config)?;
+    let format = config.log_format;
+    let _log = log::start(level.unwrap_or(LogLevel::Info), format);
+    match format {
+        LogFormat::Text => start(config, ui),
+        // Whoever reads the log reads nothing but objects: no table, no bars, and a failure is a line of it.
+        LogFormat::Json => start(config, Ui::new(true)).or_else(|error| {
+            tracing::error!("{error:#}");
+            Ok(Ending::Failed)
+        }),
+    }
+}
+
+fn start(mut config: ServeConfig, ui: Ui) -> Result<Ending> {
+    let start = Instant::now();
+    config.server.api_keys = keys::gather(&config.server.api_keys, config.api_key_file.as_deref())?;
     check_key_priorities(&config.server)?;
     config.server.tls = config.tls.as_ref().map(read_tls).transpose()?;
     // Before the model is loaded: a port that cannot be had should not cost that time.
@@ -116,7 +130,8 @@ pub(crate) fn run(mut config: ServeConfig, ui: Ui) -> Result<Ending> {
         engine,
         features,
     };
-    tracing::info!(source = model.source, load_time = ?start.elapsed(), "model loaded");
+    let seconds = start.elapsed().as_secs_f64();
+    tracing::info!(source = model.source.as_str(), seconds, "model loaded");
     drop((model, outline));
     let announce = || {
         announce(&url);
@@ -167,15 +182,20 @@ fn announce(url: &str) {
     let _ = writeln!(out, "Paceline is listening on {url}").and_then(|()| out.flush());
 }
 
-/// Waits for the first signal to end. The second one ends the process.
+/// Waits for the first signal to end, a terminal that hangs up included. The second one ends the process.
 fn until_signal(runtime: &Runtime) -> Result<impl Future<Output = ()> + use<>> {
-    let listen = |kind| signal(kind).context("cannot listen for signals");
-    let mut signals = (listen(SignalKind::terminate())?, listen(SignalKind::interrupt())?);
+    let kinds = [
+        SignalKind::terminate(),
+        SignalKind::interrupt(),
+        SignalKind::hangup(),
+    ];
+    let signals = kinds.into_iter().map(signal).collect::<Result<Vec<_>, _>>();
+    let mut signals = signals.context("cannot listen for signals")?;
     let (first, heard) = tokio::sync::oneshot::channel();
     runtime.spawn(async move {
-        either(&mut signals).await;
+        any(&mut signals).await;
         let _ = first.send(());
-        either(&mut signals).await;
+        any(&mut signals).await;
         std::process::exit(interrupt::EXIT_CODE.into());
     });
     Ok(async move {
@@ -183,11 +203,13 @@ fn until_signal(runtime: &Runtime) -> Result<impl Future<Output = ()> + use<>> {
     })
 }
 
-async fn either((terminate, interrupt): &mut (Signal, Signal)) {
-    tokio::select! {
-        _ = terminate.recv() => {}
-        _ = interrupt.recv() => {}
-    }
+/// Waits for one of the signals.
+async fn any(signals: &mut [Signal]) {
+    std::future::poll_fn(|cx| {
+        let heard = signals.iter_mut().any(|signal| signal.poll_recv(cx).is_ready());
+        if heard { Poll::Ready(()) } else { Poll::Pending }
+    })
+    .await;
 }
 
 fn listen(address: SocketAddr) -> Result<TcpListener> {
@@ -208,26 +230,6 @@ fn listen(address: SocketAddr) -> Result<TcpListener> {
     // The runtime waits for it together with everything else.
     listener.set_nonblocking(true)?;
     Ok(listener)
-}
-
-/// Keys from the file and the environment join those of the command line.
-fn take_keys(config: &mut ServeConfig) -> Result<()> {
-    let keys = &mut config.server.api_keys;
-    if let Some(path) = &config.api_key_file {
-        let text = read(path, "--api-key-file")?;
-        let text = String::from_utf8(text).with_context(|| format!("--api-key-file {}", path.display()))?;
-        let lines = text.lines().map(str::trim);
-        let before = keys.len();
-        keys.extend(lines.filter(|line| !line.is_empty()).map(str::to_owned));
-        if keys.len() == before {
-            bail!("--api-key-file {}: there is no key in it", path.display());
-        }
-    }
-    keys.extend(env::api_key()?);
-    if keys.iter().any(String::is_empty) {
-        bail!("--api-key is empty; it must have at least one character");
-    }
-    Ok(())
 }
 
 /// A priority for a key that opens nothing would have no effect.

@@ -168,10 +168,17 @@ fn access(server: &ServerConfig) -> Vec<Feature> {
                 .map_or("no limit".to_owned(), |limit| format!("{limit:?}")),
             "--request-timeout",
         ),
+        row(
+            "unread replies",
+            format!("cut after {:?}", server.write_timeout),
+            "--write-timeout",
+        ),
         row("drain", format!("{:?}", server.drain_timeout), "--drain-timeout"),
         row(
             "watchdog",
-            format!("{:?}", server.watchdog_timeout),
+            server
+                .watchdog_timeout
+                .map_or("off".to_owned(), |time| format!("{time:?}")),
             "--watchdog-timeout",
         ),
     ]

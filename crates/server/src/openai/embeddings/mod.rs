@@ -82,6 +82,9 @@ pub(crate) async fn create(
         request.tenant = caller.tenant();
         request.salt = app.salts.salt(request.tenant, cache_salt.as_deref());
     }
+    caller
+        .usage
+        .prompt(requests.iter().map(|request| request.prompt.len()).sum());
     let vectors = embedding::embed(&app, (permit, at_a_time), requests, &NAMES).await?;
     Ok(Json(Reply::new(name, vectors, shape)))
 }
