@@ -21,7 +21,7 @@ pub enum BenchError {
     /// The engine ended a request without its result.
     #[error("{message}")]
     Failed {
-        /// Its words.
+        /// What the engine says.
         message: String,
     },
     /// The device failed.
@@ -34,7 +34,7 @@ pub enum BenchError {
         input: usize,
         /// Tokens to generate.
         output: usize,
-        /// Longest sequence.
+        /// Longest sequence of the model.
         limit: usize,
     },
     /// A prompt that is given as text does not fit the context.
@@ -85,7 +85,7 @@ pub enum BenchError {
     NoAnswer {
         /// Kind of the first failure.
         kind: String,
-        /// Its message.
+        /// What the first failure says.
         message: String,
     },
     /// A task of the benchmark itself ended early.

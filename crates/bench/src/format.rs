@@ -43,7 +43,7 @@ impl Facts {
         }
     }
 
-    /// Prints them.
+    /// Writes the lines and flushes.
     pub fn write(&self, out: &mut impl Write) -> io::Result<()> {
         let width = self.0.iter().map(|(name, _)| name.chars().count()).max();
         let width = width.unwrap_or(0);
@@ -65,7 +65,7 @@ impl Table {
         Self([columns].into_iter().chain(rows).collect())
     }
 
-    /// Prints it.
+    /// Writes header and rows and flushes.
     pub fn write(&self, out: &mut impl Write) -> io::Result<()> {
         let columns = self.0[0].len();
         let width = |column: usize| self.0.iter().map(|row| row[column].chars().count()).max();

@@ -50,7 +50,7 @@ struct Row {
     output_tok_s: f64,
 }
 
-/// Measures.
+/// Measures all cases with one engine.
 pub fn run(
     config: &LatencyConfig,
     subject: &dyn Subject,

@@ -105,7 +105,6 @@ pub(crate) fn token_ms(usage: &Usage) -> Option<f64> {
     Some(ms(usage.total.saturating_sub(usage.first_token)) / gaps as f64)
 }
 
-/// Milliseconds.
 pub(crate) fn ms(time: Duration) -> f64 {
     time.as_secs_f64() * 1e3
 }

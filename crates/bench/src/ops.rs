@@ -45,7 +45,7 @@ struct Row {
     share_of_bandwidth: f64,
 }
 
-/// Measures.
+/// Measures the bandwidth of memory, then every operation.
 pub fn run(config: OpsConfig, progress: &dyn Progress) -> Result<Measurements, DeviceError> {
     let mut options = CpuOptions::default();
     if let Some(threads) = config.threads {

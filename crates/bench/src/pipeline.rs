@@ -51,7 +51,7 @@ struct Row {
     output_tok_s: f64,
 }
 
-/// Measures.
+/// Measures every depth with an engine of its own.
 pub fn run(
     config: &PipelineConfig,
     subject: &dyn Subject,

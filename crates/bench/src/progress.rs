@@ -7,7 +7,7 @@ use std::fmt::Display;
 pub enum Unit {
     /// Parts of the measurement.
     Tasks,
-    /// Time.
+    /// Seconds of a measurement that has an end in time.
     Seconds,
 }
 

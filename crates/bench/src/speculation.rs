@@ -59,7 +59,7 @@ impl Workload {
     }
 }
 
-/// Measures.
+/// Measures every workload with both engines; texts that differ are an error.
 pub fn run(
     config: &SpeculationBench,
     subject: &dyn Subject,

@@ -85,7 +85,7 @@ pub enum Loop {
     Open(f64),
 }
 
-/// Measures.
+/// Sends all requests and measures until the last has ended.
 pub fn run(
     config: ThroughputConfig,
     subject: &dyn Subject,

@@ -17,7 +17,7 @@ use std::cell::Cell;
 pub(crate) struct EngineOptions {
     /// Everything but the number of slots, which depends on what is asked for unless it is given.
     pub(crate) config: EngineConfig,
-    /// As given.
+    /// `--max-num-seqs`, if it is given.
     pub(crate) max_num_seqs: Option<usize>,
     /// What drafts, if it comes in files of its own.
     pub(crate) draft_model: Option<DraftModel>,

@@ -56,7 +56,7 @@ pub(crate) fn colours() -> bool {
     set("NO_COLOR").is_none() && set("TERM").is_none_or(|terminal| terminal != "dumb")
 }
 
-/// The folder for what should last between runs but matters to nobody else.
+/// The folder for what lasts between runs and is of no use to other programs.
 pub(crate) fn state_folder() -> Option<PathBuf> {
     let folder = |name: &str| {
         std::env::var_os(name)

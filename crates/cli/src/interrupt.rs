@@ -29,7 +29,7 @@ impl Interrupt {
         Ok(interrupt)
     }
 
-    /// From now on somebody looks at [`requested`](Self::requested) often enough.
+    /// From now on the program looks at [`requested`](Self::requested) often enough.
     pub(crate) fn polite(&self) {
         self.polite.store(true, Ordering::SeqCst);
     }

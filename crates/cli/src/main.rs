@@ -35,7 +35,7 @@ fn main() -> ExitCode {
         Ok(Ending::Done) => ExitCode::SUCCESS,
         Ok(Ending::Cancelled) => ExitCode::from(interrupt::EXIT_CODE),
         Ok(Ending::Failed) => ExitCode::FAILURE,
-        // Whoever read the output has seen enough.
+        // The reader of the output has closed it.
         Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
             ui::error(&error);

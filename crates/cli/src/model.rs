@@ -18,7 +18,7 @@ pub(crate) const EMBEDDED: &str = "storyteller";
 /// Where a model comes from.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum ModelSource {
-    /// The binary.
+    /// The model in the binary.
     Embedded,
     /// A path or an id of the hub, as typed.
     Named(String),

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 /// Work shorter than this needs no bar.
 const PATIENCE: Duration = Duration::from_millis(300);
 
-/// Stderr.
+/// Stderr, with what the user wants of it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Ui {
     quiet: bool,

@@ -8,7 +8,7 @@ pub enum ClientError {
     /// The address makes no sense.
     #[error("`{url}` is not the address of a server: {reason}; it looks like http://127.0.0.1:8000")]
     Address {
-        /// As given.
+        /// The address as it was given.
         url: String,
         /// What is wrong with it.
         reason: String,
@@ -22,10 +22,10 @@ pub enum ClientError {
         /// What is wrong with them.
         reason: String,
     },
-    /// Nobody answers there.
+    /// No server accepts a connection there.
     #[error("cannot connect to {url}: {reason}")]
     Connect {
-        /// The address.
+        /// The address of the server.
         url: String,
         /// What the system says.
         reason: String,
@@ -41,7 +41,7 @@ pub enum ClientError {
     /// The connection ended before the answer did.
     #[error("the answer broke off: {reason}")]
     Broken {
-        /// How.
+        /// What the connection reports.
         reason: String,
     },
     /// The server said in the middle of an answer that it failed.

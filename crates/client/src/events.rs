@@ -9,7 +9,7 @@ use std::time::Instant;
 /// Most bytes of one event.
 const LONGEST_EVENT: usize = 16 << 20;
 
-/// One event.
+/// A server-sent event.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Event {
     /// When the bytes that completed it came.

@@ -11,14 +11,14 @@ use std::time::Instant;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Endpoint {
-    /// Messages.
+    /// A conversation, as messages.
     Chat,
     /// A text to continue.
     Completions,
 }
 
 impl Endpoint {
-    /// Its path.
+    /// The path behind the address of the server.
     pub fn path(self) -> &'static str {
         match self {
             Self::Chat => "/v1/chat/completions",

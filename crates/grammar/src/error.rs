@@ -3,13 +3,13 @@
 use paceline_types::TokenId;
 use std::time::Duration;
 
-/// Why there is no grammar. Messages say what is wrong and where, in the terms of who wrote it.
+/// Why there is no grammar. Messages say what is wrong and where, in the terms of the request.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum GrammarError {
     /// A token that ends a text is none of the tokenizer's.
     #[error("the end token {id} is not one of the tokenizer's {vocabulary} tokens")]
     UnknownEnd {
-        /// The token.
+        /// Id of the token.
         id: TokenId,
         /// One past the largest there is.
         vocabulary: usize,
@@ -22,7 +22,7 @@ pub enum GrammarError {
     TooLarge {
         /// Where, as a JSON pointer or the kind of the grammar.
         place: String,
-        /// What.
+        /// Name of what is too large.
         what: &'static str,
         /// How large it is.
         value: usize,
@@ -43,7 +43,7 @@ pub enum GrammarError {
     Invalid {
         /// Where, as a JSON pointer or the kind of the grammar.
         place: String,
-        /// Why.
+        /// What is wrong with it.
         reason: String,
     },
 }

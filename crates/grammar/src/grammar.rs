@@ -56,7 +56,7 @@ impl Grammar {
                 forbidden,
             }),
         };
-        // What nothing can satisfy is the fault of who asks, not of the text that would try.
+        // What nothing can satisfy is the fault of the request, not of the text that would try.
         let invalid = |error: ConstraintError| GrammarError::Invalid {
             place: spec.place().to_owned(),
             reason: error.to_string(),

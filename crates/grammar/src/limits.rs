@@ -1,4 +1,4 @@
-//! Bounds on grammars that anybody may send.
+//! Bounds on grammars that come from untrusted clients.
 
 use crate::error::GrammarError;
 use crate::tokenizer::clipped;

@@ -3,7 +3,7 @@
 use paceline_text::ToolFormat;
 use serde_json::Value;
 
-/// A grammar as somebody asks for it.
+/// A grammar as a request states it.
 #[derive(Clone, Debug, PartialEq)]
 pub enum GrammarSpec {
     /// A JSON value that a schema describes.
@@ -55,7 +55,7 @@ impl GrammarSpec {
 /// neither.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Lead {
-    /// Nothing.
+    /// Nothing comes before it.
     #[default]
     None,
     /// Any text that ends with this.

@@ -183,7 +183,7 @@ impl TokenizerEnv for Env {
         const MARK: usize = 128;
         /// Tokens at the end that would be others in the whole text.
         const UNSURE: usize = 4;
-        // So many tokens are left, whatever their length, that the library cannot take all of them back.
+        // Enough tokens are left, whatever their length, that the library cannot take all of them back.
         let most = 1024.max(16 * self.trie.max_token_len());
         if bytes.len() <= most {
             return Plain(self).tokenize_bytes_marker(bytes);
@@ -228,7 +228,7 @@ pub(crate) fn first_line(error: &dyn fmt::Display) -> String {
     }
 }
 
-/// As much of a message as somebody reads.
+/// The start of a message, short enough for an error.
 pub(crate) fn clipped(text: &str) -> String {
     const SHOWN: usize = 600;
     match text.char_indices().nth(SHOWN) {

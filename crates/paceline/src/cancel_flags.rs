@@ -10,7 +10,7 @@ const CANCEL: u8 = 2;
 pub(crate) enum CancelFlag {
     /// Its text is complete.
     Stop,
-    /// Nobody wants it any more.
+    /// The client has cancelled it.
     Cancel,
 }
 
@@ -23,7 +23,7 @@ impl CancelFlags {
         Self((0..choices).map(|_| AtomicU8::new(0)).collect())
     }
 
-    /// A choice that does not exist is nobody's.
+    /// A choice that does not exist is ignored.
     pub(crate) fn stop(&self, choice: usize) {
         if let Some(flag) = self.0.get(choice) {
             flag.fetch_max(STOP, Ordering::AcqRel);

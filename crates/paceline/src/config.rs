@@ -34,11 +34,11 @@ pub struct EngineConfig {
     pub prefix_caching: bool,
     /// Share of the memory left after weights and states that saved recurrent states may take.
     pub snapshot_share: f64,
-    /// Save the recurrent state every so many tokens.
+    /// Tokens between two saved recurrent states.
     pub snapshot_interval: usize,
     /// Requests that may wait.
     pub max_waiting: usize,
-    /// Who drafts, and how much.
+    /// Drafters, and the number of drafts.
     pub speculation: SpeculationConfig,
     /// Whether requests may have constraints; their masks take memory on the device.
     pub constraints: bool,

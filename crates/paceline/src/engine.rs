@@ -24,7 +24,7 @@ pub struct Engine;
 /// The checkpoints of an engine.
 #[derive(Clone, Copy)]
 pub struct ModelFiles<'a> {
-    /// The model.
+    /// Files of the model that answers.
     pub model: &'a Checkpoint,
     /// A model or an EAGLE-3 head that drafts for it.
     pub drafter: Option<&'a Checkpoint>,
@@ -59,7 +59,7 @@ impl Engine {
 }
 
 impl EngineParts {
-    /// Loads a checkpoint's model and who drafts for it, and plans the memory.
+    /// Loads a checkpoint's model and its drafter, and plans the memory.
     pub fn load<'a>(
         files: impl Into<ModelFiles<'a>>,
         config: EngineConfig,
@@ -88,7 +88,7 @@ impl EngineParts {
         })
     }
 
-    /// Who drafts.
+    /// The drafters.
     pub fn speculation(&self) -> &Speculation {
         &self.speculation
     }

@@ -9,7 +9,7 @@ pub enum StartError {
     /// An option outside its bounds.
     #[error("`{option}` is {value}; it must be {bound}")]
     Option {
-        /// Which.
+        /// Name of the option, as flags spell it.
         option: &'static str,
         /// What was given.
         value: String,
@@ -33,7 +33,7 @@ pub enum RequestError {
     /// A parameter outside its bounds.
     #[error("`{field}` is {value}; it must be {bound}")]
     Parameter {
-        /// Which.
+        /// Name of the field of the request.
         field: &'static str,
         /// What was given.
         value: String,
@@ -61,7 +61,7 @@ pub enum RequestError {
     /// No more requests are taken in for now.
     #[error("the queue is full: {open} requests are running or waiting; try again later")]
     QueueFull {
-        /// How many.
+        /// Requests in the queue and running.
         open: usize,
     },
     /// The engine has stopped.

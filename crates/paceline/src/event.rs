@@ -14,7 +14,7 @@ pub enum Event {
     },
     /// New tokens of a continuation.
     Tokens {
-        /// Which continuation.
+        /// Number of the continuation, from 0.
         choice: usize,
         /// The tokens, in order. A stop token is not among them.
         tokens: Vec<TokenId>,
@@ -23,9 +23,9 @@ pub enum Event {
     },
     /// A continuation ended. It is its last event.
     Finished {
-        /// Which continuation.
+        /// Number of the continuation, from 0.
         choice: usize,
-        /// Why.
+        /// Why the continuation ended.
         reason: FinishReason,
         /// What it took.
         usage: Usage,

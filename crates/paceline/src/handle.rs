@@ -88,7 +88,7 @@ impl Handle {
         })
     }
 
-    /// Queues a task that counts as so many requests.
+    /// Queues a task that counts as `count` requests.
     fn submit(&self, task: Task, count: usize) -> Result<Arc<CancelFlags>, RequestError> {
         // The engine says why it stops before it lets go of its queue.
         if let Some(reason) = self.shared.stop_reason() {
@@ -142,7 +142,7 @@ impl Handle {
         &self.limits
     }
 
-    /// Who drafts, and how much.
+    /// The drafters, and the number of drafts.
     pub fn speculation(&self) -> &Speculation {
         &self.bounds.speculation
     }

@@ -33,12 +33,12 @@ impl Histogram {
         bounds.chain([None]).zip(self.counts.iter().copied())
     }
 
-    /// Values.
+    /// Number of values recorded.
     pub fn count(&self) -> u64 {
         self.counts.iter().sum()
     }
 
-    /// Their sum.
+    /// Sum of the values recorded.
     pub fn sum(&self) -> u64 {
         self.sum
     }

@@ -70,7 +70,7 @@ impl Shared {
 }
 
 impl MaskPool {
-    /// So many threads, and at most so many jobs that wait for one.
+    /// `threads` workers, and at most `most` jobs in their queue.
     pub fn new(threads: usize, most: usize) -> std::io::Result<Self> {
         let mut pool = Self {
             shared: Arc::default(),
@@ -118,7 +118,7 @@ impl Drop for MaskPool {
         self.shared.state().closed = true;
         self.shared.work.notify_all();
         for thread in self.threads.drain(..) {
-            // A worker's panic was caught; there is nobody left to tell.
+            // A worker's panic was caught; nothing is left that could be told.
             drop(thread.join());
         }
     }

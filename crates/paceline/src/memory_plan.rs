@@ -29,7 +29,7 @@ pub struct MemoryPlan {
     pub ngram_index: u64,
     /// Activations, logits and tables.
     pub scratch: u64,
-    /// Blocks.
+    /// Blocks that all requests and the prefix cache share.
     pub blocks: usize,
     /// Tokens of a block.
     pub block_size: usize,
@@ -39,7 +39,7 @@ pub struct MemoryPlan {
     pub slots: usize,
     /// Saved recurrent states.
     pub snapshot_count: usize,
-    /// Longest sequence.
+    /// Longest sequence, prompt included.
     pub max_model_len: usize,
     /// State of one request, ring not included.
     pub state_per_request: u64,
@@ -192,7 +192,7 @@ impl BlockBytes {
         }
     }
 
-    /// Bytes of the index over so many blocks.
+    /// Bytes of the index over `blocks` blocks.
     fn index(self, blocks: usize) -> u64 {
         self.ngram.map_or(0, |lengths| {
             NgramIndex::<Recorder>::bytes(blocks * self.block_size, lengths)

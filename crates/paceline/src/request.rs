@@ -15,7 +15,7 @@ pub const MAX_DEADLINE: Duration = Duration::from_hours(7 * 24);
 /// Continuations of one prompt.
 #[derive(Clone, Debug, Default)]
 pub struct Request {
-    /// The prompt.
+    /// Tokens to continue.
     pub prompt: Vec<TokenId>,
     /// How tokens are chosen.
     pub sampling: SamplingParams,

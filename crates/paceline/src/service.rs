@@ -78,7 +78,7 @@ impl<R: StepRunner, C: Clock> Service<R, C> {
     }
 
     /// Runs until every handle is gone and everything is done, or something fails: the device, or an invariant of the
-    /// engine. Whatever it was, everybody who waits is told.
+    /// engine. Whatever it was, every waiting client is told.
     pub(crate) fn run(mut self) {
         // What a panic leaves half done is not looked at again, but for the readers.
         let outcome = catch_unwind(AssertUnwindSafe(|| self.serve()));
@@ -272,7 +272,7 @@ impl<R: StepRunner, C: Clock> Service<R, C> {
         }
     }
 
-    /// Those who got a slot in a plan made at `planned` have waited until then.
+    /// Requests that got a slot in a plan made at `planned` have waited until then.
     fn note_admissions(&mut self, planned: Instant) {
         for id in self.pipeline.scheduler().admissions() {
             if let Some(client) = self.clients.get_mut(id).filter(|client| client.queued.is_none()) {
@@ -291,7 +291,7 @@ impl<R: StepRunner, C: Clock> Service<R, C> {
             finished += usize::from(request_output.finish.is_some());
             self.note_first_token(request_output);
         }
-        // Before the events go out, so that whoever has seen a request's end finds it in the numbers.
+        // Before the events go out, so that a client that has seen a request's end finds it in the numbers.
         self.shared.open.fetch_sub(finished, Ordering::Relaxed);
         self.publish(tokens, finished as u64, stepped.collected);
         for request_output in stepped.request_outputs {
@@ -346,7 +346,7 @@ impl<R: StepRunner, C: Clock> Service<R, C> {
         }
     }
 
-    /// Tells everyone that it is over: those who are served and those who wait to be let in. A reader that is slow finds
+    /// Tells every client that it is over: of running requests and of those in the queue. A reader that is slow finds
     /// it behind what it has yet to read.
     fn fail(&mut self, message: &str) {
         *self.shared.stopped.lock().unwrap_or_else(PoisonError::into_inner) = Some(message.to_owned());

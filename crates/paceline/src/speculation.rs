@@ -1,4 +1,4 @@
-//! Who drafts: what was asked for, and what the model and its companions can do.
+//! Drafters: those that were asked for, and those that the model and its companions have.
 
 use crate::StartError;
 use paceline_device::{Backend, KvShape, NgramIndex, StateShape};
@@ -9,7 +9,7 @@ use std::fmt;
 /// How drafts are to be made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SpeculationConfig {
-    /// By whom.
+    /// The drafters.
     pub method: SpeculationMethod,
     /// Most drafts per request and step; `None` leaves it to the engine.
     pub draft_tokens: Option<usize>,
@@ -18,7 +18,7 @@ pub struct SpeculationConfig {
     pub depth_control: bool,
     /// Shortest end of a text that is looked up in the text.
     pub ngram_min: usize,
-    /// Longest.
+    /// Longest n-gram that is looked up.
     pub ngram_max: usize,
 }
 
@@ -40,7 +40,7 @@ pub enum SpeculationMethod {
     /// The text itself, and behind it the best that there is: a given drafter, else the model's own head.
     #[default]
     Auto,
-    /// Nobody.
+    /// None.
     Off,
     /// The text itself.
     Ngram,
@@ -66,14 +66,14 @@ impl SpeculationMethod {
         (Self::Chain, "chain"),
     ];
 
-    /// Its name.
+    /// Name in flags, logs and metrics.
     pub fn name(self) -> &'static str {
         let found = Self::ALL.iter().find(|(method, _)| *method == self);
         found.map_or("", |(_, name)| name)
     }
 }
 
-/// Drafts per request and step if nobody says how many. Deeper windows are rarely accepted to their end, and each
+/// Drafts per request and step where the configuration has no number. Deeper windows are rarely accepted to their end, and each
 /// place costs the ring of a hybrid model memory.
 const USUAL_DRAFTS: usize = 7;
 
@@ -98,7 +98,7 @@ impl NeuralDrafter {
         }
     }
 
-    /// Its name.
+    /// Name in flags, logs and metrics.
     pub fn name(self) -> &'static str {
         self.method().name()
     }
@@ -118,7 +118,7 @@ pub struct Speculation {
 }
 
 impl Speculation {
-    /// No drafts.
+    /// Plain decoding.
     pub const OFF: Self = Self {
         ngram: None,
         neural: None,

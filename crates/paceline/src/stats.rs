@@ -14,7 +14,7 @@ pub struct Stats {
     pub waiting: usize,
     /// Blocks in use by requests.
     pub blocks_used: usize,
-    /// Blocks.
+    /// Blocks there are, in use or free.
     pub blocks: usize,
     /// Places for saved states that hold one or are reserved for one.
     pub snapshots_used: usize,

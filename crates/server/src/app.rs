@@ -42,7 +42,7 @@ pub(crate) struct Shared {
     admission: Arc<Admission>,
 }
 
-/// Who asks. The middleware puts it into the extensions of every request.
+/// The client of a request. The middleware puts it into the extensions of every request.
 #[derive(Clone, Debug)]
 pub(crate) struct Caller {
     /// Which of the configured keys it came with.
@@ -52,7 +52,7 @@ pub(crate) struct Caller {
 }
 
 impl Caller {
-    /// The engine's number for whoever has this key; 0 where there are no keys.
+    /// The engine's number for this key; 0 where there are no keys.
     pub(crate) fn tenant(&self) -> u32 {
         self.key.map_or(0, |key| key as u32 + 1)
     }
@@ -71,7 +71,7 @@ pub(crate) struct Checked<W> {
     pub(crate) task: GenerationTask,
     /// What the text must follow.
     pub(crate) wanted: Option<Wanted>,
-    /// Who puts the reply into the form of the interface.
+    /// Puts the reply into the form of the interface.
     pub(crate) writer: W,
     /// The reply is a stream.
     pub(crate) stream: bool,
@@ -208,7 +208,7 @@ impl App {
         })
     }
 
-    /// Prepares a request on a thread where nobody waits behind it: templates and tokenizers may take long.
+    /// Prepares a request on a thread that serves no connections: templates and tokenizers may take long.
     pub(crate) async fn with_model<T: Send + 'static>(
         &self,
         caller: &Caller,

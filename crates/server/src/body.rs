@@ -155,7 +155,7 @@ impl Body {
         let value = serde_path_to_error::deserialize(&mut json).map_err(|error| {
             let path = error.path().to_string();
             let reason = shorten(&error.inner().to_string());
-            // What no float can hold is a matter of the grammar to the reader, and of the field to whoever sent it.
+            // What no float can hold is a matter of the grammar to the reader, and of the field to the client.
             let of_field = error.inner().is_data() || reason.starts_with("number out of range");
             if of_field && path != "." {
                 return ApiError::field(path.clone(), format!("`{path}`: {reason}"));

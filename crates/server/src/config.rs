@@ -8,7 +8,7 @@ use tokio_rustls::rustls;
 /// Options of a server. The defaults suit a machine that a few people share.
 #[derive(Clone, Debug)]
 pub struct ServerConfig {
-    /// Keys that open it; none: it is open to everybody.
+    /// Keys that open it; none: it is open to every client that can connect.
     pub api_keys: Vec<String>,
     /// Origins whose web pages may use it; `*` is all. None: no web page may.
     pub allowed_origins: Vec<String>,

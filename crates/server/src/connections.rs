@@ -98,7 +98,7 @@ async fn until_over(app: &App, drain: impl Future<Output = ()>) -> Ending {
     tokio::select! {
         ending = drained => ending,
         reason = lifecycle.failed() => {
-            // Those who wait are told why, whether or not the engine can still tell them.
+            // Waiting clients are told why, whether or not the engine can still tell them.
             lifecycle.abort();
             Ending::Failed(ServeError::Engine(reason))
         }

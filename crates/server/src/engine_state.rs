@@ -9,7 +9,7 @@ use paceline::{Handle, NeuralDrafter, Stats};
 use serde_json::{Value, json};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// The endpoint.
+/// `GET /v1/engine`.
 pub(crate) async fn engine(State(app): State<App>) -> Json<Value> {
     let stats = app.engine.stats();
     Json(json!({

@@ -59,9 +59,9 @@ impl ErrorKind {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
 pub struct ApiError {
-    /// What kind.
+    /// Decides status and `type` of the reply.
     pub kind: ErrorKind,
-    /// For people.
+    /// What was wrong, with field, value and bound.
     pub message: String,
     /// The field of the request that is to blame.
     pub param: Option<String>,
@@ -152,7 +152,7 @@ impl ApiError {
     }
 }
 
-/// A text that may quote the client, such as a path through its own names, is cut where nobody would read on.
+/// A text that may quote the client, such as a path through its own names, is cut.
 fn bounded(mut text: String) -> String {
     if text.len() > MAX_TEXT {
         text.truncate(text.floor_char_boundary(MAX_TEXT));

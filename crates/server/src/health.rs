@@ -32,7 +32,7 @@ pub(crate) async fn ready(State(app): State<App>) -> Result<Json<Value>, ApiErro
     Ok(Json(json!({ "status": "ready" })))
 }
 
-/// `/version`.
+/// `GET /version`, as vLLM has it.
 pub(crate) async fn version() -> Json<Value> {
     Json(json!({ "version": env!("CARGO_PKG_VERSION") }))
 }

@@ -1,4 +1,4 @@
-//! Serving, draining, failed: which of them, and who waits for it.
+//! Serving, draining, failed: the state of the server, and how tasks wait for a change of it.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use tokio::sync::{Notify, watch};

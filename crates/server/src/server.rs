@@ -11,11 +11,11 @@ use tokio::net::TcpListener;
 /// A row of the table of what is on and off.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Feature {
-    /// Which feature.
+    /// Name in the table at the start and in `/v1/engine`.
     pub name: String,
     /// What it is set to.
     pub state: String,
-    /// Why.
+    /// Why it is in this state: the flag, or what the model has.
     pub reason: String,
 }
 
@@ -31,7 +31,7 @@ pub enum ServeError {
     /// An option outside its bounds.
     #[error("`{option}` is {value}; it must be {bound}")]
     Option {
-        /// Which.
+        /// Name of the option, as flags spell it.
         option: &'static str,
         /// What was given.
         value: String,
@@ -47,7 +47,7 @@ pub enum ServeError {
 pub struct Server {
     /// Limits, keys, times.
     pub config: ServerConfig,
-    /// The model.
+    /// Tokenizer, template and names of the model.
     pub model: ServedModel,
     /// The engine that runs it.
     pub engine: Handle,

@@ -1,4 +1,4 @@
-//! Looks whether the engine gets on with its work, from a thread that waits for nobody else.
+//! Looks whether the engine gets on with its work, from a thread that waits for nothing else.
 
 use crate::lifecycle::Lifecycle;
 use paceline::Handle;

@@ -1,6 +1,6 @@
 //! Constraints on what a request may say, as the engine sees them: masks of tokens, position by position.
 //!
-//! What a constraint is made of (a schema, a grammar) is the business of who implements these traits.
+//! What a constraint is made of (a schema, a grammar) is up to the implementation of these traits.
 
 use crate::TokenId;
 use std::fmt;
@@ -43,7 +43,7 @@ impl TokenMask {
         self.0.iter().all(|word| *word == 0)
     }
 
-    /// The words.
+    /// 32 tokens per word, the lowest bit first.
     pub fn words(&self) -> &[u32] {
         &self.0
     }
@@ -75,7 +75,7 @@ pub trait Constraint: fmt::Debug + Send + Sync {
 
 /// Follows one continuation. What it answers depends on the tokens committed and on nothing else.
 ///
-/// Calls may take long: they are made on threads that nobody waits for. A call that fails may leave it useless.
+/// Calls may take long: they are made on threads of their own. A call that fails may leave it useless.
 pub trait Matcher: Send {
     /// Takes the tokens that have become part of the text.
     fn commit(&mut self, tokens: &[TokenId]) -> Result<(), ConstraintError>;

@@ -47,7 +47,7 @@ impl StepPlan {
 /// A request's start in a slot, for the first time or after it was preempted.
 #[derive(Clone, Debug)]
 pub struct Admission {
-    /// The slot.
+    /// Slot that the request gets.
     pub slot: SlotId,
     /// Tells this owner of the slot from the ones before.
     pub generation: u32,
@@ -70,11 +70,11 @@ pub struct Admission {
 /// One request's part in a step.
 #[derive(Clone, Debug)]
 pub struct PlanRow {
-    /// Whose.
+    /// Slot of the request.
     pub slot: SlotId,
     /// Which owner of the slot.
     pub generation: u32,
-    /// What.
+    /// What the row computes.
     pub work: Work,
     /// Blocks added to the slot's table before the work: (index in the table, block).
     pub new_blocks: Vec<(u32, BlockId)>,
@@ -154,7 +154,7 @@ pub enum Work {
     Prefill {
         /// Position of the first.
         start: usize,
-        /// The tokens.
+        /// Tokens of the chunk.
         tokens: Vec<TokenId>,
         /// They end with the last known token: choose the next one.
         last: bool,
@@ -165,14 +165,14 @@ pub enum Work {
     },
     /// The newest token and up to this many drafts, as many as the device has.
     Verify {
-        /// Most drafts.
+        /// Draft tokens that may be verified.
         drafts: usize,
     },
     /// Tokens of a text that is to become one vector, from a position on. Nothing is chosen.
     Embed {
         /// Position of the first.
         start: usize,
-        /// The tokens.
+        /// Tokens of the chunk.
         tokens: Vec<TokenId>,
         /// They end with the last one: give the vector.
         last: bool,

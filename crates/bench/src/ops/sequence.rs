@@ -84,7 +84,7 @@ impl SequenceOp {
         }
     }
 
-    /// Times it.
+    /// Times calls through the stream until the median is steady.
     pub(super) fn measure(self, cpu: &Cpu) -> Result<OpTiming, DeviceError> {
         let (tokens, context) = match self {
             Self::Attention { tokens, context } => (tokens, context),

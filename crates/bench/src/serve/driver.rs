@@ -140,7 +140,7 @@ impl<'a> Driver<'a> {
     }
 }
 
-/// One request.
+/// A request that is due.
 struct Request {
     client: Client,
     endpoint: Endpoint,

@@ -53,7 +53,7 @@ pub(super) struct Failures {
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct Stall {
     pub(super) ms: f64,
-    /// Which request.
+    /// Number of the request, from 0.
     pub(super) request: usize,
     /// When it was over, in seconds since the start of the run.
     pub(super) at_s: f64,

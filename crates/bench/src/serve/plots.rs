@@ -115,7 +115,7 @@ fn concurrency_over_time(records: &[Record], step_s: f64, end: f64) -> Vec<f64> 
     busy.iter().map(|busy| rounded(busy / step_s)).collect()
 }
 
-/// Every so many, so that there are not too many.
+/// At most [`POINTS`] of them, evenly spread.
 fn thinned<T>(points: Vec<T>) -> Vec<T> {
     let every = points.len().div_ceil(POINTS).max(1);
     points.into_iter().step_by(every).collect()

@@ -29,7 +29,7 @@ pub struct PromptFile {
     lines: Vec<Line>,
 }
 
-/// One prompt.
+/// A line of a file.
 #[derive(Clone, Debug, PartialEq)]
 struct Line {
     content: Content,

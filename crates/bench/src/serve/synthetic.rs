@@ -94,7 +94,7 @@ pub(super) enum Stream {
     Scale(usize),
     /// Before the measurement.
     WarmUp(usize),
-    /// A prompt.
+    /// The prompt of the request with this number.
     Prompt(usize),
 }
 

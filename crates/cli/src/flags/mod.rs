@@ -72,7 +72,6 @@ impl Cli {
     }
 }
 
-/// The commands.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     Generate(Box<GenerateFlags>),

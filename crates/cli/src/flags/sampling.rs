@@ -5,7 +5,7 @@ use crate::commands::generate::Settings;
 use clap::Args;
 use paceline_types::TokenId;
 
-/// Their heading.
+/// Heading of these flags in `--help`.
 pub(super) const SAMPLING: &str = "Sampling (defaults come from the model's generation_config.json)";
 
 // A plain comment: a doc comment would replace the description of the command.

@@ -78,7 +78,7 @@ pub(crate) struct ServeFlags {
 
 // Plain comments: a doc comment would replace the description of the command.
 
-// Where and to whom.
+// Address, keys and certificates.
 #[derive(Debug, Args)]
 struct NetworkFlags {
     /// Address to listen on; 0.0.0.0 is all of them.

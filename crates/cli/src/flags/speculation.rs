@@ -1,4 +1,4 @@
-//! The flags that say who drafts, and how much.
+//! The flags that choose drafters and the number of drafts.
 
 use super::numbers::{self, parsed};
 use super::vllm::SpeculativeConfig;
@@ -62,10 +62,10 @@ impl FromStr for DraftTokens {
 
 // A plain comment: a doc comment would replace the description of the command that takes these in.
 
-// Who drafts, and how much.
+// Drafters and the number of drafts.
 #[derive(Debug, Default, Args)]
 pub(crate) struct SpeculationFlags {
-    /// Who guesses tokens ahead. A step checks the guesses along with the next token, so each that is right saves
+    /// Drafter: what guesses tokens ahead. A step checks the guesses along with the next token, so each that is right saves
     /// a step [default: auto].
     #[arg(long, value_name = "METHOD", help_heading = HEADING, hide_possible_values = false)]
     speculation: Option<MethodFlag>,
@@ -100,7 +100,7 @@ pub(crate) struct SpeculationFlags {
 pub(crate) struct DraftModel {
     /// Where it comes from.
     pub(crate) source: ModelSource,
-    /// Nobody else drafts, whatever it turns out to be.
+    /// It is the only drafter, whatever kind it turns out to be.
     pub(crate) alone: bool,
 }
 

@@ -33,7 +33,7 @@ pub(crate) struct InspectFlags {
     /// Longest sequence [default: the model's limit].
     #[arg(long, value_name = "N", requires = "memory", value_parser = parsed(numbers::max_model_len), help_heading = "Memory")]
     pub(crate) max_model_len: Option<usize>,
-    /// Who drafts, of what the model itself offers: auto, off, ngram, mtp or chain [default: auto].
+    /// Drafter, of those that the model itself offers: auto, off, ngram, mtp or chain [default: auto].
     #[arg(
         long,
         value_name = "METHOD",
@@ -71,6 +71,6 @@ Examples:
 #[derive(Debug, Args)]
 #[command(after_help = COMPLETIONS)]
 pub(crate) struct CompletionsFlags {
-    /// Which shell.
+    /// Shell to complete in.
     pub(crate) shell: Shell,
 }

@@ -124,7 +124,7 @@ impl Blocks {
         }
     }
 
-    /// The whole content. A call that was cut off has no input that anybody could use: it is shown as the text that
+    /// The whole content. A call that was cut off has no usable input: it is shown as the text that
     /// there is of it.
     pub(super) fn into_content(self) -> Vec<Block> {
         let whole = |block| match block {

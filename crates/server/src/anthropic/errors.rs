@@ -57,7 +57,7 @@ pub(super) fn error_body(error: &ApiError) -> ErrorBody<'_> {
     }
 }
 
-/// Middleware around everything else: errors of this interface's paths are written in its shape, whoever made them,
+/// Middleware around everything else: errors of this interface's paths are written in its shape, wherever they were made,
 /// and its clients find the name of the request where they look for it.
 pub(crate) async fn speak(request: Request, next: Next) -> Response {
     let rest = request.uri().path().strip_prefix(PATH);

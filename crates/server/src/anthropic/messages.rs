@@ -89,7 +89,7 @@ fn from_assistant(param: &str, content: Value) -> Result<Value, ApiError> {
         match kind(block) {
             "text" => texts.push(place.text(block, "text")?.to_owned()),
             "thinking" => thoughts.push(place.text(block, "thinking")?.to_owned()),
-            // Nobody but its author can read it.
+            // Only its author can read it.
             "redacted_thinking" => {}
             "tool_use" => {
                 let (id, name) = (place.text(block, "id")?, place.text(block, "name")?);

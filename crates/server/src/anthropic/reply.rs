@@ -8,7 +8,7 @@ use crate::sse::{Encoder, Frames};
 use paceline_types::FinishReason;
 use serde::Serialize;
 
-/// An answer.
+/// A reply of Anthropic's Messages.
 #[derive(Debug, Serialize)]
 pub(super) struct Message {
     id: String,
@@ -78,7 +78,7 @@ impl Writer {
     fn usage(&self, finish: Option<&Finish>) -> UsageReply {
         let cached = finish.map_or(0, |finish| finish.usage.cached_tokens);
         UsageReply {
-            // Those from the cache are counted apart; at the start of a stream nobody knows how many they are.
+            // Those from the cache are counted apart; at the start of a stream their number is not known.
             input_tokens: self.input_tokens - cached.min(self.input_tokens),
             cache_read_input_tokens: cached,
             output_tokens: finish.map_or(0, |finish| finish.usage.completion_tokens),

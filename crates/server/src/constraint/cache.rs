@@ -45,7 +45,7 @@ impl<T: Clone> Cache<T> {
         Some(value)
     }
 
-    /// Keeps a value made of so many bytes, unless it is there or too large for any room.
+    /// Keeps a value made of `size` bytes, unless it is there or too large for any room.
     pub(super) fn insert(&mut self, key: Key, value: T, size: usize) {
         if size > self.most_size || self.entries.iter().any(|entry| entry.key == key) {
             return;

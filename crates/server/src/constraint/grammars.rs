@@ -105,7 +105,7 @@ impl Grammars {
             let message = "too many grammars wait to be compiled";
             return Err(ApiError::new(ErrorKind::Busy, message));
         };
-        // Whoever was first may have compiled it meanwhile.
+        // Another request may have compiled it meanwhile.
         if let Some(grammar) = self.known(&key) {
             return Ok(grammar);
         }

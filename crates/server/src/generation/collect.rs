@@ -14,12 +14,12 @@ pub struct Collected {
     pub prompt_logprobs: Vec<Vec<TokenLogprobs>>,
 }
 
-/// One choice.
+/// A choice that has ended.
 #[derive(Clone, Debug, Default)]
 pub struct Completion {
-    /// Its text.
+    /// Text up to the stop string.
     pub text: String,
-    /// Its tokens.
+    /// Tokens of the text, with log-probabilities if they were asked for.
     pub tokens: Vec<GeneratedToken>,
     /// How it ended; always there when all went well.
     pub finish: Option<Finish>,

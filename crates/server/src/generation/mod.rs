@@ -39,7 +39,7 @@ pub struct GenerationTask {
     pub priority: i32,
     /// Give up after this long.
     pub deadline: Option<Duration>,
-    /// Who drafts.
+    /// The drafters.
     pub speculation: RequestSpeculation,
     /// What every choice must follow, if anything.
     pub constraint: Option<Arc<dyn Constraint>>,
@@ -61,23 +61,23 @@ pub enum Output {
     /// Log-probabilities of a prompt's tokens from the second on, all at once and before any text of its choices.
     /// It comes only if they were asked for.
     Prompt {
-        /// Which prompt.
+        /// Number of the prompt in the request, from 0.
         prompt: usize,
         /// One per token but the first.
         logprobs: Vec<TokenLogprobs>,
     },
     /// More of a choice.
     Piece {
-        /// Which choice.
+        /// Number of the choice over all prompts, from 0.
         choice: usize,
         /// Text and tokens; either may be empty.
         piece: Piece,
     },
     /// A choice ended.
     Finished {
-        /// Which choice.
+        /// Number of the choice over all prompts, from 0.
         choice: usize,
-        /// How.
+        /// Reason and counts.
         finish: Finish,
     },
     /// All is over before its end. It is the last output.
@@ -87,7 +87,7 @@ pub enum Output {
 /// How a choice ended.
 #[derive(Clone, Debug)]
 pub struct Finish {
-    /// Why.
+    /// Why the text ended.
     pub reason: FinishReason,
     /// The stop string that was found.
     pub stop: Option<String>,

@@ -21,7 +21,7 @@ impl PartReader {
         }
     }
 
-    /// More text.
+    /// Takes more text and returns the parts that it completes.
     pub(crate) fn push(&mut self, text: &str) -> Vec<OutputPart> {
         let parts = self.parser.push(text);
         self.keep(parts)

@@ -41,7 +41,7 @@ struct Source {
     choices: Vec<Choice>,
     /// Log-probabilities of the prompt as far as they have come.
     prompt_logprobs: Vec<TokenLogprobs>,
-    /// What must wait for the rest of them; `None` once they are complete or if nobody asked.
+    /// What must wait for the rest of them; `None` once they are complete or if they were not asked for.
     withheld: Option<Vec<Output>>,
     started: Instant,
     usage: Arc<RequestUsage>,

@@ -29,7 +29,7 @@ impl Piece {
 /// A token of a choice.
 #[derive(Clone, Debug, PartialEq)]
 pub struct GeneratedToken {
-    /// Which.
+    /// Id in the vocabulary.
     pub id: TokenId,
     /// How likely it and others were, if asked for.
     pub logprobs: Option<TokenLogprobs>,
@@ -49,7 +49,7 @@ pub(super) struct ChoiceText {
     stops: StopStrings,
     stop_strings: Vec<String>,
     include_stop: bool,
-    /// Stop strings do not count in so many tokens.
+    /// Tokens at the start in which stop strings do not count.
     min_tokens: usize,
     held: VecDeque<Held>,
     /// Bytes of text so far.

@@ -302,7 +302,7 @@ fn write_speculation(writer: &mut Writer<'_>, stats: &Stats) -> Result<(), Error
         c.draft_passes,
     )?;
     writer.counters(
-        ("paceline:draft_tokens", "Drafts verified, by who made them"),
+        ("paceline:draft_tokens", "Draft tokens verified, by drafter"),
         "source",
         &[
             ("ngram", c.ngram.drafted),
@@ -311,7 +311,7 @@ fn write_speculation(writer: &mut Writer<'_>, stats: &Stats) -> Result<(), Error
         ],
     )?;
     writer.counters(
-        ("paceline:accepted_tokens", "Drafts accepted, by who made them"),
+        ("paceline:accepted_tokens", "Draft tokens accepted, by drafter"),
         "source",
         &[
             ("ngram", c.ngram.accepted),

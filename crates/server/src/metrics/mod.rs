@@ -1,7 +1,7 @@
 //! `/metrics`: what the engine and the server count, for Prometheus.
 //!
 //! Names of vLLM where the meaning is vLLM's, so that its dashboards, autoscalers and routers work as they are;
-//! `paceline:` for the rest. The engine's own numbers are read when somebody asks; those of requests are counted
+//! `paceline:` for the rest. The engine's own numbers are read when the metrics are; those of requests are counted
 //! where their outputs pass.
 
 mod classic;

@@ -170,7 +170,7 @@ pub(crate) struct ChoiceMetrics {
 }
 
 impl ChoiceMetrics {
-    /// There are so many tokens now.
+    /// Takes note of `so_far` tokens.
     pub(crate) fn tokens(&mut self, so_far: usize) {
         let (now, families) = (Instant::now(), &self.families);
         families

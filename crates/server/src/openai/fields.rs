@@ -65,7 +65,7 @@ impl<'de> Deserialize<'de> for Stops {
     }
 }
 
-/// One prompt.
+/// A prompt as text or as tokens.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Prompt {
     Text(String),
@@ -94,7 +94,7 @@ impl<'de> Deserialize<'de> for Inputs {
     }
 }
 
-/// At most so many prompts, which errors call by this name.
+/// At most `most` prompts; errors call the field `name`.
 fn prompts(value: Value, (most, name): (usize, &str)) -> Result<Vec<Prompt>, String> {
     let entries = match value {
         Value::String(text) => return Ok(vec![Prompt::Text(text)]),

@@ -54,7 +54,7 @@ impl FormatFields {
                 self.guided_choice,
             ),
         )?;
-        // What clients of llama.cpp send, who leave an empty grammar where they have none.
+        // What clients of llama.cpp send, which leave an empty grammar where they have none.
         let text = self.grammar.filter(|text| !text.is_empty());
         add_all(
             &mut forms,

@@ -27,7 +27,7 @@ struct PromptDetails {
 }
 
 impl UsageReply {
-    /// Of prompts with so many tokens in all, nothing generated yet.
+    /// Of prompts with `prompt_tokens` tokens in all, nothing generated yet.
     pub(crate) fn of_prompts(prompt_tokens: usize) -> Self {
         Self {
             prompt_tokens,
@@ -56,12 +56,12 @@ impl UsageReply {
 #[derive(Clone, Copy, Debug, Default)]
 #[expect(clippy::large_enum_variant, reason = "one per reply, written at once")]
 pub(crate) enum UsageField {
-    /// Not there: a stream that nobody asked to count.
+    /// Not there: a stream whose usage was not asked for.
     #[default]
     Absent,
     /// Null: a chunk of a stream whose last chunk has the counts.
     Later,
-    /// The counts.
+    /// Counts of the whole reply.
     Known(UsageReply),
 }
 

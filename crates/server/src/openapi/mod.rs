@@ -24,7 +24,7 @@ const PARTS: [&str; 7] = [
 /// What every part adds to.
 const JOINED: [&str; 2] = ["/paths", "/components/schemas"];
 
-/// The endpoint.
+/// `GET /openapi.json`.
 pub(crate) async fn document(State(app): State<App>) -> Result<Json<Value>, ApiError> {
     let mut document = joined().map_err(|error| {
         tracing::error!("the OpenAPI document: {error}");

@@ -32,7 +32,7 @@ enum Kind {
         content: Vec<Part>,
     },
     Reasoning {
-        /// Nobody sums it up.
+        /// Empty: no summary is made.
         summary: [(); 0],
         content: Vec<Part>,
     },

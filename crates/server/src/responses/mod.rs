@@ -75,7 +75,7 @@ struct ForeignFields {
     include: Option<Vec<String>>,
 }
 
-/// The endpoint.
+/// `POST /v1/responses`.
 pub(crate) async fn create(
     State(app): State<App>,
     Extension(caller): Extension<Caller>,
@@ -243,7 +243,7 @@ impl ForeignFields {
             return refuse("prompt", "prompts are not stored; give the text in `input`");
         }
         if self.background == Some(true) {
-            let reason = "responses are not stored, so nobody could fetch this one later";
+            let reason = "responses are not stored, so this one could not be fetched later";
             return refuse("background", reason);
         }
         let logprobs = |name: &String| name == "message.output_text.logprobs";

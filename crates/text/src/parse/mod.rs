@@ -29,7 +29,7 @@ use reasoning::ReasoningParser;
 /// A part of a model's output, or a piece of one.
 ///
 /// The parts of a call come in order: one start, its arguments, one end; no other part comes between them. Calls
-/// are numbered from 0. The formats carry no identifiers of calls; whoever needs one makes it at the start.
+/// are numbered from 0. The formats carry no identifiers of calls; a caller that needs one makes it at the start.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum OutputPart {
     /// Text of the answer.
@@ -38,21 +38,21 @@ pub enum OutputPart {
     Reasoning(String),
     /// A call begins. It has a name and the beginning of an object of arguments.
     ToolCallStart {
-        /// Which call.
+        /// Number of the call in this text, from 0.
         index: usize,
         /// The tool's name, never empty.
         name: String,
     },
     /// More of a call's arguments, as JSON text.
     ToolCallArguments {
-        /// Which call.
+        /// Number of the call in this text, from 0.
         index: usize,
         /// What to append to the arguments so far.
         delta: String,
     },
     /// A call ends.
     ToolCallEnd {
-        /// Which call.
+        /// Number of the call in this text, from 0.
         index: usize,
         /// Whether its arguments are a whole JSON object. Otherwise the text ended or went wrong in the midst of
         /// them: they are not empty and not valid JSON, so that no client takes them for something to execute.

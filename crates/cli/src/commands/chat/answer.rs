@@ -1,4 +1,4 @@
-//! Questions and answers, whoever answers.
+//! Questions and answers, of an engine or of a server.
 
 use super::conversation::Conversation;
 use crate::commands::generate::Settings;
@@ -37,7 +37,7 @@ pub(super) struct Answer {
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct AnswerFigures {
     pub(super) prompt_tokens: u64,
-    /// Of the prompt, found in the cache; unknown where nobody tells.
+    /// Of the prompt, found in the cache; unknown where the server does not tell.
     pub(super) cached_tokens: Option<u64>,
     pub(super) tokens: u64,
     /// From the question to the first piece.

@@ -16,20 +16,20 @@ pub(super) const HELP: &str = "\
 /load FILE            go on with a conversation from a file
 /set [NAME VALUE]     show or change sampling: /set temperature 0.7, /set max_tokens 200; /set NAME - takes it back
 /stats [on|off]       show the figures of all answers; show them after each, or not
-/model                show who answers
+/model                show the model and the server
 /multiline            take several lines as one message, up to an empty line; again: back to one line
 
 A line that ends in \\ goes on in the next one. //text is a message that starts with a slash.
 Ctrl-C stops an answer and keeps what came of it.";
 
-/// A line.
+/// What a typed line means.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Line {
     Message(String),
     Command(Command),
 }
 
-/// A command.
+/// What begins with a slash.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Command {
     Help,

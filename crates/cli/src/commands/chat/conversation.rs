@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use std::fs;
 use std::path::Path;
 
-/// Who said it.
+/// The role of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum Role {
@@ -14,7 +14,6 @@ pub(super) enum Role {
     Assistant,
 }
 
-/// A message.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Message {
     pub(super) role: Role,
@@ -47,7 +46,7 @@ impl Conversation {
         self.messages.push(Message { role, content });
     }
 
-    /// The newest message, if the user said it: somebody has to answer.
+    /// The newest message, if it is the user's and waits for an answer.
     pub(super) fn is_open(&self) -> bool {
         self.messages
             .last()
@@ -83,7 +82,7 @@ impl Conversation {
         next.map_or(0, |next| next + 1)
     }
 
-    /// Messages for a template or a server, without the first so many.
+    /// Messages for a template or a server, but the first `without`.
     pub(super) fn to_json(&self, without: usize) -> Vec<Value> {
         let system = self
             .system

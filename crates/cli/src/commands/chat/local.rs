@@ -148,7 +148,7 @@ impl Local {
         }
         let end = if text.stopped { FinishReason::Stop } else { reason };
         let mut figures = figures(&usage);
-        // Nobody else asks this engine, so what it found meanwhile it found for this prompt.
+        // This engine has no other clients, so what it found meanwhile it found for this prompt.
         figures.cached_tokens = Some(hits() - before);
         Ok(Answer {
             text: text.text,

@@ -28,7 +28,7 @@ use std::path::PathBuf;
 
 use super::generate::Settings;
 
-/// With whom to talk, and how.
+/// The model or server to talk to, and the settings.
 #[derive(Debug)]
 pub(crate) struct ChatConfig {
     /// Where the model is.
@@ -41,7 +41,6 @@ pub(crate) struct ChatConfig {
     pub(crate) load: Option<PathBuf>,
     /// Keep what is typed for the next time.
     pub(crate) remember: bool,
-    /// Sampling.
     pub(crate) settings: Settings,
 }
 
@@ -50,14 +49,13 @@ pub(crate) struct ChatConfig {
 pub(crate) enum Place {
     /// In this process.
     Here {
-        /// Which one.
         model: ModelSource,
         /// How the engine is set up.
         engine: Box<EngineOptions>,
     },
     /// Behind a server.
     Server {
-        /// Its address.
+        /// Address of the server, with or without `/v1`.
         url: String,
         /// The model's name there.
         model: Option<String>,
@@ -93,7 +91,7 @@ pub(crate) fn run(config: ChatConfig, ui: Ui) -> Result<Ending> {
     };
     let interactive = io::stdin().is_terminal() && io::stdout().is_terminal();
     if interactive {
-        // Somebody looks from now on; where lines are piped in, Ctrl-C ends the program as usual.
+        // The session looks at it from now on; where lines are piped in, Ctrl-C ends the program as usual.
         interrupt.polite();
     }
     let session = Session::new(
@@ -108,7 +106,7 @@ pub(crate) fn run(config: ChatConfig, ui: Ui) -> Result<Ending> {
     Ok(Ending::Done)
 }
 
-/// Who answers.
+/// What answers.
 enum Speaker {
     Local(Box<Local>),
     Remote(Box<Remote>),

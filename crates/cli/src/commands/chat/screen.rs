@@ -13,7 +13,7 @@ const PLAIN: &str = "\x1b[0m";
 /// The terminal, or two pipes.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Screen {
-    /// Somebody types and reads.
+    /// Both ends are a terminal.
     pub(super) interactive: bool,
     /// Figures after each answer.
     pub(super) stats: bool,

@@ -60,8 +60,8 @@ impl Session {
         }
     }
 
-    /// Reads and answers until the user leaves. What goes wrong is told and the talk goes on, if there is somebody to
-    /// tell; a script ends with its first failure.
+    /// Reads and answers until the user leaves. On a terminal, what goes wrong is told and the
+    /// conversation goes on; a script ends with its first failure.
     pub(super) fn run(mut self, mut input: Input) -> Result<()> {
         if self.screen.interactive {
             for line in self.speaker.introduction() {
@@ -103,7 +103,7 @@ impl Session {
                 text.push('\n');
                 continue;
             }
-            // A command is one line, or nobody could leave.
+            // A command is one line, or there would be no way to leave.
             let first = text.is_empty();
             let command = first && line.starts_with('/') && !line.starts_with("//");
             let last = !self.multiline || command || line.is_empty();
@@ -266,11 +266,11 @@ impl Session {
             let _ = writeln!(text, "system: {system}");
         }
         for message in &self.conversation.messages {
-            let who = match message.role {
+            let role = match message.role {
                 Role::User => "you",
                 Role::Assistant => "model",
             };
-            let _ = writeln!(text, "{who}: {}", message.content.trim());
+            let _ = writeln!(text, "{role}: {}", message.content.trim());
         }
         if text.is_empty() {
             text.push_str("nothing has been said");

@@ -5,7 +5,7 @@ use serde::Serialize;
 use std::fs::{self, OpenOptions};
 use std::path::{Path, PathBuf};
 
-/// The cache.
+/// Models that the hub's cache holds.
 #[derive(Serialize)]
 pub(super) struct Cache {
     folder: PathBuf,

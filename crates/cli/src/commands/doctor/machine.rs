@@ -22,7 +22,6 @@ struct Feature {
     present: bool,
 }
 
-/// Main memory.
 #[derive(Serialize)]
 #[expect(clippy::struct_field_names, reason = "these are the names in the JSON object")]
 pub(super) struct Memory {

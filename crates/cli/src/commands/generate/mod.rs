@@ -27,9 +27,7 @@ use std::time::Instant;
 /// What to generate, from what, and how to print it.
 #[derive(Debug)]
 pub(crate) struct GenerateConfig {
-    /// The model.
     pub(crate) model: ModelSource,
-    /// The prompts.
     pub(crate) prompts: PromptSource,
     /// System message of chats.
     pub(crate) system: Option<String>,

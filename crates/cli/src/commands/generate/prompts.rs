@@ -18,7 +18,7 @@ use std::time::Duration;
 /// As the user gave them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum PromptSource {
-    /// One text.
+    /// `--prompt`.
     Text(String),
     /// One list of tokens.
     Ids(Vec<TokenId>),
@@ -47,7 +47,7 @@ pub(crate) struct Job {
     pub(crate) index: usize,
     pub(crate) tokens: Vec<TokenId>,
     pub(crate) params: SamplingParams,
-    /// Continuations.
+    /// Continuations of the prompt.
     pub(crate) n: usize,
     pub(crate) priority: i32,
     pub(crate) deadline: Option<Duration>,

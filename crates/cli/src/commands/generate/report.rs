@@ -63,7 +63,7 @@ struct JsonTiming {
 }
 
 impl Report<'_> {
-    /// For machines.
+    /// What `--json` prints.
     pub(super) fn to_json(&self, tokenizer: Option<&Tokenizer>) -> JsonReport {
         let Job { params, tokens, .. } = self.job;
         let prompt = params.prompt_logprobs.filter(|_| self.choice == 0);

@@ -1,4 +1,4 @@
-//! Sampling as far as somebody has an opinion: a line of a file, then the flags, then the model.
+//! Sampling options as far as they are given: by a line of a file, then by flags, then by the model.
 
 use crate::model::GenerationDefaults;
 use paceline::RequestSpeculation;

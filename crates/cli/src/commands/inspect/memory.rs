@@ -11,7 +11,7 @@ use serde::Serialize;
 
 /// An engine that could be.
 pub(super) struct Plan {
-    /// Who would draft.
+    /// The drafters.
     pub(super) speculation: Speculation,
     /// What it would take.
     pub(super) memory: MemoryPlan,
@@ -50,7 +50,7 @@ pub(super) fn plan<B: Backend>(
 /// A plan for machines, in bytes where nothing else is said.
 #[derive(Serialize)]
 pub(super) struct PlanReport {
-    /// Who drafts, for people.
+    /// The drafters, for people.
     speculation: String,
     /// Most drafts per request and step.
     draft_tokens: usize,

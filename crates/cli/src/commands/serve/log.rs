@@ -1,4 +1,4 @@
-//! The log of a server: written by a thread of its own, so that a pipe that nobody reads or a full disk costs lines
+//! The log of a server: written by a thread of its own, so that a pipe that is not read or a full disk costs lines
 //! and never a request.
 
 use super::LogFormat;

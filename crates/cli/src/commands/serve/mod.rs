@@ -26,15 +26,14 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 /// Threads that talk to clients. They wait most of the time; the engine needs the cores.
 const WORKERS: usize = 2;
 
-/// Time for work on its way that nobody waits for any more.
+/// Time for work under way whose client has left.
 const LAST_WORK: Duration = Duration::from_millis(500);
 
-/// What to serve, where, to whom, and within which limits.
+/// What to serve, at which address, with which keys and limits.
 #[derive(Debug)]
 pub(crate) struct ServeConfig {
-    /// The model.
     pub(crate) model: ModelSource,
-    /// Its names.
+    /// Names that requests may call the model by; the first is the one in replies.
     pub(crate) names: Vec<String>,
     /// A template in place of the model's, or the name of a file with one.
     pub(crate) chat_template: Option<String>,
@@ -52,7 +51,6 @@ pub(crate) struct ServeConfig {
     pub(crate) tls: Option<(PathBuf, PathBuf)>,
     /// What is logged.
     pub(crate) log: Option<LogLevel>,
-    /// How.
     pub(crate) log_format: LogFormat,
     /// Keys and limits.
     pub(crate) server: ServerConfig,
@@ -73,7 +71,7 @@ pub(crate) enum ParserChoice<T> {
 /// How log lines look.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum LogFormat {
-    /// For people.
+    /// Lines for people.
     Text,
     /// One object per line.
     Json,

@@ -49,7 +49,7 @@ struct Fields {
     continue_final_message: Option<bool>,
 }
 
-/// The endpoint.
+/// `POST /v1/chat/completions`.
 pub(crate) async fn create(
     State(app): State<App>,
     Extension(caller): Extension<Caller>,

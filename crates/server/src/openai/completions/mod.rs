@@ -34,7 +34,7 @@ struct Fields {
     add_special_tokens: Option<bool>,
 }
 
-/// The endpoint.
+/// `POST /v1/completions`.
 pub(crate) async fn create(
     State(app): State<App>,
     Extension(caller): Extension<Caller>,

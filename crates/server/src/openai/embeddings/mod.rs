@@ -57,7 +57,7 @@ struct Checked {
     shape: Shape,
 }
 
-/// The endpoint.
+/// `POST /v1/embeddings`.
 pub(crate) async fn create(
     State(app): State<App>,
     Extension(caller): Extension<Caller>,
