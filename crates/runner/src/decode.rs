@@ -111,3 +111,44 @@ fn decode_sample(floats: &[f32], row: usize, alternatives: usize) -> TokenLogpro
         top: pairs.map(|pair| (pair[0].to_bits(), pair[1])).collect(),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A step of three rows with 2, 0 and 1 chosen tokens behind a prompt's 3 known ones, in a buffer with room for more:
+    /// what is read from another place is another value, and not out of bounds.
+    #[test]
+    fn each_row_has_the_log_probabilities_of_its_own_logits() {
+        let floats: Vec<f32> = (0..10 * SAMPLE_FLOATS)
+            .map(|at| (at / SAMPLE_FLOATS * 100 + at % SAMPLE_FLOATS) as f32)
+            .collect();
+        let rows = [(2, 0), (0, 2), (1, 2)];
+        let mut words = vec![0; record::HEADER];
+        for (count, first_sample) in rows {
+            let mut row = vec![0; record::ROW];
+            row[record::COUNT] = count;
+            row[record::FIRST_SAMPLE] = first_sample;
+            words.extend(row);
+        }
+        let note = |logprobs, prompt_logprobs| RowNote {
+            logprobs,
+            prompt_logprobs,
+            embeds: false,
+            shows_drafts: None,
+        };
+        let notes = [note(Some(1), None), note(None, None), note(Some(2), Some((0, 3)))];
+        let output = decode(1, &words, Some(&floats), &notes);
+        let chosen = |read: &[TokenLogprobs]| read.iter().map(|token| token.chosen).collect::<Vec<_>>();
+        assert_eq!(chosen(&output.rows[0].logprobs), [0.0, 100.0]);
+        assert_eq!(output.rows[0].logprobs[1].top, [(101f32.to_bits(), 102.0)]);
+        assert!(output.rows[1].logprobs.is_empty());
+        assert_eq!(chosen(&output.rows[2].prompt_logprobs), [200.0, 300.0, 400.0]);
+        assert_eq!(chosen(&output.rows[2].logprobs), [500.0]);
+        let second = (503f32.to_bits(), 504.0);
+        assert_eq!(
+            output.rows[2].logprobs[0].top,
+            [(501f32.to_bits(), 502.0), second]
+        );
+    }
+}

@@ -2,7 +2,7 @@
 //! that shape.
 
 use paceline_device::Recorder;
-use paceline_models::{Decoder, Eagle3};
+use paceline_models::{CacheSizes, Decoder, Eagle3};
 use paceline_runner::{
     Chain, DeviceRunner, HeadProposer, ModelProposer, NgramProposer, Proposer, RunnerConfig,
 };
@@ -25,6 +25,14 @@ const CONFIG: RunnerConfig = RunnerConfig {
     snapshots: 4,
     drafts: 3,
     constraints: true,
+};
+
+const CACHES: CacheSizes = CacheSizes {
+    blocks: CONFIG.blocks,
+    block_size: CONFIG.block_size,
+    slots: CONFIG.slots,
+    drafts: CONFIG.drafts,
+    snapshots: CONFIG.snapshots,
 };
 
 fn admission(slot: u32, params: SamplingParams, restore: Option<SnapshotId>) -> Admission {
@@ -260,6 +268,37 @@ fn drafting_is_part_of_the_program() {
     assert_eq!(ngram, nobody + 1);
     assert_eq!(chain, head + 1);
     assert!(nobody < head && head < model);
+}
+
+/// What the drafter does not see must not be left to whatever the blocks held before, and what it could have seen is kept,
+/// in steps that make no drafts as in those that do. What these operations are for is shown in `drafts.rs`.
+#[test]
+fn neural_drafters_clear_and_keep_in_every_step() {
+    let operations = |checkpoint: &Checkpoint, drafter, name: &str| {
+        let [drafting, mut plain, _] = steps();
+        for row in &mut plain.rows {
+            row.propose = DraftBudget::NONE;
+        }
+        let programs = programs(checkpoint, drafter, &[drafting, plain]);
+        let count = |program: &Vec<String>| {
+            let named = |line: &&String| line.split(' ').next() == Some(name);
+            program.iter().filter(named).count()
+        };
+        (count(&programs[0]), count(&programs[1]))
+    };
+    let llama = Fixture::read("llama").checkpoint();
+    let layers = load(&Recorder::new(), &llama)
+        .caches(&Recorder::new(), &CACHES)
+        .expect("nothing is allocated");
+    let layers = layers.kv.len();
+    assert!(layers > 1);
+    assert_eq!(operations(&llama, Drafter::Model, "clear_kv"), (layers, layers));
+    assert_eq!(operations(&llama, Drafter::Model, "keep_block_ends"), (0, 0));
+    for checkpoint in [llama, storyteller()] {
+        assert_eq!(operations(&checkpoint, Drafter::Head, "clear_kv"), (1, 1));
+        assert_eq!(operations(&checkpoint, Drafter::Head, "keep_block_ends"), (1, 1));
+        assert_eq!(operations(&checkpoint, Drafter::Ngram, "clear_kv"), (0, 0));
+    }
 }
 
 #[test]

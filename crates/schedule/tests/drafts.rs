@@ -120,6 +120,29 @@ fn drafts_keep_to_the_limit_of_their_request_and_to_its_length() {
     assert_eq!(decodes.rows[2].propose, both(5));
 }
 
+/// A row that is planned while another one is in flight does not know how many drafts that one will accept. Near the limit
+/// on the length it still asks for as many as there is room for if none is.
+#[test]
+fn drafts_behind_steps_in_flight_have_room_for_none_accepted() {
+    let mut scheduler = Scheduler::new(config(100));
+    scheduler.add(request(1, 8, 20)).expect("it fits");
+    step(&mut scheduler, 0);
+    let first = scheduler.plan(0).expect("there is work");
+    assert_eq!(verified(&first), [7]);
+    // Nine tokens are known. With all seven drafts it would be seventeen, with none it is ten.
+    let second = scheduler.plan(0).expect("there is work");
+    assert_eq!(verified(&second), [2]);
+    assert_eq!(second.rows[0].propose, both(7));
+    let third = scheduler.plan(0);
+    assert!(third.is_none(), "it may be complete: {third:?}");
+    scheduler.collect(&first, output(&first, 0));
+    scheduler.collect(&second, output(&second, 0));
+    // Eleven are known: one more row, and seven drafts behind it.
+    let fourth = scheduler.plan(0).expect("there is work");
+    assert_eq!(verified(&fourth), [7]);
+    assert_eq!(fourth.rows[0].propose, both(7));
+}
+
 #[test]
 fn proposals_take_the_blocks_that_are_free_and_push_nobody_out() {
     // Two blocks each, and one more.

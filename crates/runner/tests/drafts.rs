@@ -1,0 +1,243 @@
+//! What neural drafters make depends on the request's own text, also where they did not see all of it and where its blocks
+//! and snapshots held something else before. The output would be right all the same: only drafts would be worse.
+
+use paceline_device_cpu::{Cpu, CpuOptions};
+use paceline_models::Decoder;
+use paceline_runner::{DeviceRunner, HeadProposer, ModelProposer, Proposer, RunnerConfig};
+use paceline_schedule::StepRunner;
+use paceline_testkit::{Fixture, storyteller, storyteller_reference};
+use paceline_types::{
+    Admission, BlockId, DraftBudget, PlanRow, RowConstraint, SamplingParams, SlotId, SnapshotId,
+    SnapshotPlan, StepPlan, TokenId, TokenMask, Work,
+};
+use paceline_weights::Checkpoint;
+use std::sync::Arc;
+
+const BLOCK: usize = 8;
+
+const CONFIG: RunnerConfig = RunnerConfig {
+    slots: 2,
+    tokens: 64,
+    samples: 16,
+    blocks: 8,
+    blocks_per_slot: 8,
+    block_size: BLOCK,
+    snapshots: 2,
+    drafts: 3,
+    constraints: true,
+};
+
+struct Bench {
+    runner: DeviceRunner<Cpu>,
+    vocabulary: usize,
+    steps: u64,
+}
+
+/// A piece of a prompt, in blocks 0, 1, ...
+struct Piece<'a> {
+    slot: u32,
+    tokens: &'a [TokenId],
+    from: usize,
+    to: usize,
+    /// Whether the drafter sees it.
+    seen: bool,
+    save: Option<SnapshotId>,
+    restore: Option<SnapshotId>,
+}
+
+impl Bench {
+    fn new(
+        checkpoint: &Checkpoint,
+        proposer: impl FnOnce(&Cpu, &mut Decoder<Cpu>) -> Box<dyn Proposer<Cpu>>,
+    ) -> Self {
+        let cpu = Cpu::new(CpuOptions {
+            threads: 1,
+            ..CpuOptions::default()
+        });
+        let mut model = load(&cpu, checkpoint);
+        let vocabulary = model.dims.vocabulary;
+        let proposer = proposer(&cpu, &mut model);
+        let runner = DeviceRunner::new(cpu, model, CONFIG).expect("it fits the memory");
+        let runner = runner.with_proposer(proposer);
+        Self {
+            runner,
+            vocabulary,
+            steps: 0,
+        }
+    }
+
+    /// Runs a piece of a prompt; behind the last one, what was drafted.
+    fn run(&mut self, piece: &Piece<'_>) -> Vec<TokenId> {
+        let last = piece.to == piece.tokens.len();
+        let first = piece.from == 0 || piece.restore.is_some();
+        let admission = Admission {
+            slot: SlotId(piece.slot),
+            generation: 1,
+            params: Arc::new(SamplingParams {
+                temperature: 0.0,
+                ..SamplingParams::default()
+            }),
+            prompt_tokens: piece.tokens.len(),
+            cached_tokens: piece.from,
+            max_length: 60,
+            min_length: 0,
+            stop_tokens: Vec::new(),
+            restore: piece.restore,
+        };
+        // All tokens are allowed: a constrained row shows its drafts to the host.
+        let everything = TokenMask::new(vec![u32::MAX; self.vocabulary.div_ceil(32)]);
+        let row = PlanRow {
+            slot: SlotId(piece.slot),
+            generation: 1,
+            work: Work::Prefill {
+                start: piece.from,
+                tokens: piece.tokens[piece.from..piece.to].to_vec(),
+                last,
+                following: piece.tokens.get(piece.to).copied(),
+                prompt_logprobs: false,
+            },
+            new_blocks: if first {
+                (0..8).map(|block| (block, BlockId(block))).collect()
+            } else {
+                Vec::new()
+            },
+            snapshot: piece.save.map(|id| SnapshotPlan {
+                position: piece.to,
+                id,
+            }),
+            propose: DraftBudget {
+                ngram: 0,
+                neural: if piece.seen { CONFIG.drafts } else { 0 },
+            },
+            constraint: last.then(|| RowConstraint {
+                drafts: Vec::new(),
+                source: None,
+                masks: [everything].into(),
+            }),
+        };
+        self.steps += 1;
+        let plan = StepPlan {
+            step: self.steps,
+            admissions: if first { vec![admission] } else { Vec::new() },
+            rows: vec![row],
+        };
+        let flight = self.runner.submit(&plan).expect("it runs");
+        let output = self.runner.collect(flight).expect("it ran");
+        output.rows[0].made.0.clone()
+    }
+
+    /// Drafts behind a prompt of which the drafter did not see the first block.
+    fn half_seen(&mut self, tokens: &[TokenId]) -> Vec<TokenId> {
+        let piece = |from, to, seen| Piece {
+            slot: 0,
+            tokens,
+            from,
+            to,
+            seen,
+            save: None,
+            restore: None,
+        };
+        self.run(&piece(0, BLOCK, false));
+        self.run(&piece(BLOCK, tokens.len(), true))
+    }
+
+    /// A request that leaves its traces in all blocks.
+    fn traces(&mut self, tokens: &[TokenId]) {
+        let tokens: Vec<TokenId> = tokens
+            .iter()
+            .cycle()
+            .skip(3)
+            .step_by(5)
+            .take(50)
+            .copied()
+            .collect();
+        let to = tokens.len();
+        self.run(&Piece {
+            slot: 1,
+            tokens: &tokens,
+            from: 0,
+            to,
+            seen: true,
+            save: None,
+            restore: None,
+        });
+    }
+}
+
+fn load(cpu: &Cpu, checkpoint: &Checkpoint) -> Decoder<Cpu> {
+    paceline_models::load(cpu, checkpoint, None, &|_| {}).expect("it loads")
+}
+
+fn own_head(cpu: &Cpu, model: &mut Decoder<Cpu>) -> Box<dyn Proposer<Cpu>> {
+    let head = Box::new(model.mtp.take().expect("it has a head"));
+    Box::new(HeadProposer::new((cpu, model), head, &CONFIG).expect("it fits the memory"))
+}
+
+fn same_model(checkpoint: &Checkpoint) -> impl FnOnce(&Cpu, &mut Decoder<Cpu>) -> Box<dyn Proposer<Cpu>> {
+    |cpu, _| Box::new(ModelProposer::new(cpu, load(cpu, checkpoint), &CONFIG).expect("it fits the memory"))
+}
+
+fn prompts() -> Vec<Vec<TokenId>> {
+    let prompts = storyteller_reference().into_iter().map(|case| {
+        let text = case.prompt_ids.iter().chain(&case.greedy);
+        text.take(3 * BLOCK - 2).copied().collect()
+    });
+    prompts.collect()
+}
+
+/// There is no prefix hit here: the blocks are the request's own, and held another text before.
+#[test]
+fn drafts_do_not_depend_on_what_blocks_held_before() {
+    let checkpoint = storyteller();
+    let mut used = Bench::new(&checkpoint, own_head);
+    for prompt in prompts() {
+        used.traces(&prompt);
+        let expected = Bench::new(&checkpoint, own_head).half_seen(&prompt);
+        assert_eq!(expected.len(), CONFIG.drafts);
+        assert_eq!(used.half_seen(&prompt), expected, "{prompt:?}");
+    }
+    let llama = Fixture::read("llama").checkpoint();
+    let mut used = Bench::new(&llama, same_model(&llama));
+    for seed in 1..6 {
+        let prompt: Vec<TokenId> = (0..3 * BLOCK as u32 - 2)
+            .map(|at| (at * at + seed * 31) % 90)
+            .collect();
+        used.traces(&prompt);
+        let expected = Bench::new(&llama, same_model(&llama)).half_seen(&prompt);
+        assert_eq!(expected.len(), CONFIG.drafts);
+        assert_eq!(used.half_seen(&prompt), expected, "{prompt:?}");
+    }
+}
+
+/// A recurrent draft model that has missed tokens has a state of another text. Whoever restores a snapshot that was saved
+/// meanwhile has missed them too.
+#[test]
+fn a_state_saved_behind_missed_tokens_restores_as_missed() {
+    let checkpoint = Fixture::read("qwen3_5").checkpoint();
+    let tokens: Vec<TokenId> = (0..20).map(|at| (at * 7 + 3) % 90).collect();
+    let saved = Some(SnapshotId(1));
+    for seen in [true, false] {
+        let mut bench = Bench::new(&checkpoint, same_model(&checkpoint));
+        bench.run(&Piece {
+            slot: 0,
+            tokens: &tokens,
+            from: 0,
+            to: BLOCK,
+            seen,
+            save: saved,
+            restore: None,
+        });
+        let to = tokens.len();
+        let restored = Piece {
+            slot: 1,
+            tokens: &tokens,
+            from: BLOCK,
+            to,
+            seen: true,
+            save: None,
+            restore: saved,
+        };
+        let expected = if seen { CONFIG.drafts } else { 0 };
+        assert_eq!(bench.run(&restored).len(), expected, "seen: {seen}");
+    }
+}
