@@ -17,7 +17,7 @@ use paceline_types::{BlockId, SnapshotId, TokenId};
 pub struct CacheConfig {
     /// Tokens per block.
     pub block_size: usize,
-    /// Blocks.
+    /// Blocks of the whole cache, shared by all requests.
     pub num_blocks: usize,
     /// For models with recurrent state: places for saved states. See [`SnapshotPool::places`].
     pub snapshots: Option<usize>,
@@ -173,7 +173,7 @@ impl Caches {
         }
     }
 
-    /// Adds `count` fresh blocks, or none at all if there are not so many.
+    /// Adds `count` fresh blocks, or none at all if fewer are free.
     #[must_use]
     pub fn extend(&self, blocks: &mut Blocks, count: usize) -> bool {
         let mut store = self.shared.lock();
@@ -288,7 +288,7 @@ impl Store {
                 Some(node)
             }
             Published::Duplicate { node, block: holder } => {
-                // The block in use takes over from one that nobody holds: it will live longer, and the other
+                // The block in use takes over from one that no request holds: it will live longer, and the other
                 // is free for new content at once. If both are in use, ours stays private.
                 if self.blocks.references(holder) == 0 {
                     if let Some(snapshot) = self.prefix.replace(holder, block) {

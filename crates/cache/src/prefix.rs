@@ -1,6 +1,6 @@
 //! The index of prefixes: which block holds given tokens behind a given prefix.
 //!
-//! Blocks are found by a 64-bit hash chained from the root, keyed at random per process so that nobody can aim
+//! Blocks are found by a 64-bit hash chained from the root, keyed at random per process so that no request can aim
 //! at a collision. The hash only finds a candidate: a hit compares the block's tokens and the identity of the
 //! block before it, and so by induction the whole prefix and the salt. A collision is a miss, never a wrong hit.
 //!

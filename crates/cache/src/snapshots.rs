@@ -31,7 +31,7 @@ pub struct SnapshotPool {
 /// A place for a state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reserved {
-    /// Which.
+    /// The place that was reserved.
     pub id: SnapshotId,
     /// The block whose state made way: the caller detaches it in the index.
     pub evicted_from: Option<BlockId>,
@@ -144,7 +144,7 @@ impl SnapshotPool {
         }
     }
 
-    /// Notes that a published state's block has left the index: the place is free, once nobody has it pinned.
+    /// Notes that a published state's block has left the index: the place is free once it is not pinned.
     pub fn detach(&mut self, id: SnapshotId) {
         let index = id.0 as usize;
         assert!(

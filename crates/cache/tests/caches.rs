@@ -320,3 +320,52 @@ fn the_least_recently_used_is_evicted_first_and_the_end_of_a_text_before_its_sta
     fill(&[7]);
     assert_eq!((cached(&[1, 2, 9]), cached(&[3, 4, 9])), (1, 1));
 }
+
+/// A model with recurrent state cannot start from blocks beyond the last saved state, but a text that was looked up is
+/// wanted: its blocks stay longer than others, so that a state at their end finds them.
+#[test]
+fn blocks_beyond_the_last_state_count_as_used() {
+    let caches = Caches::new(CacheConfig {
+        block_size: 1,
+        num_blocks: 4,
+        snapshots: Some(1),
+    });
+    let fill = |text: &[TokenId]| {
+        let mut hit = caches.lookup(text.into(), 0, 0);
+        assert!(caches.extend(&mut hit.blocks, text.len()));
+        for index in 0..text.len() {
+            caches.publish(&mut hit.chain, &text[index..=index], hit.blocks[index]);
+        }
+    };
+    let found = |text: &[TokenId]| caches.lookup(text.into(), 0, usize::MAX).branch_point;
+    fill(&[1, 2]);
+    fill(&[3, 4]);
+    assert_eq!(found(&[1, 2, 9]), Some(2));
+    fill(&[5, 6]);
+    assert_eq!(found(&[1, 2, 9]), Some(2));
+    assert_eq!(found(&[3, 4, 9]), None);
+}
+
+/// Two requests computed the same text side by side. The block in use stands for it from then on, and the other one is
+/// free for new content before anything that is worth keeping is evicted.
+#[test]
+fn a_block_in_use_takes_over_from_one_that_is_not() {
+    let caches = Caches::new(CacheConfig {
+        block_size: 1,
+        num_blocks: 4,
+        snapshots: None,
+    });
+    let start = || {
+        let mut hit = caches.lookup([7].as_slice().into(), 0, 0);
+        assert!(caches.extend(&mut hit.blocks, 1));
+        hit
+    };
+    let (mut first, mut second) = (start(), start());
+    caches.publish(&mut first.chain, &[7], first.blocks[0]);
+    drop(first);
+    assert_eq!(caches.usage().cached_free_blocks, 1);
+    caches.publish(&mut second.chain, &[7], second.blocks[0]);
+    assert_eq!(caches.usage().cached_free_blocks, 0);
+    let hit = caches.lookup([7, 8].as_slice().into(), 0, usize::MAX);
+    assert_eq!(hit.blocks[0], second.blocks[0]);
+}

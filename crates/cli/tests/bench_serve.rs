@@ -9,7 +9,6 @@ use common::served::Served;
 use common::{check_failure, expect_failure, expect_usage_error, paceline, run, stderr, stdout};
 use serde_json::{Value, json};
 use std::fs;
-use std::io::Write;
 use std::process::{Command, Stdio};
 use std::sync::{Arc, Barrier, Mutex};
 use tempfile::TempDir;
@@ -456,20 +455,8 @@ fn what_a_server_says_stays_text_on_the_page() {
 /// Runs the page's script and looks for words among what it shows.
 fn check_page(page: &str, words: &[&str]) {
     let script = common::repository("crates/cli/tests/data/page.mjs");
-    let spawned = Command::new("node")
-        .arg(script)
-        .arg(page)
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn();
-    let Ok(child) = spawned else {
-        let _ = writeln!(
-            std::io::stderr(),
-            "skipped: there is no node to run the page's script with"
-        );
-        return;
-    };
-    let output = child.wait_with_output().unwrap();
+    let output = Command::new("node").arg(script).arg(page).output();
+    let output = output.expect("node runs the page's script");
     assert!(output.status.success(), "{}", stderr(&output));
     let shown: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(shown["plots"], 8);

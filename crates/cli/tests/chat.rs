@@ -12,9 +12,8 @@ use common::{
 };
 use serde_json::{Value, json};
 use std::fs;
-use std::io::Write;
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::Command;
 
 /// Greedy, so that texts are the same every time.
 const GREEDY: [&str; 6] = ["chat", "--threads", "1", "--temperature", "0", "--max-tokens=40"];
@@ -354,11 +353,11 @@ fn a_script_ends_with_its_first_failure() {
 }
 
 /// Types into a terminal, step by step: what is waited for, what is typed then. Returns all that was on the screen.
-fn terminal(home: &Path, arguments: &[&str], steps: &[(&str, &str)]) -> Option<String> {
+fn terminal(home: &Path, arguments: &[&str], steps: &[(&str, &str)]) -> String {
     // A bar of what is loaded may have the prompt's characters in it.
     let steps = json!([&[("Ctrl-D leaves.", "")], steps].concat()).to_string();
     let binary = env!("CARGO_BIN_EXE_paceline");
-    let child = Command::new("python3")
+    let output = Command::new("python3")
         .arg(common::repository("crates/cli/tests/data/terminal.py"))
         .args([&steps, binary])
         .args(arguments)
@@ -366,24 +365,15 @@ fn terminal(home: &Path, arguments: &[&str], steps: &[(&str, &str)]) -> Option<S
         .env("TERM", "xterm")
         .env_remove("NO_COLOR")
         .env_remove("XDG_STATE_HOME")
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn();
-    let Ok(child) = child else {
-        let _ = writeln!(
-            std::io::stderr(),
-            "skipped: there is no python3 to make a terminal with"
-        );
-        return None;
-    };
-    let output = child.wait_with_output().unwrap();
+        .output();
+    let output = output.expect("python3 makes the terminal");
     assert!(
         output.status.success(),
         "{}\n{}",
         stdout(&output),
         stderr(&output)
     );
-    Some(stdout(&output))
+    stdout(&output)
 }
 
 const CTRL_C: &str = "\u{3}";
@@ -409,9 +399,7 @@ fn a_terminal_has_an_editor_a_memory_and_a_way_out() {
         ("is no command", ""),
         ("> ", CTRL_D),
     ];
-    let Some(screen) = terminal(home.path(), &arguments, &steps) else {
-        return;
-    };
+    let screen = terminal(home.path(), &arguments, &steps);
     assert!(screen.contains("tells children's stories"), "{screen}");
     assert!(screen.contains("\u{1b}[2m["), "figures are not dim: {screen}");
     let history = fs::read_to_string(home.path().join(".local/state/paceline/chat_history")).unwrap();
@@ -421,7 +409,7 @@ fn a_terminal_has_an_editor_a_memory_and_a_way_out() {
     );
     // The next session has it a key away.
     let again = [("> ", "\u{1b}[A\u{1b}[A\r"), ("tok/s", ""), ("> ", CTRL_D)];
-    let screen = terminal(home.path(), &arguments, &again).unwrap();
+    let screen = terminal(home.path(), &arguments, &again);
     assert!(screen.contains("Hello"), "{screen}");
 }
 
@@ -448,9 +436,8 @@ fn an_answer_is_stopped_and_what_came_is_kept() {
         ("3 tokens", ""),
         ("> ", CTRL_D),
     ];
-    if terminal(home.path(), &arguments, &steps).is_some() {
-        assert!(!home.path().join(".local").exists());
-    }
+    terminal(home.path(), &arguments, &steps);
+    assert!(!home.path().join(".local").exists());
 }
 
 #[test]
@@ -486,11 +473,7 @@ fn colours_can_be_refused() {
         "4",
         "--no-history",
     ];
-    if let Some(screen) = terminal(
-        home.path(),
-        &arguments,
-        &[("> ", "Hello\r"), ("tokens", ""), ("> ", CTRL_D)],
-    ) {
-        assert!(!screen.contains("\u{1b}[2m"), "{screen}");
-    }
+    let steps = [("> ", "Hello\r"), ("tokens", ""), ("> ", CTRL_D)];
+    let screen = terminal(home.path(), &arguments, &steps);
+    assert!(!screen.contains("\u{1b}[2m"), "{screen}");
 }

@@ -129,7 +129,7 @@ impl CpuStateCache {
     /// Some channels of one input in a slot's window.
     ///
     /// # Safety
-    /// Only on the stream, while nobody writes them.
+    /// Only on the stream, while nothing writes them.
     pub(crate) unsafe fn window(&self, slot: usize, row: usize, channels: Range<usize>) -> &[f32] {
         // SAFETY: forwarded.
         unsafe { self.windows.slice(self.window_range(slot, row, channels)) }
@@ -138,7 +138,7 @@ impl CpuStateCache {
     /// Some channels of one input in a slot's window, for writing.
     ///
     /// # Safety
-    /// Only on the stream, while nobody else reads or writes them.
+    /// Only on the stream, while nothing else reads or writes them.
     #[expect(
         clippy::mut_from_ref,
         reason = "exclusive by the stream's order, not by borrow"
@@ -240,7 +240,7 @@ impl CpuStateCache {
     /// What a slot's draft did to the matrix of one head.
     ///
     /// # Safety
-    /// Only on the stream, while nobody writes the record.
+    /// Only on the stream, while nothing writes the record.
     pub(crate) unsafe fn record(&self, slot: usize, head: usize, draft: usize) -> Record<'_> {
         // SAFETY: forwarded.
         let all = unsafe { self.records.slice(self.record_range(slot, head, draft)) };
@@ -254,7 +254,7 @@ impl CpuStateCache {
     }
 
     /// # Safety
-    /// Only on the stream, while nobody else reads or writes the record.
+    /// Only on the stream, while nothing else reads or writes the record.
     pub(crate) unsafe fn write_record(&self, slot: usize, head: usize, draft: usize, record: Record<'_>) {
         // SAFETY: forwarded.
         let all = unsafe { self.records.slice_mut(self.record_range(slot, head, draft)) };

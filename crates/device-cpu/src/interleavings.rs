@@ -49,7 +49,7 @@ impl Memory {
     }
 }
 
-/// Lets nobody pass before two have arrived.
+/// Holds threads until two have arrived.
 struct Meeting(Mutex<usize>, Condvar);
 
 impl Meeting {

@@ -7,14 +7,14 @@ use crate::{Backend, DeviceError, StepTables};
 pub struct PoolTable<B: Backend> {
     /// `[slots, width]`: the states of each slot's text so far, added up.
     pub sums: B::Buffer<f32>,
-    /// `[slots, width]`: the vectors that a step has completed, packed, in the order of its rows.
+    /// `[slots, width]`: the vectors that a step has completed, packed, in the order of its plan rows.
     pub done: B::Buffer<f32>,
     /// Elements of a state.
     pub width: usize,
 }
 
 impl<B: Backend> PoolTable<B> {
-    /// Room for the texts of so many slots.
+    /// Room for one text in each of `slots` slots.
     pub fn new(backend: &B, slots: usize, width: usize) -> Result<Self, DeviceError> {
         Ok(Self {
             sums: backend.buffer(slots * width)?,
@@ -31,11 +31,11 @@ impl<B: Backend> PoolTable<B> {
 
 /// Arguments of [`Backend::pool_states`].
 ///
-/// The flags of a plan's row say what becomes of its states: [`POOL_SUM`](crate::plan::POOL_SUM) adds them to the slot's
-/// sum, one token after the other in f32, so that the sum does not depend on how the text was cut into rows; a row that
-/// begins at position 0 begins a new sum. [`POOL_MEAN`](crate::plan::POOL_MEAN) then gives the sum, divided by the number
-/// of its tokens; [`POOL_LAST`](crate::plan::POOL_LAST) gives the state of the row's last token. A row that gives
-/// something has a place in `done` even if it did not run.
+/// The flags of a plan's plan row say what becomes of its states: [`POOL_SUM`](crate::plan::POOL_SUM) adds them to
+/// the slot's sum, one token after the other in f32, so that the sum does not depend on how the text was cut into
+/// plan rows; a plan row that begins at position 0 begins a new sum. [`POOL_MEAN`](crate::plan::POOL_MEAN) then gives
+/// the sum, divided by the number of its tokens; [`POOL_LAST`](crate::plan::POOL_LAST) gives the state of the row's
+/// last token. A plan row that gives something has a place in `done` even if it did not run.
 pub struct PoolStates<'a, B: Backend> {
     /// The plan.
     pub plan: &'a B::Buffer<i32>,
@@ -43,6 +43,6 @@ pub struct PoolStates<'a, B: Backend> {
     pub step: &'a StepTables<B>,
     /// `[T, width]`, a state per token of the step.
     pub states: &'a B::Tensor,
-    /// Written.
+    /// Sums and finished vectors, both updated.
     pub table: &'a PoolTable<B>,
 }

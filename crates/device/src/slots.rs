@@ -6,7 +6,7 @@
 use crate::{Backend, DeviceError, SamplingRow};
 use paceline_types::MAX_DRAFTS;
 
-/// A row of [`SlotTable::state`].
+/// The words of a slot in [`SlotTable::state`].
 pub mod slot {
     use super::{MAX_DRAFTS, SamplingRow};
 
@@ -14,7 +14,7 @@ pub mod slot {
     pub const GENERATION: usize = 0;
     /// Tokens known: prompt and text. All but the newest are in the caches.
     pub const LENGTH: usize = 1;
-    /// Not 0: rows of this slot do nothing.
+    /// Not 0: plan rows of this slot do nothing.
     pub const FINISHED: usize = 2;
     /// Accepted drafts that are not yet folded into the recurrent state.
     pub const PENDING: usize = 3;
@@ -46,7 +46,7 @@ pub mod slot {
     pub const NEWEST: usize = FREQUENCY_PENALTY + 1;
     /// The drafts, right behind the newest token: together they are the text that is not in the history.
     pub const DRAFTS: usize = NEWEST + 1;
-    /// Words of a row.
+    /// Words of a slot.
     pub const INTS: usize = DRAFTS + MAX_DRAFTS;
 
     /// Drafts from the slot's own text.
@@ -57,15 +57,15 @@ pub mod slot {
     pub const FROM_GRAMMAR: i32 = 3;
 }
 
-/// A step's plan as one array: [`HEADER`](plan::HEADER) words, then admissions, block updates, rows and tokens.
+/// A step's plan as one array: [`HEADER`](plan::HEADER) words, then admissions, block updates, plan rows and tokens.
 pub mod plan {
     /// Number of admissions. Each is: slot, length of its lists, [`super::slot::INTS`] words of state, the lists.
     pub const ADMISSIONS: usize = 0;
     /// Number of block updates. Each is: slot, index in its table, block.
     pub const BLOCKS: usize = 1;
-    /// Number of rows, [`ROW`] words each.
+    /// Number of plan rows, [`ROW`] words each.
     pub const ROWS: usize = 2;
-    /// Number of tokens of all rows together: those of prefill rows and given drafts.
+    /// Number of tokens of all plan rows together: those of prefill rows and given drafts.
     pub const TOKENS: usize = 3;
     /// Words before the sections.
     pub const HEADER: usize = 4;
@@ -74,14 +74,14 @@ pub mod plan {
     pub const ADMISSION: usize = 2 + super::slot::INTS;
     /// Words of a block update.
     pub const BLOCK: usize = 3;
-    /// Words of a row.
+    /// Words of a plan row.
     pub const ROW: usize = 12;
 
-    /// Of a row: its slot.
+    /// Of a plan row: its slot.
     pub const ROW_SLOT: usize = 0;
-    /// Of a row: the owner of the slot it is meant for.
+    /// Of a plan row: the owner of the slot it is meant for.
     pub const ROW_GENERATION: usize = 1;
-    /// Of a row: [`PREFILL`] or [`VERIFY`].
+    /// Of a plan row: [`PREFILL`] or [`VERIFY`].
     pub const ROW_KIND: usize = 2;
     /// Of a prefill row: position of its first token.
     pub const ROW_START: usize = 3;
@@ -96,16 +96,16 @@ pub mod plan {
     pub const ROW_SNAPSHOT_AT: usize = 7;
     /// Where it is saved.
     pub const ROW_SNAPSHOT: usize = 8;
-    /// Most drafts wanted behind the row from the slot's own text.
+    /// Most drafts wanted behind the plan row from the slot's own text.
     pub const ROW_NGRAM: usize = 9;
-    /// Most drafts wanted behind the row from the neural drafter; with 0 it does not see the row.
+    /// Most drafts wanted behind the plan row from the neural drafter; with 0 it does not see the plan row.
     pub const ROW_NEURAL: usize = 10;
-    /// Of a row with given drafts: where they came from, see [`super::slot::SOURCE`].
+    /// Of a plan row with given drafts: where they came from, see [`super::slot::SOURCE`].
     pub const ROW_SOURCE: usize = 11;
 
-    /// A row of known tokens.
+    /// A plan row of known tokens.
     pub const PREFILL: i32 = 0;
-    /// A row of the newest token and its drafts.
+    /// A plan row of the newest token and its drafts.
     pub const VERIFY: i32 = 1;
     /// Choose the token after the last one.
     pub const SAMPLE_LAST: i32 = 1;
@@ -123,7 +123,7 @@ pub mod plan {
     pub const POOL_LAST: i32 = 64;
 }
 
-/// What a step leaves for the host: [`HEADER`](record::HEADER) words, then [`ROW`](record::ROW) words per row.
+/// What a step leaves for the host: [`HEADER`](record::HEADER) words, then [`ROW`](record::ROW) words per plan row.
 pub mod record {
     use super::MAX_DRAFTS;
 
@@ -133,26 +133,26 @@ pub mod record {
     pub const END: usize = 2;
     /// Clock when drafting began, low and high word.
     pub const DRAFTING: usize = 4;
-    /// Passes of the neural drafter that had rows.
+    /// Passes of the neural drafter that had plan rows.
     pub const PASSES: usize = 6;
-    /// Words before the rows.
+    /// Words before the plan rows.
     pub const HEADER: usize = 7;
 
-    /// Of a row: tokens that became part of the text.
+    /// Of a plan row: tokens that became part of the text.
     pub const COUNT: usize = 0;
-    /// Of a row: 0, [`STOPPED`] or [`FULL`].
+    /// Of a plan row: 0, [`STOPPED`] or [`FULL`].
     pub const ENDED: usize = 1;
-    /// Of a row: not 0 if the planned snapshot was written.
+    /// Of a plan row: not 0 if the planned snapshot was written.
     pub const SNAPSHOT: usize = 2;
-    /// Of a row: drafts verified.
+    /// Of a plan row: drafts verified.
     pub const DRAFTED: usize = 3;
-    /// Of a row: its first row of logits.
+    /// Of a plan row: its first logits row.
     pub const FIRST_SAMPLE: usize = 4;
-    /// Of a row: where the drafts came from, see [`super::slot::SOURCE`].
+    /// Of a plan row: where the drafts came from, see [`super::slot::SOURCE`].
     pub const SOURCE: usize = 5;
-    /// Of a row: the tokens, the rest -1.
+    /// Of a plan row: the tokens, the rest -1.
     pub const TOKENS: usize = 6;
-    /// Words of a row.
+    /// Words of a plan row.
     pub const ROW: usize = TOKENS + MAX_DRAFTS + 1;
 
     /// The request ended with a stop token.
@@ -168,7 +168,7 @@ pub const LIST_INTS: usize = 1024;
 /// How much slots there are and how large they are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SlotLimits {
-    /// Slots.
+    /// Requests that can be on the device at a time.
     pub slots: usize,
     /// Blocks of one slot.
     pub blocks_per_slot: usize,
@@ -183,7 +183,7 @@ pub struct SlotLimits {
 /// The device-resident state of all slots.
 #[derive(Clone)]
 pub struct SlotTable<B: Backend> {
-    /// Sizes.
+    /// What the tables were allocated for.
     pub limits: SlotLimits,
     /// `[slots, slot::INTS]`.
     pub state: B::Buffer<i32>,
@@ -199,11 +199,11 @@ pub struct SlotTable<B: Backend> {
     pub masks: MaskTable<B>,
 }
 
-/// Masks of tokens: `[slots, positions, words]`, a bit per token, lowest token in the lowest bit. The host writes those
-/// of a row before the step that reads them.
+/// Masks of tokens: `[slots, positions, words]`, a bit per token, lowest token in the lowest bit. The host writes
+/// those of a plan row before the step that reads them.
 #[derive(Clone)]
 pub struct MaskTable<B: Backend> {
-    /// Masks per slot; 0 if no row may be masked.
+    /// Masks per slot; 0 if no plan row may be masked.
     pub positions: usize,
     /// Words of a mask.
     pub words: usize,
@@ -212,7 +212,7 @@ pub struct MaskTable<B: Backend> {
 }
 
 impl<B: Backend> MaskTable<B> {
-    /// Room for the masks of `slots` rows with `positions` choices out of `vocabulary` tokens each.
+    /// Room for the masks of `slots` slots with `positions` choices out of `vocabulary` tokens each.
     pub fn new(backend: &B, slots: usize, positions: usize, vocabulary: usize) -> Result<Self, DeviceError> {
         let words = vocabulary.div_ceil(32);
         Ok(Self {
@@ -224,7 +224,7 @@ impl<B: Backend> MaskTable<B> {
 }
 
 impl<B: Backend> SlotTable<B> {
-    /// Slots that nobody owns, without masks.
+    /// Slots without owners and without masks.
     pub fn new(backend: &B, limits: SlotLimits) -> Result<Self, DeviceError> {
         Ok(Self {
             limits,
@@ -240,25 +240,26 @@ impl<B: Backend> SlotTable<B> {
 
 /// Arguments of [`Backend::prepare`].
 ///
-/// Applies the plan's admissions and block updates to the slots, writes prefill tokens to the history, and fills
-/// the step's tables: a prefill row runs its tokens; a verify row runs the newest token and its drafts, no more
-/// than planned, which the plan may give in place of the slot's own; a row whose slot has another owner or has finished has no tokens. Token rows, request rows and
-/// rows of logits are packed; every plan row has a request row.
+/// Applies the plan's admissions and block updates to the slots, writes prefill tokens to the history, and fills the
+/// step's tables: a prefill row runs its tokens; a verify row runs the newest token and its drafts, no more than
+/// planned, which the plan may give in place of the slot's own; a plan row whose slot has another owner or has
+/// finished has no tokens. Token rows, request rows and plan rows of logits are packed; every plan row has a request
+/// row.
 pub struct Prepare<'a, B: Backend> {
     /// The plan, see [`plan`].
     pub plan: &'a B::Buffer<i32>,
     /// The slots.
     pub slots: &'a SlotTable<B>,
-    /// Filled.
+    /// The tables that the step's operations read; all of them are written.
     pub step: &'a crate::StepTables<B>,
 }
 
 /// Arguments of [`Backend::accept`].
 ///
-/// For each row, counts how many drafts equal the tokens sampled before them: `a`. The first `a + 1` samples
-/// become part of the text, cut after the first stop token and at the length limit. All but the newest are
-/// appended to the history, the slot's length grows by them, `a` drafts (fewer if cut) wait to be folded, and the record gets the
-/// tokens, contiguous from 0, the rest -1.
+/// For each plan row, counts how many drafts equal the tokens sampled before them: `a`. The first `a + 1` samples
+/// become part of the text, cut after the first stop token and at the length limit. All but the newest are appended
+/// to the history, the slot's length grows by them, `a` drafts (fewer if cut) wait to be folded, and the record gets
+/// the tokens, contiguous from 0, the rest -1.
 pub struct Accept<'a, B: Backend> {
     /// The plan.
     pub plan: &'a B::Buffer<i32>,

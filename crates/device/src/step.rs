@@ -42,7 +42,7 @@ impl<B: Backend> Rows<B> {
 pub struct StepLimits {
     /// Tokens of all requests together.
     pub tokens: usize,
-    /// Requests.
+    /// Plan rows of a step.
     pub requests: usize,
     /// Rows of logits.
     pub samples: usize,
@@ -87,7 +87,7 @@ pub struct StepTables<B: Backend> {
     /// Per request row: not 0 to look ahead. The records to replay and all tokens are run on a copy of the state;
     /// state and window stay as they are, and the tokens are recorded behind the replayed records.
     pub ahead: B::Buffer<i32>,
-    /// Per request row: save the state after so many folds (replayed ones counted); 0 for not at all.
+    /// Per request row: the number of folds, replayed ones counted, after which the state is saved; 0 for not at all.
     pub snapshot_after: B::Buffer<i32>,
     /// Per request row: the snapshot to write.
     pub snapshot_slot: B::Buffer<i32>,
@@ -208,7 +208,7 @@ impl SamplingRow {
 /// Blocks of one attention layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KvShape {
-    /// Blocks.
+    /// Blocks of the whole cache, shared by all requests.
     pub blocks: usize,
     /// Tokens of a block.
     pub block_size: usize,
@@ -233,7 +233,7 @@ pub struct StateShape {
     pub rows: usize,
     /// Columns of a state matrix: value dimension (delta rule) or state size (Mamba2).
     pub columns: usize,
-    /// Most drafts of a row: inputs of so many tokens are recorded per slot, and windows are this much longer.
+    /// Most draft tokens of a plan row: the inputs of that number of tokens are recorded per slot, and windows are that much longer.
     pub drafts: usize,
     /// Saved states.
     pub snapshots: usize,

@@ -86,7 +86,7 @@ impl<B: Backend> Workspace<B> {
         })
     }
 
-    /// The integer buffer of this length. There is one, shared by all who ask: what is written to it is good
+    /// The integer buffer of this length. There is one, shared by all callers: what is written to it is good
     /// until the next operation that writes it.
     pub fn ints(&self, len: usize) -> Result<B::Buffer<i32>, DeviceError> {
         let mut ints = self.ints.lock().unwrap_or_else(PoisonError::into_inner);

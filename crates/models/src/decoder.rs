@@ -26,7 +26,7 @@ pub struct ModelDims {
 
 /// A whole model on a device.
 pub struct Decoder<B: Backend> {
-    /// Sizes.
+    /// Widths of the layers and size of the vocabulary.
     pub dims: ModelDims,
     /// Token embeddings.
     pub embedding: B::Weight,

@@ -55,7 +55,7 @@ pub enum ModelError {
     NotFinite {
         /// Its name.
         name: String,
-        /// Where.
+        /// Index of the element.
         index: usize,
     },
     /// An element that makes no sense.
@@ -63,7 +63,7 @@ pub enum ModelError {
     Element {
         /// The tensor.
         name: String,
-        /// Where.
+        /// Index of the element.
         index: usize,
         /// What is wrong with it.
         why: String,

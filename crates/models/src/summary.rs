@@ -35,7 +35,7 @@ pub struct MemoryFigures {
 /// A model's description.
 #[derive(Clone, Debug)]
 pub struct Summary {
-    /// Sizes.
+    /// Widths of the layers and size of the vocabulary.
     pub dims: ModelDims,
     /// Layers by kind.
     pub layers: LayerCounts,

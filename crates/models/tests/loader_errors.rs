@@ -10,7 +10,6 @@ use paceline_device::Recorder;
 use paceline_testkit::{FIXTURES, Fixture};
 use proptest::prelude::{Just, ProptestConfig, Strategy, any, prop_oneof, proptest};
 use serde_json::{Value, json};
-use std::time::{Duration, Instant};
 
 fn model(name: &str) -> ModelFiles {
     ModelFiles::of(&Fixture::read(name))
@@ -354,12 +353,10 @@ fn a_small_file_with_large_claims_fails_before_anything_is_allocated() {
         ("bamba", "mamba_d_state", 1 << 20, "in_proj.weight"),
     ];
     let before = peak_memory();
-    let start = Instant::now();
     for (name, field, value, named) in claims {
         let message = failure(&model(name).with(field, json!(value)).checkpoint());
         assert!(message.contains(named), "{name}, {field} = {value}: {message}");
     }
-    assert!(start.elapsed() < Duration::from_secs(10), "{:?}", start.elapsed());
     if let (Some(before), Some(after)) = (before, peak_memory()) {
         assert!(after - before < 256 << 20, "{} bytes were taken", after - before);
     }

@@ -199,10 +199,9 @@ impl BlockBytes {
         })
     }
 
-    /// Bytes of a block with its part of the index. The index is a power of two, so its part may be twice the need.
+    /// Bytes of a block with its part of the index, which is rounded up to a bucket.
     fn most(self) -> u64 {
-        let lengths = self.ngram.map_or(0, |(min, max)| max - min + 1);
-        self.kv + (self.block_size * lengths) as u64 * 8 * 5 / 4 * 2
+        self.kv + self.index(1)
     }
 }
 
@@ -238,9 +237,11 @@ fn scratch_bytes<B: Backend>(
     let samples = sample_rows(config, drafts, dims.vocabulary) as u64;
     let widest = model.widest_row().max(drafter.widest_row) as u64;
     let row = (dims.hidden + dims.vocabulary) as u64;
-    // The residual stream, its norm, two tensors of the widest layer and their products, and the logits.
+    // Per token row the residual stream, its norm and three tensors of the widest layer; per logits row a state and the
+    // logits.
     let step = tokens * (2 * dims.hidden as u64 + 3 * widest) + samples * row;
-    // A drafter has rows of its own per slot; a head also keeps what it starts from.
+    // A drafter has two logits rows and three tensors of its widest layer per slot; a head starts from up to three states
+    // per token row.
     let drafting = if drafter.kv.is_empty() && drafter.states.is_empty() {
         0
     } else {
@@ -257,8 +258,8 @@ fn scratch_bytes<B: Backend>(
     (step + drafting + masks + pooled) * ELEMENT
 }
 
-/// Rows of logits a step may have: one verify window per request, and more for prompt log-probabilities as long as
-/// the logits stay below 64 MiB.
+/// Logits rows of a step: one verify window per request, and for prompt log-probabilities as many as fit 64 MiB, if that
+/// is more, up to the tokens of a step.
 pub(crate) fn sample_rows(config: &EngineConfig, drafts: usize, vocabulary: usize) -> usize {
     let windows = config.max_num_seqs * (1 + drafts);
     let affordable = (64 << 20) / (ELEMENT as usize * vocabulary.max(1));

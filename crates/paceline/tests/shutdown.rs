@@ -50,10 +50,9 @@ fn the_engine_finishes_what_it_has_and_ends_with_its_last_handle() {
         }
     }
     assert_eq!(tokens, 100);
-    let Some(_) = threads() else {
-        eprintln!("skipped: the system does not list threads");
-        return;
-    };
+    if cfg!(target_os = "linux") {
+        assert!(threads().is_some(), "the system lists threads");
+    }
     let start = Instant::now();
     while threads().is_some_and(|names| !names.is_empty()) {
         assert!(

@@ -3,20 +3,20 @@
 use paceline_device::{SAMPLE_FLOATS, record, slot};
 use paceline_types::{DraftSource, RowEnd, RowOutput, StepOutput, TokenId, TokenLogprobs};
 
-/// What the host remembers of a row until its record arrives.
+/// What the host remembers of a plan row until its record arrives.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RowNote {
     /// Alternatives to report per chosen token.
     pub(crate) logprobs: Option<usize>,
-    /// Alternatives to report per known token, and how many of those the row has.
+    /// Alternatives to report per known token, and how many of those the plan row has.
     pub(crate) prompt_logprobs: Option<(usize, usize)>,
-    /// The row is the last of a text that becomes a vector.
+    /// The plan row is the last of a text that becomes a vector.
     pub(crate) embeds: bool,
-    /// The slot whose drafts behind the row are read back: the host has to look at them.
+    /// The slot whose drafts behind the plan row are read back: the host has to look at them.
     pub(crate) shows_drafts: Option<usize>,
 }
 
-/// Turns a record, and the log-probabilities of the step if any row wanted them, into values.
+/// Turns a record, and the log-probabilities of the step if any plan row wanted them, into values.
 pub(crate) fn decode(step: u64, words: &[i32], floats: Option<&[f32]>, notes: &[RowNote]) -> StepOutput {
     let clock = |at: usize| u64::from(words[at] as u32) | (u64::from(words[at + 1] as u32) << 32);
     let rows = words[record::HEADER..].chunks_exact(record::ROW);
@@ -80,7 +80,7 @@ fn source_of(word: i32) -> Option<DraftSource> {
     }
 }
 
-/// The drafts that the slots hold behind the step, for the rows that tell the host of them.
+/// The drafts that the slots hold behind the step, for the plan rows that tell the host of them.
 pub(crate) fn decode_drafts(output: &mut StepOutput, slots: &[i32], notes: &[RowNote]) {
     for (row, note) in output.rows.iter_mut().zip(notes) {
         let Some(index) = note.shows_drafts else { continue };
@@ -102,7 +102,7 @@ pub(crate) fn decode_embeddings(output: &mut StepOutput, floats: &[f32], notes: 
     }
 }
 
-/// One row of the sampler's floats with its first `alternatives`.
+/// One logits row of the sampler's floats with its first `alternatives`.
 fn decode_sample(floats: &[f32], row: usize, alternatives: usize) -> TokenLogprobs {
     let floats = &floats[row * SAMPLE_FLOATS..(row + 1) * SAMPLE_FLOATS];
     let pairs = floats[1..=2 * alternatives].chunks_exact(2);
@@ -116,8 +116,8 @@ fn decode_sample(floats: &[f32], row: usize, alternatives: usize) -> TokenLogpro
 mod tests {
     use super::*;
 
-    /// A step of three rows with 2, 0 and 1 chosen tokens behind a prompt's 3 known ones, in a buffer with room for more:
-    /// what is read from another place is another value, and not out of bounds.
+    /// A step of three plan rows with 2, 0 and 1 chosen tokens behind a prompt's 3 known ones, in a buffer with room
+    /// for more: what is read from another place is another value, and not out of bounds.
     #[test]
     fn each_row_has_the_log_probabilities_of_its_own_logits() {
         let floats: Vec<f32> = (0..10 * SAMPLE_FLOATS)

@@ -31,9 +31,9 @@ pub struct RunnerConfig {
     pub block_size: usize,
     /// Saved recurrent states.
     pub snapshots: usize,
-    /// Most drafts of a row.
+    /// Most drafts of a plan row.
     pub drafts: usize,
-    /// Whether rows may have constraints: their masks take memory.
+    /// Whether plan rows may have constraints: their masks take memory.
     pub constraints: bool,
 }
 
@@ -144,7 +144,7 @@ impl<B: Backend> DeviceRunner<B> {
         })
     }
 
-    /// The same runner with somebody who drafts.
+    /// The same runner with a proposer.
     #[must_use]
     pub fn with_proposer(mut self, proposer: Box<dyn Proposer<B>>) -> Self {
         self.programs.clear();
@@ -242,8 +242,8 @@ impl<B: Backend> DeviceRunner<B> {
         Ok(())
     }
 
-    /// Passes that a program has for rows that want up to `drafts` drafts from the neural drafter. There are fewer
-    /// programs than numbers of passes: one too many finds no rows and costs next to nothing.
+    /// Passes that a program has for plan rows that want up to `drafts` drafts from the neural drafter. There are
+    /// fewer programs than numbers of passes: one too many finds no plan rows and costs next to nothing.
     fn draft_forwards(&self, drafts: usize) -> usize {
         match drafts {
             _ if !self
@@ -261,7 +261,7 @@ impl<B: Backend> DeviceRunner<B> {
         .min(self.config.drafts)
     }
 
-    /// Most drafts wanted behind any row. A row that chooses no token has none, but is to be seen.
+    /// Most drafts wanted behind any plan row. A plan row that chooses no token has none, but is to be seen.
     fn wanted_drafts(step: &StepPlan) -> usize {
         let wanted = step.rows.iter().map(|row| match row.work {
             Work::Prefill { last: false, .. } => row.propose.neural.min(1),
@@ -295,8 +295,8 @@ impl<B: Backend> DeviceRunner<B> {
         }
     }
 
-    /// Brings the masks of the step's rows to their slots. The stream is in order, so those of steps in flight have
-    /// been read by then.
+    /// Brings the masks of the step's plan rows to their slots. The stream is in order, so those of steps in flight
+    /// have been read by then.
     fn write_masks(&self, step: &StepPlan) {
         let MaskTable {
             positions,

@@ -301,6 +301,36 @@ fn neural_drafters_clear_and_keep_in_every_step() {
     }
 }
 
+/// A step runs what its shape needs and no more: a piece of a prompt that chooses no token has one draft forward however
+/// many drafts are wanted behind it, and logits are computed for the token rows that choose a token.
+#[test]
+fn programs_do_no_work_that_no_row_needs() {
+    let checkpoint = storyteller();
+    let piece = |neural, last| {
+        let mut row = prefill(0, 0, vec![1; 16], None);
+        row.propose = DraftBudget { ngram: 0, neural };
+        let Work::Prefill { last: ends, .. } = &mut row.work else {
+            panic!("it is a piece of a prompt");
+        };
+        *ends = last;
+        StepPlan {
+            step: 1,
+            admissions: vec![],
+            rows: vec![row],
+        }
+    };
+    let operations = |step: StepPlan, name: &str| {
+        let program = programs(&checkpoint, Drafter::Head, &[step]).remove(0);
+        let named = |line: &&String| line.split(' ').next() == Some(name);
+        program.iter().filter(named).count()
+    };
+    assert_eq!(operations(piece(3, false), "prepare_drafts"), 1);
+    assert_eq!(operations(piece(3, true), "prepare_drafts"), 3);
+    assert_eq!(operations(piece(0, true), "prepare_drafts"), 0);
+    assert_eq!(operations(piece(0, false), "sample"), 0);
+    assert_eq!(operations(piece(0, true), "sample"), 1);
+}
+
 #[test]
 fn a_fresh_capture_of_other_contents_is_the_same_program() {
     for (name, checkpoint) in checkpoints() {

@@ -16,13 +16,13 @@ pub struct SchedulerConfig {
     pub max_samples: usize,
     /// Tokens per block.
     pub block_size: usize,
-    /// Blocks.
+    /// Blocks of the whole cache, shared by all requests.
     pub num_blocks: usize,
     /// Most blocks one request can hold (the width of the device's table).
     pub blocks_per_request: usize,
     /// Most requests that wait for a slot.
     pub max_waiting: usize,
-    /// Most drafts a row verifies.
+    /// Most drafts a plan row verifies.
     pub drafts: usize,
     /// For models with recurrent state.
     pub recurrent: Option<RecurrentConfig>,
@@ -35,8 +35,8 @@ pub struct SchedulerConfig {
 pub struct RecurrentConfig {
     /// Places for saved states.
     pub snapshots: usize,
-    /// Save a state every so many tokens; a multiple of the block size. A prefill row stops short of a second
-    /// point to save at, so this is also close to the longest useful row.
+    /// Number of tokens between saved states; a multiple of the block size. A prefill row stops short of a second
+    /// point to save at, so this is also close to the longest useful plan row.
     pub interval: usize,
 }
 

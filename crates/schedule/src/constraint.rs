@@ -1,7 +1,8 @@
 //! The host's side of constraints: where each continuation stands, and the work that finds out what may follow.
 //!
-//! A row of a constrained request is planned when its masks are known, so the device never waits for them. They are
-//! computed by [`MaskJob`]s, on threads that are not this crate's business, while the device runs other rows.
+//! A plan row of a constrained request is planned when its masks are known, so the device never waits for them. They
+//! are computed by [`MaskJob`]s, on threads that are not this crate's business, while the device runs other plan
+//! rows.
 
 use crate::policy::RowDrafts;
 use crate::request::RequestId;
@@ -33,7 +34,7 @@ pub struct MaskResult {
 }
 
 impl MaskJob {
-    /// Whose.
+    /// The request that the masks are for.
     pub fn id(&self) -> RequestId {
         self.id
     }
@@ -101,7 +102,7 @@ impl MaskJob {
 }
 
 impl MaskResult {
-    /// Whose.
+    /// The request that the masks are for.
     pub fn id(&self) -> RequestId {
         self.id
     }
@@ -124,7 +125,7 @@ pub trait MaskWorkers: Send {
     fn wait(&mut self);
 }
 
-/// What the next row of a request can verify, and what it is confined to.
+/// What the next plan row of a request can verify, and what it is confined to.
 #[derive(Clone, Debug)]
 pub(crate) struct Window {
     drafts: Vec<TokenId>,
@@ -146,7 +147,7 @@ impl Window {
         self.source == Some(DraftSource::Grammar)
     }
 
-    /// What the row's drafts say about who made them. A draft that the grammar refused would have been rejected.
+    /// What the drafts of the plan row say about their source. A draft that the grammar refused would have been rejected.
     pub(crate) fn teach(&self, drafts: RowDrafts) -> RowDrafts {
         if self.is_forced() {
             return self.lesson.unwrap_or(RowDrafts {
@@ -168,7 +169,7 @@ impl Window {
         }
     }
 
-    /// The part of it with so many drafts.
+    /// The part of the window with the first `drafts` draft tokens.
     pub(crate) fn row(&self, drafts: usize) -> RowConstraint {
         RowConstraint {
             drafts: self.drafts[..drafts].to_vec(),
@@ -186,14 +187,14 @@ pub(crate) struct Constrained {
 }
 
 enum Stage {
-    /// Nobody has asked for masks yet.
+    /// Masks have not been asked for yet.
     New,
     /// A job is to be started, or running.
     Asked {
         grown: Vec<TokenId>,
         drafts: (Vec<TokenId>, Option<DraftSource>),
     },
-    /// Masks for the text as it is. They stay until it grows: a row that is dropped is planned again with them.
+    /// Masks for the text as it is. They stay until it grows: a plan row that is dropped is planned again with them.
     Ready(Window),
 }
 

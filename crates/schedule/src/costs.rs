@@ -1,7 +1,7 @@
 //! What steps cost, as measured: time by tokens run, and time per pass of a neural drafter.
 //!
 //! Machines are shared and noisy, so nothing here believes a single measurement: a size starts with the median of
-//! its first few, and later ones count for no more than half again the time expected. What nobody measures for long
+//! its first few, and later ones count for no more than half again the time expected. What is not measured for long
 //! moves along with what is measured, so that a machine that slows down does not make other sizes look cheap.
 
 mod curve;
@@ -93,7 +93,7 @@ impl Estimate {
         if changed { self.ns / before } else { 1.0 }
     }
 
-    /// Moves along with an estimate that changed by a factor. What was moved far is forgotten: who knows whether it
+    /// Moves along with an estimate that changed by a factor. What was moved far is forgotten: it is not known whether it
     /// went along.
     fn follow(&mut self, change: f64, now: u64) {
         let unseen = (now - self.seen) as f64 / ALONG;
@@ -153,9 +153,9 @@ pub struct StepCosts {
     steps: [Estimate; PLACES],
     /// Mean tokens of the steps at a place.
     tokens: [f64; PLACES],
-    /// By the logarithm of the rows that take part.
+    /// By the logarithm of the plan rows that take part.
     draft_forwards: [Estimate; 16],
-    /// Per row that wants drafts from its text.
+    /// Per plan row that wants drafts from its text.
     ngram: Estimate,
     /// Steps that were measured.
     now: u64,
@@ -244,7 +244,7 @@ impl StepCosts {
         self.hopeful.straighten(&weights);
     }
 
-    /// Time of a step of decodes that runs so many tokens, without making drafts; 0 if nothing is known.
+    /// Time of a step of decodes that runs `tokens` tokens, without making drafts; 0 if nothing is known.
     pub fn time(&self, tokens: f64) -> f64 {
         self.curve.at(tokens)
     }
@@ -254,7 +254,7 @@ impl StepCosts {
         self.hopeful.at(tokens)
     }
 
-    /// Whether enough is known of a step of so many tokens: it or one within a factor of two has been measured, or
+    /// Whether enough is known of a step of `tokens` tokens: it or one within a factor of two has been measured, or
     /// smaller and larger ones have.
     pub fn knows(&self, tokens: usize) -> bool {
         let at = place(tokens);
@@ -263,12 +263,12 @@ impl StepCosts {
         known(&self.steps[low..=high]) || (known(&self.steps[..at]) && known(&self.steps[at..]))
     }
 
-    /// Steps measured since one of so many tokens was.
+    /// Steps measured since one of `tokens` tokens was.
     pub fn age(&self, tokens: usize) -> u64 {
         self.now - self.steps[place(tokens)].seen
     }
 
-    /// Time of a pass of the neural drafter for so many rows; 0 if none was ever measured.
+    /// Time of a draft forward for `rows` plan rows; 0 if none was ever measured.
     pub fn pass(&self, rows: usize) -> f64 {
         let at = doublings(rows);
         let known = |place: &usize| self.draft_forwards[*place].known();

@@ -23,19 +23,19 @@ pub struct Counters {
     pub snapshots_released: u64,
     /// Admissions that started from a saved state.
     pub snapshots_used: u64,
-    /// Rows that did nothing for any request.
+    /// Plan rows that did nothing for any request.
     pub wasted_rows: u64,
-    /// Tokens that were run for nothing: rejected drafts and the tokens of wasted rows.
+    /// Tokens that were run for nothing: rejected drafts and the tokens of wasted plan rows.
     pub wasted_tokens: u64,
     /// Drafts verified.
     pub drafts_verified: u64,
     /// Of these, drafts accepted.
     pub drafts_accepted: u64,
-    /// Rows that verified drafts.
+    /// Plan rows that verified drafts.
     pub draft_rows: u64,
-    /// Drafts verified, by their place in the row.
+    /// Drafts verified, by their place in the plan row.
     pub drafted_by_position: [u64; MAX_DRAFTS],
-    /// Drafts accepted, by their place in the row.
+    /// Drafts accepted, by their place in the plan row.
     pub accepted_by_position: [u64; MAX_DRAFTS],
     /// Drafts from the requests' own texts.
     pub ngram: SourceCounters,
@@ -61,7 +61,7 @@ pub struct SourceCounters {
 }
 
 impl Counters {
-    /// The drafts of a row that is done.
+    /// The drafts of a plan row that is done.
     pub(crate) fn count_drafts(&mut self, drafts: &RowDrafts) {
         let RowDrafts {
             drafted, accepted, ..

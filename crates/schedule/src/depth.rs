@@ -23,7 +23,7 @@ use probe::{Budget, Probe};
 const REFRESH: u64 = 1024;
 /// Steps between looks at what a newcomer can expect.
 const LOOK: u64 = 16;
-/// Of so many requests, one tries the neural drafter even if it does not pay for others.
+/// One request in this many tries the neural drafter even if it does not pay for others.
 const SCOUTS: u64 = 64;
 /// How fast the chance that a look-up finds something follows.
 const FOLLOW: f32 = 1.0 / 16.0;
@@ -53,7 +53,7 @@ struct Record {
     probes: [Probe; 2],
     /// The chance that a look-up finds something.
     found: f32,
-    /// What its rows in flight may find.
+    /// What its plan rows in flight may find.
     asked: Asked,
     /// The neural drafter has not seen its prompt: what it drafts says nothing about other requests.
     blind: bool,
@@ -71,17 +71,17 @@ impl Record {
     }
 }
 
-/// The sources that were asked for drafts, for the newest row to come and for those in flight.
+/// The sources that were asked for drafts, for the newest plan row to come and for those in flight.
 #[derive(Clone, Copy, Debug, Default)]
 struct Asked {
     next: [bool; 2],
-    /// By source: a bit per row, the newest lowest.
+    /// By source: a bit per plan row, the newest lowest.
     rows: [u32; 2],
     len: u32,
 }
 
 impl Asked {
-    /// A row is planned that verifies drafts, or none, with others wanted behind it.
+    /// A plan row is planned that verifies drafts, or none, with others wanted behind it.
     fn plan(&mut self, verifies: bool, depths: [usize; 2]) {
         for (source, depth) in depths.into_iter().enumerate() {
             self.rows[source] = self.rows[source] << 1 | u32::from(self.next[source] && verifies);
@@ -90,7 +90,7 @@ impl Asked {
         self.len += 1;
     }
 
-    /// The oldest row is done: the sources that might have had drafts for it.
+    /// The oldest plan row is done: the sources that might have had drafts for it.
     fn done(&mut self) -> [bool; 2] {
         self.len = self.len.saturating_sub(1);
         self.rows.map(|row| row >> self.len & 1 == 1)
@@ -305,4 +305,29 @@ impl DraftPolicy for DepthControl {
 
 fn is_scout(id: RequestId) -> bool {
     id.0.is_multiple_of(SCOUTS)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn requests_that_have_ended_are_forgotten() {
+        let mut control = DepthControl::new();
+        for id in 0..10 {
+            control.choose(&RequestView {
+                id: RequestId(id),
+                stage: Stage::PromptEnd,
+                known: 8,
+                upper_bound: 8,
+                ready: 0,
+                most: DraftBudget { ngram: 3, neural: 3 },
+            });
+        }
+        assert_eq!(control.requests.len(), 10);
+        for id in 0..10 {
+            control.forget(RequestId(id));
+        }
+        assert!(control.requests.is_empty());
+    }
 }

@@ -33,7 +33,7 @@ pub struct Pipeline<R: StepRunner, C: Clock> {
     clock: C,
     depth: usize,
     in_flight: VecDeque<Flight<R::InFlight>>,
-    /// Who computes the masks of constrained requests.
+    /// Computes the masks of constrained requests.
     workers: Option<Box<dyn MaskWorkers>>,
     /// There was nothing to plan after the newest step: what the device idles until the next is no bubble.
     ran_dry: bool,
@@ -87,7 +87,7 @@ impl<R: StepRunner, C: Clock> Pipeline<R, C> {
         }
     }
 
-    /// The same pipeline with somebody who computes masks; without, masks are computed between steps.
+    /// The same pipeline with workers for masks; without, masks are computed between steps.
     #[must_use]
     pub fn with_mask_workers(mut self, workers: Box<dyn MaskWorkers>) -> Self {
         self.workers = Some(workers);
@@ -127,7 +127,7 @@ impl<R: StepRunner, C: Clock> Pipeline<R, C> {
         }
     }
 
-    /// Hands out the masks that are due, as many as somebody takes.
+    /// Hands out the masks that are due, as many as the workers take.
     fn start_masks(&mut self) {
         while let Some(job) = self.scheduler.next_mask_job() {
             let Some(workers) = &mut self.workers else {

@@ -1,11 +1,11 @@
-//! How many drafts are made behind a row, and how many a row verifies.
+//! How many drafts are made behind a plan row, and how many a plan row verifies.
 
 use crate::costs::StepCosts;
 use crate::request::RequestId;
 use crate::times::StepTimes;
 use paceline_types::{DraftBudget, DraftSource};
 
-/// Where a request is with a row.
+/// Where a request is with a plan row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stage {
     /// A piece of its prompt with more to come. Drafts are not made behind it; with `neural` above 0 the neural
@@ -20,7 +20,7 @@ pub enum Stage {
 /// What a policy may know of a request.
 #[derive(Clone, Copy, Debug)]
 pub struct RequestView {
-    /// Which.
+    /// The request that drafts are planned for.
     pub id: RequestId,
     /// Where it is.
     pub stage: Stage,
@@ -28,22 +28,22 @@ pub struct RequestView {
     pub known: usize,
     /// Most tokens there can be once all planned steps are done.
     pub upper_bound: usize,
-    /// Drafts that there may be for the row: what was asked for behind the one before, cut to what fits.
+    /// Drafts that there may be for the plan row: what was asked for behind the one before, cut to what fits.
     pub ready: usize,
-    /// Most drafts that can be asked for behind the row, by source; more are cut.
+    /// Most drafts that can be asked for behind the plan row, by source; more are cut.
     pub most: DraftBudget,
 }
 
-/// What a policy wants for a row. Both are cut to what fits.
+/// What a policy wants for a plan row. Both are cut to what fits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Choice {
     /// Most drafts to verify, of those that there are.
     pub verify: usize,
-    /// Drafts to make behind the row.
+    /// Drafts to make behind the plan row.
     pub propose: DraftBudget,
 }
 
-/// How the drafts of a row fared.
+/// How the drafts of a plan row fared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RowDrafts {
     /// Most drafts that it was to verify.
@@ -56,26 +56,26 @@ pub struct RowDrafts {
     pub source: Option<DraftSource>,
 }
 
-/// Chooses the number of drafts per row, and learns how they fared and what steps took. All of it runs between
+/// Chooses the number of drafts per plan row, and learns how they fared and what steps took. All of it runs between
 /// steps on the host: it must be quick.
 pub trait DraftPolicy: Send {
-    /// A step is being planned that so many requests decode in; the costs are those measured so far.
+    /// A step is being planned in which `decodes` requests decode; the costs are those measured so far.
     fn begin_step(&mut self, _decodes: usize, _costs: &StepCosts) {}
 
-    /// Drafts for a row. Called once per row, decodes first.
+    /// Drafts for a plan row. Called once per plan row, decodes first.
     fn choose(&mut self, request: &RequestView) -> Choice;
 
     /// A verify row of the request is done.
     fn observe_row(&mut self, _id: RequestId, _drafts: &RowDrafts) {}
 
-    /// A step is done; its rows have been observed.
+    /// A step is done; its plan rows have been observed.
     fn observe_step(&mut self, _times: &StepTimes) {}
 
     /// The request has ended.
     fn forget(&mut self, _id: RequestId) {}
 }
 
-/// The same for everyone, always.
+/// The same number of drafts for every request and step.
 #[derive(Clone, Copy, Debug)]
 pub struct FixedDrafts(pub DraftBudget);
 

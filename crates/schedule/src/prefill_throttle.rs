@@ -1,8 +1,8 @@
-//! How much of a prompt a step takes in while others wait for their next token.
+//! How much of a prompt a step takes in while other requests wait for their next token.
 //!
 //! A step is as long as the tokens in it, and a stream gets its next token when the step ends. How long a token takes
 //! is the machine's and the model's affair, so the bound that users feel is one of time: prompts get the tokens that
-//! keep a step about as long as it may be. Where nobody waits for a token, steps are as full as they can be.
+//! keep a step about as long as it may be. Where no request waits for a token, steps are as full as they can be.
 
 use crate::costs::StepCosts;
 use crate::times::StepTimes;

@@ -6,9 +6,9 @@ use paceline_types::StepPlan;
 /// A stretch of time, by the loop's clock.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Span {
-    /// Nanoseconds.
+    /// Nanoseconds on the pipeline's clock.
     pub begin: u64,
-    /// Nanoseconds.
+    /// The same clock.
     pub end: u64,
 }
 
@@ -24,7 +24,7 @@ impl Span {
 pub struct StepRecord {
     /// Number of the step.
     pub step: u64,
-    /// Rows planned.
+    /// Plan rows planned.
     pub rows: usize,
     /// Most tokens it could run.
     pub tokens: usize,

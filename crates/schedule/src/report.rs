@@ -5,7 +5,7 @@ use paceline_types::MAX_DRAFTS;
 /// A request's drafts, from its start to its end, over all its turns in a slot.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SpeculationReport {
-    /// Decode rows: steps that it took for the tokens behind the first.
+    /// Decode plan rows: steps that it took for the tokens behind the first.
     pub steps: u64,
     /// Tokens that they yielded.
     pub tokens: u64,
@@ -13,7 +13,7 @@ pub struct SpeculationReport {
     pub drafted: u64,
     /// Of these, drafts accepted.
     pub accepted: u64,
-    /// Drafts accepted, by their place in the row.
+    /// Drafts accepted, by their place in the plan row.
     pub accepted_by_position: [u64; MAX_DRAFTS],
     /// Tokens that were run for nothing: rejected drafts.
     pub wasted: u64,
@@ -33,7 +33,7 @@ impl SpeculationReport {
         (self.drafted > 0).then(|| self.accepted as f64 / self.drafted as f64)
     }
 
-    /// Takes in a decode row that yielded so many tokens.
+    /// Takes in a row of a decode: the tokens that it yielded, and what became of its drafts.
     pub(crate) fn add(&mut self, tokens: usize, drafted: usize, accepted: usize, gained: f64) {
         self.steps += 1;
         self.tokens += tokens as u64;

@@ -102,7 +102,7 @@ pub enum Rejection {
 /// What a request gets from a step.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RequestOutput {
-    /// Whose.
+    /// The request that it belongs to.
     pub id: RequestId,
     /// New tokens, in order, behind those delivered before.
     pub tokens: Vec<TokenId>,
@@ -231,7 +231,7 @@ impl Request {
         self.params.prompt_logprobs.is_some() && self.scored + 1 < self.prompt.len()
     }
 
-    /// Most tokens that may come from the prefix cache: those that nobody needs the states or logits of.
+    /// Most tokens that may come from the prefix cache: those whose states and logits are not needed.
     pub(crate) fn reusable(&self) -> usize {
         if self.pooling == Some(Pooling::Mean) {
             0

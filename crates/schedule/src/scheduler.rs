@@ -59,9 +59,9 @@ pub struct Scheduler {
     slots: Slots,
     /// Endings that no step will report.
     outbox: Vec<RequestOutput>,
-    /// Constrained requests whose masks nobody computes yet. Each is there once; some may have ended.
+    /// Constrained requests whose masks are not being computed yet. Each is there once; some may have ended.
     masks_due: VecDeque<RequestId>,
-    /// Jobs of masks that somebody has.
+    /// Jobs of masks that workers have.
     masks_away: usize,
     counters: Counters,
     arrivals: u64,
@@ -72,15 +72,15 @@ pub struct Scheduler {
     /// Running requests that hold a place for a rolling state.
     rolling: usize,
     /// The first in the queue could not be admitted: it, and the free blocks that it needs at least. Spares a
-    /// look-up of its whole prompt in every plan until there are so many.
+    /// look-up of its whole prompt in every plan until they are there.
     blocked: Option<(Order, usize)>,
-    /// Who got a slot in the newest plan.
+    /// Requests that got a slot in the newest plan.
     admissions: Vec<RequestId>,
 }
 
 impl Scheduler {
-    /// A scheduler that wants `config.drafts` drafts for every row, from wherever there are some. Panics on a configuration that
-    /// [`SchedulerConfig::check`] refuses.
+    /// A scheduler that wants `config.drafts` drafts for every plan row, from wherever there are some. Panics on a
+    /// configuration that [`SchedulerConfig::check`] refuses.
     pub fn new(config: SchedulerConfig) -> Self {
         let drafts = FixedDrafts::any(config.drafts);
         Self::with_policy(config, Box::new(drafts))

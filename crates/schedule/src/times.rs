@@ -5,7 +5,7 @@ use paceline_types::{PlanRow, RowOutput, StepOutput, StepPlan, Work};
 /// A step that is done, in numbers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StepTimes {
-    /// Rows that decoded: each ran its newest token and the drafts that there were.
+    /// Plan rows that decoded: each ran its newest token and the drafts that there were.
     pub decodes: usize,
     /// Tokens that they ran.
     pub decode_tokens: usize,
@@ -15,7 +15,7 @@ pub struct StepTimes {
     pub accepted: usize,
     /// Tokens of prompts that were run.
     pub prompt_tokens: usize,
-    /// Rows behind which drafts were wanted from the text, and from the neural drafter.
+    /// Plan rows behind which drafts were wanted from the text, and from the neural drafter.
     pub wanted: (usize, usize),
     /// Time on the device.
     pub device_ns: u64,
@@ -26,7 +26,7 @@ pub struct StepTimes {
 }
 
 impl StepTimes {
-    /// What a step did, as opposed to what it might have done. A row whose slot had finished ran nothing.
+    /// What a step did, as opposed to what it might have done. A plan row whose slot had finished ran nothing.
     pub fn of(plan: &StepPlan, output: &StepOutput) -> Self {
         let (begin, end) = output.device_ns;
         let mut times = Self {
@@ -68,7 +68,7 @@ impl StepTimes {
     }
 }
 
-/// Tokens that a row ran, which may be fewer than planned.
+/// Tokens that a plan row ran, which may be fewer than planned.
 pub(crate) fn tokens_run(row: &PlanRow, done: &RowOutput) -> usize {
     match &row.work {
         Work::Prefill { tokens, .. } | Work::Embed { tokens, .. } => tokens.len(),

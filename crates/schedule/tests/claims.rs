@@ -155,7 +155,7 @@ fn a_generated_text_is_saved_at_every_interval() {
 }
 
 #[test]
-fn a_junction_seen_twice_is_saved_for_the_third() {
+fn a_branch_point_seen_twice_is_saved_for_the_third() {
     let mut world = world(hybrid(4096), 2);
     let shared = text(1, 64);
     for (kind, expected) in [(2, 0), (3, 0), (4, 64), (5, 128)] {

@@ -143,6 +143,24 @@ fn drafts_behind_steps_in_flight_have_room_for_none_accepted() {
     assert_eq!(fourth.rows[0].propose, both(7));
 }
 
+/// Drafts and prompts share what a step has left behind the tokens that are due: neither takes it all.
+#[test]
+fn drafts_leave_half_of_a_tight_step_to_prompts() {
+    let mut scheduler = Scheduler::new(SchedulerConfig {
+        max_batched_tokens: 16,
+        max_samples: 16,
+        ..config(100)
+    });
+    for (id, prompt) in [(1, 4), (2, 4), (3, 100)] {
+        scheduler.add(request(id, prompt, 200)).expect("it fits");
+    }
+    step(&mut scheduler, 0);
+    let mixed = step(&mut scheduler, 0);
+    // Of sixteen tokens three are due, and half of the others are drafts.
+    assert_eq!(verified(&mixed), [6, 0, 0]);
+    assert_eq!(mixed.rows[2].work.tokens(), 8);
+}
+
 #[test]
 fn proposals_take_the_blocks_that_are_free_and_push_nobody_out() {
     // Two blocks each, and one more.

@@ -39,7 +39,7 @@ impl Stored {
         }
     }
 
-    /// Zeros of a type with elements of so many bytes.
+    /// Zeros of a type whose elements have `bytes` bytes.
     pub fn zeros(dtype: &str, bytes: usize, shape: &[usize]) -> Self {
         Self {
             dtype: dtype.to_owned(),

@@ -31,7 +31,7 @@ pub struct Fixture {
     /// Folder name.
     #[serde(skip)]
     pub name: String,
-    /// Prompts.
+    /// Prompts that the reference implementation was run on.
     pub prompts: Vec<Vec<TokenId>>,
     /// Greedy continuation of each.
     pub greedy: Vec<Vec<TokenId>>,

@@ -111,7 +111,7 @@ impl Weights {
             .insert(format!("{name}.weight"), Stored::f32(&[len], &values));
     }
 
-    /// A Llama layer whose attention reads so many inputs.
+    /// A Llama layer whose attention reads `inputs` inputs.
     fn layer(&mut self, prefix: &str, inputs: usize) {
         self.norm(&format!("{prefix}.input_layernorm"), WIDTH);
         self.norm(&format!("{prefix}.post_attention_layernorm"), WIDTH);

@@ -52,6 +52,36 @@ fn differences(name: &str) -> Vec<String> {
     found
 }
 
+/// The bounds on what a template may spend are far from what real ones spend on the longest of conversations.
+#[test]
+fn a_conversation_of_four_thousand_messages_is_rendered() {
+    let words = "so it goes ".repeat(40);
+    let messages: Vec<Value> = (0..4000)
+        .map(|at| {
+            let role = if at % 2 == 0 { "user" } else { "assistant" };
+            serde_json::json!({ "role": role, "content": format!("{at} {words}") })
+        })
+        .collect();
+    for entry in std::fs::read_dir(data("templates")).unwrap() {
+        let path = entry.unwrap().path();
+        let source = std::fs::read_to_string(&path).unwrap();
+        let template = ChatTemplate::new(&source, Some("<|begin|>"), Some("<|end|>")).unwrap();
+        let input = ChatInput {
+            messages: messages.clone(),
+            ..ChatInput::default()
+        };
+        let text = template
+            .render(&input)
+            .unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+        assert_eq!(
+            text.matches("so it goes").count(),
+            4000 * 40,
+            "{}",
+            path.display()
+        );
+    }
+}
+
 #[test]
 fn templates_render_as_in_python() {
     let mut names: Vec<_> = std::fs::read_dir(data("templates"))

@@ -18,7 +18,7 @@ const CHANNELS: usize = 128;
 /// Most taps.
 pub(crate) const MAX_WIDTH: usize = 16;
 
-/// The taps that nearly all models have; loops over so many are unrolled.
+/// The number of taps that nearly all models have; loops over it are unrolled.
 const USUAL_WIDTH: usize = 4;
 
 /// Views of [`causal_conv`].

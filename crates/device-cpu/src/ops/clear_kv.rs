@@ -15,8 +15,8 @@ pub(crate) struct Clear<'a> {
     pub(crate) tokens: usize,
 }
 
-/// Clears the positions of all tokens of rows that want no neural drafts. Drafts that did not hold are among them:
-/// whoever comes to their positions later writes or clears them again.
+/// Clears the positions of all tokens of plan rows that want no neural drafts. Drafts that did not hold are among them:
+/// the next tokens at their positions write or clear them again.
 pub(crate) fn clear_kv(pool: &Pool, args: &Clear<'_>) {
     let shape = args.cache.shape();
     let rows = plan_rows(args.plan);

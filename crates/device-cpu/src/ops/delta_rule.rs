@@ -302,7 +302,7 @@ impl Piece<'_> {
     }
 }
 
-/// The lanes in use of the last of `N` vectors of so many columns: a constant where it matters.
+/// The lanes in use of the last of the `N` vectors that hold the columns: a constant where it matters.
 #[inline(always)]
 fn constant_width<const N: usize>(columns: usize) -> usize {
     if N == 1 { columns } else { LANES }

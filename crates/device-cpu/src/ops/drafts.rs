@@ -62,7 +62,7 @@ fn chooses(row: &[i32]) -> bool {
 }
 
 impl Layout<'_> {
-    /// The tokens that followed those that are certain now. An ended request has its last ones too: whoever goes on
+    /// The tokens that followed those that are certain now. An ended request has its last ones too: a request that goes on
     /// from its blocks finds the head's keys and values complete.
     fn behind(&mut self, request: usize, row: &[i32]) {
         if row[plan::ROW_NEURAL] == 0 {

@@ -163,7 +163,7 @@ impl RequestTokens {
         self.rows.end - self.drafts..self.rows.end
     }
 
-    /// The snapshot that is to hold the state as it is after so many folds.
+    /// The snapshot, and the number of folds after which it is to hold the state.
     #[inline(always)]
     pub(crate) fn snapshot_after(&self, folds: usize) -> Option<usize> {
         let (after, snapshot) = self.snapshot?;

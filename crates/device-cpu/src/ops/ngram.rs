@@ -209,7 +209,7 @@ impl<'a> Index<'a> {
 
 /// Makes an entry the newest of its bucket. It takes the place of itself, of nothing, of the oldest of its n-gram if
 /// there are many, or of the oldest of all: so a text never loses the latest occurrence to an earlier one, requests
-/// that share a beginning have room beside each other, and nothing stays that nobody enters again.
+/// that share a beginning have room beside each other, and what is not entered again is pushed out.
 fn put_in_front(bucket: &mut [Entry; WAYS], entry: Entry) {
     let mut same = 0;
     let mut replaced = WAYS - 1;

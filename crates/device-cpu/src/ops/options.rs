@@ -161,7 +161,7 @@ impl Penalties {
         (penalties.repeats() || penalties.presence != 0.0 || penalties.frequency != 0.0).then_some(penalties)
     }
 
-    /// A slot nobody has set a repetition penalty for holds 0, which is none.
+    /// A slot without a repetition penalty holds 0, which is none.
     fn repeats(&self) -> bool {
         self.repetition > 0.0 && self.repetition.to_bits() != 1_f32.to_bits()
     }

@@ -126,7 +126,7 @@ impl<B: Backend> DeltaNet<B> {
         self.input.outputs()
     }
 
-    /// Shape.
+    /// Heads and widths of the layer.
     pub fn config(&self) -> &DeltaNetConfig {
         &self.config
     }

@@ -22,7 +22,7 @@ pub struct Mamba2Norm {
 pub struct Mamba2Config {
     /// Width of the residual stream.
     pub hidden: usize,
-    /// Heads.
+    /// Heads, each with a state of its own.
     pub heads: usize,
     /// Elements of a head.
     pub head_dim: usize,

@@ -48,11 +48,11 @@ pub struct MoeConfig {
     pub hidden: usize,
     /// Width of an expert.
     pub width: usize,
-    /// Experts.
+    /// Experts of the layer; each token row runs a few of them.
     pub experts: usize,
     /// Experts per token.
     pub chosen: usize,
-    /// Router.
+    /// How scores become the weights of the chosen experts.
     pub router: RouterKind,
     /// Name of the router's matrix below the prefix.
     pub router_name: &'static str,

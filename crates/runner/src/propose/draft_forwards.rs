@@ -44,7 +44,7 @@ impl<B: Backend> DraftForwards<B> {
     /// Lays out the pass over the step's tokens.
     pub(super) fn over_step(&self, stage: &Stage<'_, B>, pass: DraftForward) -> StepTables<B> {
         let requests = stage.step.requests.bucket;
-        // A head has one row more than tokens for a prompt that begins with a block.
+        // A head has one plan row more than tokens for a prompt that begins with a block.
         let tokens = stage.step.tokens.bucket + requests;
         let tables = self.step.with_buckets(tokens, requests, requests);
         self.lay_out(stage, (pass, None), tables)

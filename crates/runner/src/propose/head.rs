@@ -43,7 +43,7 @@ impl<B: Backend> Proposer<B> for HeadProposer<B> {
 
     fn propose(&self, stage: &Stage<'_, B>) -> Result<(), DeviceError> {
         clear_unseen(stage, &self.caches.kv);
-        // Whether or not the head sees a row, whoever goes on from its blocks needs them.
+        // Whether or not the head sees a plan row, requests that go on from its blocks need them.
         stage.backend.keep_block_ends(KeepBlockEnds {
             states: stage.states,
             step: stage.step,

@@ -1,6 +1,6 @@
-//! Who drafts. A proposer runs at the end of a step, on the device and as part of its program, and leaves drafts in the
-//! slots for the next step to verify. How many it may make for a row stands in the plan; how many there are, the host
-//! never asks.
+//! Proposers, which make drafts. A proposer runs at the end of a step, on the device and as part of its program, and
+//! leaves drafts in the slots for the next step to verify. How many it may make for a plan row stands in the plan;
+//! how many there are, the host never asks.
 
 mod draft_forwards;
 mod head;
@@ -47,9 +47,9 @@ pub struct Stage<'a, B: Backend> {
     pub step: &'a StepTables<B>,
     /// The step's record.
     pub record: &'a B::Buffer<i32>,
-    /// The states that it starts from, a row per token of the step; see [`Proposer::taps`].
+    /// The states that it starts from, a plan row per token of the step; see [`Proposer::taps`].
     pub states: &'a B::Tensor,
-    /// Most drafts that any row wants from a neural drafter; 0 if none is to see any token.
+    /// Most drafts that any plan row wants from a neural drafter; 0 if none is to see any token.
     pub draft_forwards: usize,
 }
 

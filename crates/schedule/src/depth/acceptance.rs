@@ -7,12 +7,12 @@ const EXPECTED: f32 = 2.0;
 /// Trials after which older ones fade.
 const MEMORY: f32 = 32.0;
 const LONG_MEMORY: f32 = 64.0;
-/// What is expected of a drafter that nobody has tried.
+/// What is expected of a drafter that has not been tried.
 const HOPE: f32 = 0.75;
 /// Bad luck that is too bad to be luck: the text is another now.
 const SURPRISE: f32 = 0.01;
-/// A request teaches others with so many of its first rows, and of its later trials: whoever goes on drafting is the better for it, and
-/// counting only those would promise too much to newcomers.
+/// A request teaches others with so many of its first plan rows, and of its later trials: whoever goes on drafting is
+/// the better for it, and counting only those would promise too much to newcomers.
 const LESSONS: u8 = 16;
 const LESSONS_OF_TRIAL: u8 = 4;
 
@@ -21,14 +21,14 @@ const LESSONS_OF_TRIAL: u8 = 4;
 pub(super) struct Chain {
     chance: [f32; MAX_DRAFTS],
     trials: [f32; MAX_DRAFTS],
-    /// The chance that there would be so many rows in a row without any accepted.
+    /// The chance of the present run of plan rows without an accepted draft.
     luck: f32,
-    /// Rows that others may still learn from.
+    /// Plan rows that others may still learn from.
     lessons: u8,
 }
 
 impl Chain {
-    /// Of a source that nobody has tried.
+    /// Of a source that has not been tried.
     pub(super) fn untried() -> Self {
         Self {
             chance: [HOPE; MAX_DRAFTS],
@@ -48,7 +48,7 @@ impl Chain {
         }
     }
 
-    /// So many drafts were verified and so many accepted: the first of the others was tried too.
+    /// Takes in a row of which `drafted` drafts were verified and `accepted` accepted: the first of the others was tried too.
     pub(super) fn observe(&mut self, drafted: usize, accepted: usize, everyone: Option<&mut Self>) {
         let tried = drafted.min(accepted + 1).min(MAX_DRAFTS);
         if let Some(everyone) = everyone.filter(|_| self.lessons > 0) {

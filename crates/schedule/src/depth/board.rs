@@ -115,7 +115,7 @@ impl Board {
         }
     }
 
-    /// The threshold and the passes with the most tokens per time, if so many requests like these decode.
+    /// The threshold and the passes with the most tokens per time, if `rows` requests like these decode.
     pub(super) fn decide(&self, costs: &StepCosts, rows: usize) -> Verdict {
         if self.rows == 0 || rows == 0 {
             return Verdict::PLAIN;

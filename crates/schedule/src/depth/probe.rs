@@ -1,21 +1,23 @@
 //! When to try again what was given up.
 //!
-//! A request that drafts less than it might tries one more draft for a few rows, first soon and then ever more rarely
-//! while nothing comes of it. What all of these trials together may cost is a fixed small share of the device's time.
+//! A request that drafts less than it might tries one more draft for a few plan rows, first soon and then ever more
+//! rarely while nothing comes of it. What all of these trials together may cost is a fixed small share of the
+//! device's time.
 
 use crate::costs::StepCosts;
 use crate::request::RequestId;
 
-/// Rows of a trial.
+/// Plan rows of a trial.
 const ROWS: u8 = 4;
-/// Rows between trials.
+/// Plan rows between trials.
 const SHORTEST: u32 = 32;
 const LONGEST: u32 = 1024;
-/// Rows that are waited for the outcome, which comes with the steps in flight.
+/// Plan rows that are waited for the outcome, which comes with the steps in flight.
 const PATIENCE: u32 = 12;
 /// Share of the device's time.
 const SHARE: f64 = 0.006;
-/// Where a trial costs little, rows between trials grow only until a request's trials cost this share of its time.
+/// Where a trial costs little, plan rows between trials grow only until a request's trials cost this share of its
+/// time.
 const CHEAP: f64 = 0.005;
 /// Least that a token costs, as a share of a step.
 const LEAST: f64 = 0.01;
@@ -98,7 +100,7 @@ impl Budget {
 /// A request's trials of one source.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Probe {
-    /// Rows until the next trial, or until its outcome is looked at.
+    /// Plan rows until the next trial, or until its outcome is looked at.
     wait: u32,
     interval: u32,
     state: State,
@@ -107,7 +109,8 @@ pub(super) struct Probe {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     Idle,
-    /// So many rows are to ask for more than `from` drafts, and the outcomes of so many are awaited.
+    /// `ask` plan rows are to ask for more than `from` drafts, and the outcomes of `awaited` plan rows are not there
+    /// yet.
     Trying {
         from: usize,
         ask: u8,
@@ -138,7 +141,7 @@ impl Probe {
         self.state != State::Idle
     }
 
-    /// A row is planned that would have `depth` drafts of at most `most`. Returns how many it should have, and
+    /// A plan row is planned that would have `depth` drafts of at most `most`. Returns how many it should have, and
     /// whether a trial begins with it.
     pub(super) fn plan(
         &mut self,
@@ -176,7 +179,7 @@ impl Probe {
         (depth + 1, true)
     }
 
-    /// A row of the source is done that verified so many drafts.
+    /// A plan row of the source is done that verified `drafted` drafts.
     pub(super) fn observe(&mut self, drafted: usize) {
         if let State::Trying { from, awaited, .. } = &mut self.state
             && drafted > *from

@@ -7,7 +7,7 @@ use super::{Running, Scheduler};
 use crate::request::{Order, Phase, Rank, RequestId};
 use paceline_types::DraftBudget;
 
-/// Whether an admission leaves blocks for those who run already.
+/// Whether an admission leaves blocks for requests that run already.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Headroom {
     /// One each, so that the newcomer is not pushed out by their next block.
@@ -62,7 +62,7 @@ impl Scheduler {
         self.caches.free_blocks() + held >= needed
     }
 
-    /// Admits from the queue, in order, and plans each one's first row, while the step has room for more.
+    /// Admits from the queue, in order, and plans each one's first plan row, while the step has room for more.
     pub(super) fn admit_waiting(&mut self, builder: &mut PlanBuilder) {
         // Whoever was pushed out of this step would come straight back and be pushed out again.
         if builder.preempted {
@@ -150,7 +150,7 @@ impl Scheduler {
         true
     }
 
-    /// Blocks for the next one of everybody who runs. Who has it already, for drafts, needs no other.
+    /// The next block of every running request. One that has it already, for drafts, needs no other.
     fn headroom(&self) -> usize {
         let without = |id: &&RequestId| {
             let running = self.request(**id).running();
@@ -176,7 +176,7 @@ impl Scheduler {
                 "request {} would push out one before it",
                 id.0
             );
-            // Rows are planned in order, so the last one has none in this plan yet.
+            // Plan rows are planned in order, so the last one has none in this plan yet.
             self.preempt(victim, builder);
             if victim == id {
                 return false;

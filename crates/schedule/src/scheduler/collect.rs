@@ -40,7 +40,7 @@ impl Scheduler {
                 }
                 request_outputs.extend(self.collect_row(id, row, output));
             } else {
-                // The request left its slot while the row was in flight.
+                // The request left its slot while the plan row was in flight.
                 self.counters.wasted_rows += 1;
                 self.counters.wasted_tokens += tokens_run(row, &output) as u64;
             }
@@ -156,7 +156,7 @@ impl Scheduler {
     }
 }
 
-/// The prompt log-probabilities of a row that were not delivered before a preemption.
+/// The prompt log-probabilities of a plan row that were not delivered before a preemption.
 fn new_scores(request: &mut Request, row: &PlanRow, output: &mut RowOutput) -> Vec<TokenLogprobs> {
     let mut scores = std::mem::take(&mut output.prompt_logprobs);
     if let Work::Prefill { start, .. } = row.work {
@@ -168,7 +168,7 @@ fn new_scores(request: &mut Request, row: &PlanRow, output: &mut RowOutput) -> V
     scores
 }
 
-/// Panics unless the device kept its word for a row of a request that is alive.
+/// Panics unless the device kept its word for a plan row of a request that is alive.
 fn check_output(id: RequestId, row: &PlanRow, output: &RowOutput) {
     let tokens = output.tokens.len();
     let holds = match row.work {

@@ -18,7 +18,7 @@ struct Group {
 
 /// Where a new member stands.
 pub(super) struct Place {
-    /// What the group's chains start from where nobody else may share them.
+    /// What the group's chains start from where requests outside of the group may not share them.
     pub(super) salt: u64,
     /// It waits for the leader.
     pub(super) parked: bool,
@@ -43,7 +43,7 @@ impl Groups {
         }
     }
 
-    /// A member's prompt is computed and published: if it leads, all who waited for it go on.
+    /// A member's prompt is computed and published: if it leads, all members that waited for it go on.
     pub(super) fn prompt_computed(&mut self, group: GroupId, id: RequestId) -> BTreeMap<Order, RequestId> {
         match self.0.get_mut(&group) {
             Some(group) if group.leader == Some(id) => {

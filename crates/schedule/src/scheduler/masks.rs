@@ -1,4 +1,4 @@
-//! Masks of constrained requests: who needs them, who gets them.
+//! Masks of constrained requests: which requests need them, and what becomes of the results.
 
 use super::Scheduler;
 use super::saves::Ending;
@@ -29,7 +29,7 @@ impl Scheduler {
         }
     }
 
-    /// The next job for somebody who computes masks.
+    /// The next job for a mask worker.
     pub fn next_mask_job(&mut self) -> Option<MaskJob> {
         while let Some(id) = self.masks_due.pop_front() {
             let most = self.config.drafts;
@@ -75,11 +75,11 @@ impl Scheduler {
             Err(_) => Finish::Constraint,
         };
         self.outbox.push(self.request(id).ending(finish));
-        // No row of it is in flight: one is planned only when its masks are there.
+        // No plan row of it is in flight: one is planned only when its masks are there.
         self.remove(id, Ending::InFlight);
     }
 
-    /// Whether somebody computes masks.
+    /// Whether masks are being computed.
     pub fn awaits_masks(&self) -> bool {
         self.masks_away > 0
     }

@@ -15,7 +15,7 @@ pub(super) struct PlanBuilder {
     samples: usize,
     /// Of the tokens, those that prompts may take.
     prompt_tokens: usize,
-    /// Somebody was pushed out.
+    /// A request was preempted.
     pub(super) preempted: bool,
     /// States that this step starts from: not to be given away within the same step.
     restored: Vec<Restore>,
@@ -38,7 +38,7 @@ impl PlanBuilder {
 
 impl Scheduler {
     /// Plans the next step, or nothing if there is nothing to run before a step in flight is collected. `now` is
-    /// what deadlines are compared with. Cost: linear in the rows, their tokens and the requests that change.
+    /// what deadlines are compared with. Cost: linear in the plan rows, their tokens and the requests that change.
     pub fn plan(&mut self, now: u64) -> Option<StepPlan> {
         self.expire(now);
         self.admissions.clear();
@@ -62,7 +62,7 @@ impl Scheduler {
         Some(plan)
     }
 
-    /// A row for every running request that can go on: decodes, then prompts with what is left.
+    /// A plan row for every running request that can go on: decodes, then prompts with what is left.
     fn plan_running(&mut self, builder: &mut PlanBuilder) {
         let in_order: Vec<RequestId> = self.running.values().copied().collect();
         let prefilling = |id: &RequestId| self.request(*id).running().is_some_and(Running::prefilling);
@@ -70,7 +70,7 @@ impl Scheduler {
             in_order.iter().partition(|id| prefilling(id));
         // A text that becomes a vector is done when it is planned.
         decodes.retain(|id| self.request(*id).pooling.is_none());
-        // Everyone who runs gets a token; drafts share the rest, with prompts if there are any.
+        // Every running request gets a token; drafts share the rest, with prompts if there are any.
         let share = if prefills.is_empty() { 1 } else { 2 };
         let mut spare = (builder.tokens.min(builder.samples) - in_order.len()) / share;
         self.policy.begin_step(decodes.len(), &self.costs);
@@ -94,7 +94,7 @@ impl Scheduler {
         }
         let window = match &request.constraint {
             None => None,
-            // What may come behind a row is known when it is done, and computed before the next.
+            // What may come behind a plan row is known when it is done, and computed before the next.
             Some(_) if running.bounds.in_flight() => return,
             Some(constrained) => match constrained.ready() {
                 None => return,
@@ -106,7 +106,7 @@ impl Scheduler {
         let drafts = window.map_or(running.proposed.most(), Window::drafts);
         let ready = drafts.min(room).min(*spare);
         let forced = window.is_some_and(Window::is_forced);
-        // Behind the row there is room for as many as if it accepted none; the device cuts them when it has.
+        // Behind the plan row there is room for as many as if it accepted none; the device cuts them when it has.
         let behind = (request.max_length - running.bounds.low).saturating_sub(2);
         let limit = cut(cut(request.speculation, both(self.config.drafts)), both(behind));
         let max_length = request.max_length;
@@ -297,20 +297,20 @@ impl Scheduler {
     }
 }
 
-/// What a row needs blocks for.
+/// What a plan row needs blocks for.
 struct Blocks {
     /// Most tokens known before it.
     known: usize,
     /// Drafts that it verifies.
     verify: usize,
-    /// Drafts made behind it. A drafter runs them, at the positions that the next row will run them at.
+    /// Drafts made behind it. A drafter runs them, at the positions that the next plan row will run them at.
     propose: DraftBudget,
     /// Tokens that the request can have at all.
     most: usize,
 }
 
 impl Blocks {
-    /// Tokens that need a block if no drafts are made behind the row: all but the one that it chooses last.
+    /// Tokens that need a block if no drafts are made behind the plan row: all but the one that it chooses last.
     fn run(&self) -> usize {
         self.known + self.verify
     }
@@ -335,8 +335,8 @@ impl Blocks {
     }
 }
 
-/// Whether a row may run the last known token of a request: the token behind it is not to be chosen without a row of
-/// logits, nor without its mask.
+/// Whether a plan row may run the last known token of a request: the token behind it is not to be chosen without a
+/// plan row of logits, nor without its mask.
 fn may_end(request: &Request, samples: usize) -> bool {
     request.pooling.is_some() || samples > 0 && request.constraint.as_ref().is_none_or(Constrained::is_ready)
 }

@@ -23,20 +23,20 @@ pub(crate) struct Running {
     /// Of these, tokens cached or planned.
     pub(crate) planned: usize,
     pub(crate) bounds: Bounds,
-    /// Drafts wanted behind the newest planned row.
+    /// Drafts wanted behind the newest planned plan row.
     pub(crate) proposed: DraftBudget,
     pub(crate) saves: Saves,
 }
 
-/// Bounds of the number of known tokens once all planned rows are done. Rows that yield none of them, the pieces
-/// of a prompt but the last, do not count.
+/// Bounds of the number of known tokens once all planned plan rows are done. Plan rows that yield none of them, the
+/// pieces of a prompt but the last, do not count.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Bounds {
-    /// Every row yields one token.
+    /// Every plan row yields one token.
     pub(crate) low: usize,
     /// Every draft is accepted.
     pub(crate) high: usize,
-    /// Tokens that are folded into a recurrent state at least: those known before the newest row.
+    /// Tokens that are folded into a recurrent state at least: those known before the newest plan row.
     pub(crate) folded: usize,
     /// Planned and not done.
     rows: usize,
@@ -59,12 +59,12 @@ impl Bounds {
         self.rows += 1;
     }
 
-    /// Whether a row that yields tokens is planned and not done.
+    /// Whether a plan row that yields tokens is planned and not done.
     pub(crate) fn in_flight(&self) -> bool {
         self.rows > 0
     }
 
-    /// The oldest planned row has yielded this many tokens.
+    /// The oldest planned plan row has yielded this many tokens.
     pub(crate) fn settle(&mut self, drafts: usize, tokens: usize) {
         self.rows -= 1;
         self.low += tokens - 1;

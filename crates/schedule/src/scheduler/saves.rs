@@ -3,7 +3,7 @@
 //! Points on the way through a prompt: the last block boundary before its end, every `interval` tokens, and the
 //! branch point where it leaves a text seen before. While text is generated, one place per request rolls along: it
 //! is written at each block boundary crossed, and becomes part of the prefix cache when the request leaves its
-//! slot, so that the next turn starts at the newest boundary. A place is reserved when a row is planned that may
+//! slot, so that the next turn starts at the newest boundary. A place is reserved when a plan row is planned that may
 //! reach a point; the output says whether it was written. Nothing waits for any of it.
 
 use super::{Running, Scheduler};
@@ -25,7 +25,7 @@ struct Rolling {
     place: Reservation,
     /// The block at whose end the state in it stands.
     written: Option<Node>,
-    /// Rows in flight that may write it.
+    /// Plan rows in flight that may write it.
     in_flight: usize,
 }
 
@@ -46,9 +46,9 @@ impl Saves {
 /// How a request leaves its slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Ending {
-    /// The device ended it: rows in flight do nothing.
+    /// The device ended it: plan rows in flight do nothing.
     Done,
-    /// The host ended it: rows in flight still run.
+    /// The host ended it: plan rows in flight still run.
     InFlight,
 }
 
@@ -90,7 +90,7 @@ impl Scheduler {
         Some(place)
     }
 
-    /// For a prefill row of at most `len` tokens: where to save a state, and the length of the row, cut so that
+    /// For a prefill row of at most `len` tokens: where to save a state, and the length of the plan row, cut so that
     /// it reaches one point only.
     pub(super) fn save_in_prefill(
         &mut self,
@@ -123,7 +123,7 @@ impl Scheduler {
     pub(super) fn save_in_decode(&mut self, running: &mut Running) -> Option<SnapshotPlan> {
         let grid = self.grid()?;
         let bounds = running.bounds;
-        // The row before has folded all tokens known before it; this one folds those known before itself.
+        // The plan row before has folded all tokens known before it; this one folds those known before itself.
         let position = (bounds.folded / grid.block_size + 1) * grid.block_size;
         if position > bounds.high {
             return None;
@@ -150,7 +150,7 @@ impl Scheduler {
         })
     }
 
-    /// A row that was to save a state is done, and the request's blocks are published up to what it computed.
+    /// A plan row that was to save a state is done, and the request's blocks are published up to what it computed.
     pub(super) fn collect_save(&mut self, running: &mut Running, plan: SnapshotPlan, written: bool) {
         self.counters.snapshots_written += u64::from(written);
         let node = running
@@ -176,7 +176,8 @@ impl Scheduler {
         if written {
             rolling.written = node;
         }
-        // A state at a regular point stays for good. The place is given away only when no row in flight writes it.
+        // A state at a regular point stays for good. The place is given away only when no plan row in flight writes
+        // it.
         let interval = self.config.recurrent.map_or(1, |recurrent| recurrent.interval);
         if written && rolling.in_flight == 0 && plan.position.is_multiple_of(interval) {
             self.publish_rolling(running);
@@ -186,7 +187,7 @@ impl Scheduler {
     /// A request leaves its slot: its places are published or go back.
     pub(super) fn settle_saves(&mut self, running: &mut Running, ending: Ending) {
         for place in running.saves.pending.drain(..) {
-            // Its row is still in flight, so nobody knows whether it will be written.
+            // Its plan row is still in flight, so nobody knows whether it will be written.
             self.counters.snapshots_released += 1;
             drop(place);
         }
@@ -194,7 +195,7 @@ impl Scheduler {
             && rolling.in_flight > 0
             && ending == Ending::InFlight
         {
-            // A row in flight may overwrite the state with a newer one that no result will tell of.
+            // A plan row in flight may overwrite the state with a newer one that no result will tell of.
             rolling.written = None;
         }
         self.publish_rolling(running);

@@ -3,7 +3,7 @@
 use crate::request::RequestId;
 use paceline_types::SlotId;
 
-/// Who is where. A slot's generation grows with every new owner, so that late results find nobody.
+/// The owner of each slot. A slot's generation grows with every new owner, so that late results find none.
 #[derive(Debug)]
 pub(super) struct Slots {
     free: Vec<SlotId>,

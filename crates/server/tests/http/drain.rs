@@ -65,10 +65,9 @@ async fn what_does_not_finish_in_time_ends_properly() {
 
 #[tokio::test]
 async fn an_idle_server_ends_at_once_although_connections_are_open() {
-    let mut server = TestServer::start().await;
+    // Far longer than the test waits for the end.
+    let mut server = TestServer::configured(|config| config.drain_timeout = Duration::from_hours(1)).await;
     assert_eq!(server.get("/health").await.0, 200);
-    let start = std::time::Instant::now();
     server.drain();
     assert!(server.ended().await.is_ok());
-    assert!(start.elapsed() < Duration::from_secs(1));
 }

@@ -39,6 +39,11 @@ pub(super) fn left(state: &mut State<'_, '_>) -> u64 {
     state.get_or_insert_extension(Budget(MAX_WORK)).0
 }
 
+/// Weighs a value for an operation that looks at no items: only the characters of a text are counted one by one.
+pub(super) fn sized(state: &mut State<'_, '_>, value: &Value) -> Result<(), Error> {
+    spend(state, VALUE + text_len(value).unwrap_or(0))
+}
+
 /// Weighs a value for an operation that looks at it, and at its items, but not inside these.
 pub(super) fn flat(state: &mut State<'_, '_>, value: &Value) -> Result<(), Error> {
     if let Some(bytes) = text_len(value) {

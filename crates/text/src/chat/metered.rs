@@ -28,6 +28,7 @@ const MAX_OPERATORS: usize = 256;
 /// Most branches of conditions: each `elif` is nested in the one before it.
 const MAX_BRANCHES: usize = 256;
 
+const SIZED: &str = "~sized";
 const FLAT: &str = "~flat";
 const DEEP: &str = "~deep";
 const SEARCHED: &str = "~searched";
@@ -42,7 +43,8 @@ const SORT_ROUNDS: u64 = 32;
 /// Adds the filters that rewritten templates use.
 pub(super) fn register(environment: &mut Environment<'_>) {
     type Weigh = fn(&mut State<'_, '_>, &Value) -> Result<(), Error>;
-    let filters: [(&'static str, Weigh); 6] = [
+    let filters: [(&'static str, Weigh); 7] = [
+        (SIZED, budget::sized),
         (FLAT, budget::flat),
         (DEEP, budget::deep),
         (SEARCHED, |state, value| match value.kind() {
@@ -64,8 +66,9 @@ pub(super) fn register(environment: &mut Environment<'_>) {
 /// How the operand of a filter is weighed.
 fn filter_weight(name: &str) -> &'static str {
     match name {
-        "attr" | "count" | "d" | "default" | "first" | "items" | "last" | "length" | "list" | "reject"
-        | "rejectattr" | "reverse" | "select" | "selectattr" => FLAT,
+        "count" | "d" | "default" | "length" => SIZED,
+        "attr" | "first" | "items" | "last" | "list" | "reject" | "rejectattr" | "reverse" | "select"
+        | "selectattr" => FLAT,
         "dictsort" | "groupby" | "max" | "min" | "sort" | "unique" => SORTED,
         "sum" => PAIRED,
         _ => DEEP,

@@ -330,7 +330,7 @@ unsafe fn add_one<S: Simd, L: Layout, const WHICH: usize, const R: usize, const 
     settle();
 }
 
-/// Whether there are so many sums that not much else fits into sixteen registers.
+/// Whether the sums leave little room for anything else in sixteen registers.
 const fn crowded<L: Layout>(rows: usize, panels: usize) -> bool {
     match (rows, panels) {
         // Plain weights need no scales.

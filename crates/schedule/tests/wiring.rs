@@ -1,0 +1,212 @@
+//! What the scheduler passes on: measured times to the throttle, and places for states to those that may have them. If it
+//! did not, every token would still be right.
+
+use paceline_schedule::{DepthControl, NewRequest, RecurrentConfig, RequestId, Scheduler, SchedulerConfig};
+use paceline_types::{DraftSource, RowOutput, StepOutput, StepPlan, Work};
+use std::sync::Arc;
+
+const CONFIG: SchedulerConfig = SchedulerConfig {
+    slots: 4,
+    max_batched_tokens: 512,
+    max_step_ns: None,
+    max_samples: 64,
+    block_size: 16,
+    num_blocks: 400,
+    blocks_per_request: 100,
+    max_waiting: 8,
+    drafts: 0,
+    recurrent: None,
+    prefix_caching: false,
+};
+
+fn request(id: u64, prompt: usize) -> NewRequest {
+    NewRequest {
+        id: RequestId(id),
+        prompt: vec![3; prompt].into(),
+        params: Arc::default(),
+        stop_tokens: Vec::new(),
+        priority: 0,
+        deadline: None,
+        tenant: 0,
+        salt: 0,
+        max_length: prompt + 100,
+        group: None,
+        speculation: NewRequest::ANY_DRAFTS,
+        constraint: None,
+        pooling: None,
+    }
+}
+
+/// Plans and collects a step whose tokens take a microsecond each.
+fn step(scheduler: &mut Scheduler) -> StepPlan {
+    let plan = scheduler.plan(0).expect("there is work");
+    let row = |work: &Work| RowOutput {
+        tokens: vec![5; usize::from(!matches!(work, Work::Prefill { last: false, .. }))],
+        ..RowOutput::default()
+    };
+    let output = StepOutput {
+        step: plan.step,
+        rows: plan.rows.iter().map(|planned| row(&planned.work)).collect(),
+        device_ns: (0, 1_000 * plan.tokens() as u64),
+        draft_ns: 0,
+        draft_passes: 0,
+    };
+    scheduler.collect(&plan, output);
+    scheduler.check_integrity();
+    plan
+}
+
+#[test]
+fn prompts_beside_streams_get_what_measured_steps_leave_room_for() {
+    let mut scheduler = Scheduler::new(SchedulerConfig {
+        max_step_ns: Some(101_000),
+        ..CONFIG
+    });
+    scheduler.add(request(1, 8)).expect("it fits");
+    for _ in 0..10 {
+        step(&mut scheduler);
+    }
+    scheduler.add(request(2, 1000)).expect("it fits");
+    // A step of 101 microseconds: one for the stream's token, a hundred for the prompt's.
+    let pieces: Vec<usize> = (0..2)
+        .map(|_| step(&mut scheduler).rows[1].work.tokens())
+        .collect();
+    assert_eq!(pieces, [100, 100]);
+}
+
+#[test]
+fn half_of_the_places_for_states_stay_for_what_is_worth_keeping() {
+    let snapshots = 4;
+    let mut scheduler = Scheduler::new(SchedulerConfig {
+        recurrent: Some(RecurrentConfig {
+            snapshots,
+            interval: 1600,
+        }),
+        prefix_caching: true,
+        ..CONFIG
+    });
+    for id in 0..4 {
+        scheduler.add(request(id, 10)).expect("it fits");
+    }
+    // All four come to the end of their first block while they decode.
+    let mut saving = 0;
+    for _ in 0..20 {
+        let plan = step(&mut scheduler);
+        let decodes = plan
+            .rows
+            .iter()
+            .filter(|row| matches!(row.work, Work::Verify { .. }));
+        saving = saving.max(decodes.filter(|row| row.snapshot.is_some()).count());
+    }
+    assert_eq!(saving, snapshots / 2);
+}
+
+#[test]
+fn what_runs_for_requests_that_have_left_is_counted() {
+    let mut scheduler = Scheduler::new(CONFIG);
+    scheduler.add(request(1, 8)).expect("it fits");
+    let plan = scheduler.plan(0).expect("there is work");
+    scheduler.cancel(RequestId(1));
+    let output = StepOutput {
+        step: plan.step,
+        rows: vec![RowOutput {
+            tokens: vec![5],
+            ..RowOutput::default()
+        }],
+        device_ns: (0, 8_000),
+        draft_ns: 0,
+        draft_passes: 0,
+    };
+    scheduler.collect(&plan, output);
+    let counters = scheduler.counters();
+    assert_eq!((counters.wasted_rows, counters.wasted_tokens), (1, 8));
+}
+
+/// A request of a better priority pushes others out to get their room. Where that would not be enough, it waits, and they
+/// go on.
+#[test]
+fn nothing_is_preempted_for_a_request_that_would_not_fit_all_the_same() {
+    let mut scheduler = Scheduler::new(SchedulerConfig {
+        num_blocks: 10,
+        blocks_per_request: 10,
+        ..CONFIG
+    });
+    let add = |scheduler: &mut Scheduler, id, prompt, priority| {
+        let new = NewRequest {
+            priority,
+            max_length: prompt + 5,
+            ..request(id, prompt)
+        };
+        scheduler.add(new).expect("it fits");
+    };
+    add(&mut scheduler, 1, 120, 0);
+    add(&mut scheduler, 2, 8, 5);
+    step(&mut scheduler);
+    // Eight blocks are held by the first one, which outranks it; the second one's would not do.
+    add(&mut scheduler, 3, 70, 1);
+    let plan = step(&mut scheduler);
+    assert_eq!(plan.rows.len(), 2);
+    assert_eq!(scheduler.counters().preemptions, 0);
+}
+
+/// What a step costs without drafts is measured before drafts are verified: nothing could tell what they gain otherwise.
+#[test]
+fn the_first_decodes_are_plain() {
+    let config = SchedulerConfig { drafts: 3, ..CONFIG };
+    let mut scheduler = Scheduler::with_policy(config, Box::new(DepthControl::new()));
+    scheduler.add(request(1, 8)).expect("it fits");
+    step(&mut scheduler);
+    let verified: Vec<usize> = (0..20)
+        .map(|_| match step(&mut scheduler).rows[0].work {
+            Work::Verify { drafts } => drafts,
+            _ => panic!("it decodes"),
+        })
+        .collect();
+    assert_eq!(verified[0], 0);
+    assert!(verified.iter().any(|drafts| *drafts > 0), "{verified:?}");
+}
+
+/// Where every step verifies drafts, the time of plain steps would be remembered and never measured again, and the machine
+/// may have changed meanwhile.
+#[test]
+fn plain_steps_are_measured_again_now_and_then() {
+    let config = SchedulerConfig {
+        drafts: 3,
+        num_blocks: 1500,
+        blocks_per_request: 1500,
+        ..CONFIG
+    };
+    let mut scheduler = Scheduler::with_policy(config, Box::new(DepthControl::new()));
+    let new = NewRequest {
+        max_length: 20_000,
+        ..request(1, 8)
+    };
+    scheduler.add(new).expect("it fits");
+    let mut plain = Vec::new();
+    for number in 0..3000 {
+        let plan = scheduler.plan(0).expect("there is work");
+        let (tokens, drafted) = match plan.rows[0].work {
+            Work::Verify { drafts } => (1 + drafts, drafts),
+            _ => (1, 0),
+        };
+        if drafted == 0 {
+            plain.push(number);
+        }
+        let row = RowOutput {
+            tokens: vec![5; tokens],
+            drafted,
+            source: (drafted > 0).then_some(DraftSource::Neural),
+            ..RowOutput::default()
+        };
+        let output = StepOutput {
+            step: plan.step,
+            rows: vec![row],
+            device_ns: (0, 10_000 + 100 * tokens as u64),
+            draft_ns: 300,
+            draft_passes: 1,
+        };
+        scheduler.collect(&plan, output);
+    }
+    let later = plain.iter().filter(|number| **number > 500).count();
+    assert!((1..10).contains(&later), "{plain:?}");
+}
