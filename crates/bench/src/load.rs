@@ -39,7 +39,8 @@ impl Random {
                 max_tokens: output,
                 ignore_eos: true,
                 ..SamplingParams::default()
-            },
+            }
+            .into(),
             ..Request::default()
         }
     }

@@ -5,7 +5,8 @@ use crate::model::{self, LoadedModel};
 use crate::ui::{self, LateBar, Ui};
 use anyhow::{Context, Result, anyhow};
 use paceline::{
-    EngineConfig, EngineParts, Handle, ModelFiles, NeuralDrafter, RequestError, Speculation, StartError,
+    EngineConfig, EngineParts, Handle, ModelFiles, NeuralDrafter, RequestError, RequestOption, Speculation,
+    StartError,
 };
 use paceline_device::Recorder;
 use paceline_models::{Decoder, Eagle3, ModelDims};
@@ -171,11 +172,8 @@ pub(crate) fn explain_request(error: RequestError, in_file: bool) -> anyhow::Err
         return anyhow!(error);
     };
     // Lists are given one element at a time.
-    let name = match field {
-        "stop_tokens" => "stop_token",
-        "bad_words" => "bad_word",
-        other => other,
-    };
+    let single = RequestOption::named(field).and_then(|option| option.single);
+    let name = single.unwrap_or(field);
     let name = if in_file {
         format!("field `{name}`")
     } else {

@@ -1,12 +1,10 @@
 //! A model as the commands use it: its files, its tokenizer, its chat template and its sampling defaults.
 
-mod defaults;
 mod gguf;
-
-pub(crate) use defaults::GenerationDefaults;
 
 use crate::ui::Ui;
 use anyhow::{Context, Result, bail};
+use paceline::Options;
 use paceline_text::{ChatTemplate, Tokenizer, TokenizerConfig};
 use paceline_weights::hub::{self, HubConfig};
 use paceline_weights::{Bytes, Checkpoint, ModelParts};
@@ -59,7 +57,7 @@ pub(crate) struct LoadedModel {
     /// Absent for models that come without one: they work on token ids.
     pub(crate) tokenizer: Option<Tokenizer>,
     /// Sampling parameters the model asks for.
-    pub(crate) defaults: GenerationDefaults,
+    pub(crate) defaults: Options,
     /// Name for people.
     pub(crate) source: String,
     text_config: TokenizerConfig,
@@ -87,9 +85,9 @@ impl LoadedModel {
             None => text_parts(&checkpoint)?,
         };
         let defaults = match checkpoint.generation_config() {
-            Some(config) => GenerationDefaults::from_json(config)
+            Some(config) => Options::from_generation_config(config)
                 .with_context(|| format!("{}/generation_config.json", checkpoint.source()))?,
-            None => GenerationDefaults::default(),
+            None => Options::default(),
         };
         Ok(Self {
             checkpoint,

@@ -65,7 +65,7 @@ fn wrong_usage_gets_a_hint() {
         ("--temperature", "NaN"),
         ("--top-p", "0"),
         ("--top-p", "1.5"),
-        ("--top-k", "-1"),
+        ("--top-k", "-2"),
         ("--min-p", "2"),
         ("--seed", "x"),
         ("--logprobs", "21"),

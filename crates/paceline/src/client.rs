@@ -5,7 +5,7 @@ use crate::channel::EventSender;
 use crate::embedding::{Embedded, EmbeddingError};
 use crate::event::{Event, Usage};
 use async_channel::Sender;
-use paceline_schedule::{Finish, RequestOutput};
+use paceline_schedule::RequestOutput;
 use paceline_types::{FinishReason, TokenId};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -93,7 +93,7 @@ impl Client {
                 let Some(finish) = finish else { return };
                 let values = request_output.embedding;
                 let result = match finish {
-                    Finish::Deadline => Err(EmbeddingError::Deadline),
+                    FinishReason::Deadline => Err(EmbeddingError::Deadline),
                     _ if values.is_empty() => Err(EmbeddingError::Cancelled),
                     _ => Ok(Embedded { values, usage }),
                 };
@@ -122,7 +122,7 @@ impl TextReader {
         usage: Usage,
         choice: usize,
     ) -> impl Iterator<Item = Event> + use<> {
-        if request_output.finish == Some(Finish::Stop)
+        if request_output.finish == Some(FinishReason::Stop)
             && request_output
                 .tokens
                 .last()
@@ -140,9 +140,9 @@ impl TextReader {
             tokens: request_output.tokens,
             logprobs: request_output.logprobs,
         });
-        let end = request_output.finish.map(|finish| Event::Finished {
+        let end = request_output.finish.map(|reason| Event::Finished {
             choice,
-            reason: reason(finish),
+            reason,
             usage: Usage {
                 completion_tokens: self.tokens,
                 first_token: self.first_token.unwrap_or(usage.total),
@@ -150,15 +150,5 @@ impl TextReader {
             },
         });
         prompt.into_iter().chain(tokens).chain(end)
-    }
-}
-
-fn reason(finish: Finish) -> FinishReason {
-    match finish {
-        Finish::Stop => FinishReason::Stop,
-        Finish::Length => FinishReason::Length,
-        Finish::Cancelled => FinishReason::Cancelled,
-        Finish::Deadline => FinishReason::Deadline,
-        Finish::Constraint => FinishReason::Constraint,
     }
 }

@@ -12,8 +12,8 @@ use std::time::Duration;
 /// A text that is to become a vector: the model's final states of its tokens, behind the last norm, pooled.
 #[derive(Clone, Debug)]
 pub struct EmbeddingRequest {
-    /// Tokens of the text.
-    pub prompt: Vec<TokenId>,
+    /// The text.
+    pub prompt: Arc<[TokenId]>,
     /// How one vector is made of the states.
     pub pooling: Pooling,
     /// Lower comes first, among all requests of the engine.
@@ -28,9 +28,9 @@ pub struct EmbeddingRequest {
 
 impl EmbeddingRequest {
     /// A request with nothing special about it.
-    pub fn new(prompt: Vec<TokenId>, pooling: Pooling) -> Self {
+    pub fn new(prompt: impl Into<Arc<[TokenId]>>, pooling: Pooling) -> Self {
         Self {
-            prompt,
+            prompt: prompt.into(),
             pooling,
             priority: 0,
             deadline: None,

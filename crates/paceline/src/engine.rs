@@ -156,8 +156,8 @@ impl EngineParts {
         };
         let max_open = config.max_waiting + config.max_num_seqs;
         let (intake, jobs) = sync_channel(max_open);
-        let parts = (Arc::clone(&shared), Arc::clone(&bounds));
-        let service = Service::new(pipeline, clock, jobs, parts, config.trace);
+        let told = Arc::clone(&shared);
+        let service = Service::new(pipeline, clock, jobs, told, config.trace);
         thread::Builder::new()
             .name("paceline-engine".to_owned())
             .spawn(move || service.run())?;

@@ -4,7 +4,7 @@ use crate::cancel_flags::CancelFlags;
 use crate::channel::{self, EventReceiver};
 use crate::embedding::{Embedding, EmbeddingRequest};
 use crate::event::Event;
-use crate::request::{Bounds, Request};
+use crate::request::{Bounds, CheckedRequest, Request};
 use crate::service::{Job, Task};
 use crate::{EngineLimits, MemoryPlan, RequestError, Speculation, Stats, trace};
 use futures_core::Stream;
@@ -63,11 +63,20 @@ pub struct Handle {
 }
 
 impl Handle {
-    /// Hands in a request. Fails at once if it cannot be served or if too many wait.
-    pub fn generate(&self, mut request: Request) -> Result<Generation, RequestError> {
-        self.bounds.check(&request)?;
-        let choices = request.count();
-        let (sender, events) = channel::channel(request.held.take());
+    /// Checks a request: what comes back can be served.
+    pub fn check(&self, request: Request) -> Result<CheckedRequest, RequestError> {
+        self.bounds.check(request)
+    }
+
+    /// Checks a request and hands it in. Fails at once if it cannot be served or if too many wait.
+    pub fn generate(&self, request: Request) -> Result<Generation, RequestError> {
+        self.start(self.check(request)?)
+    }
+
+    /// Hands in a request. Fails at once if too many wait.
+    pub fn start(&self, mut request: CheckedRequest) -> Result<Generation, RequestError> {
+        let choices = request.request.count();
+        let (sender, events) = channel::channel(request.request.held.take());
         let cancel_flags = self.submit(Task::Generate(Box::new(request), sender), choices)?;
         Ok(Generation {
             events,

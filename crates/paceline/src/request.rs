@@ -1,8 +1,8 @@
 //! What callers ask of the engine, and the checks it passes before anything runs.
 
+use crate::options::OPTIONS;
 use crate::speculation::{Speculation, SpeculationMethod};
 use crate::{EmbeddingRequest, RequestError};
-use paceline_device::MAX_LOGPROBS;
 use paceline_runner::list_words;
 use paceline_types::{Constraint, DraftBudget, SamplingParams, TokenId};
 use std::any::Any;
@@ -15,10 +15,10 @@ pub const MAX_DEADLINE: Duration = Duration::from_hours(7 * 24);
 /// Continuations of one prompt.
 #[derive(Clone, Debug, Default)]
 pub struct Request {
-    /// Tokens to continue.
-    pub prompt: Vec<TokenId>,
-    /// How tokens are chosen.
-    pub sampling: SamplingParams,
+    /// The prompt. It is shared from here on, down to the scheduler.
+    pub prompt: Arc<[TokenId]>,
+    /// How tokens are chosen; shared in the same way.
+    pub sampling: Arc<SamplingParams>,
     /// Continuations; the first uses the seed as given, the others seeds derived from it.
     pub n: Option<usize>,
     /// Lower comes first; 0 if not given.
@@ -52,20 +52,40 @@ impl Request {
         self.n.unwrap_or(1)
     }
 
-    /// Parameters of continuation `choice`.
+    /// The sampling parameters, to be filled in.
+    pub fn sampling_mut(&mut self) -> &mut SamplingParams {
+        Arc::make_mut(&mut self.sampling)
+    }
+
+    /// Parameters of continuation `choice`: those of the first are the request's own.
     pub(crate) fn params_of(&self, choice: usize) -> Arc<SamplingParams> {
-        let mut params = self.sampling.clone();
-        params.seed = seed_of(params.seed, choice);
-        if choice > 0 {
-            params.prompt_logprobs = None;
+        if choice == 0 {
+            return Arc::clone(&self.sampling);
         }
-        Arc::new(params)
+        Arc::new(SamplingParams {
+            seed: seed_of(self.sampling.seed, choice),
+            prompt_logprobs: None,
+            ..SamplingParams::clone(&self.sampling)
+        })
     }
 }
 
 /// The seed of a continuation. Choice 0 keeps the seed, so `n` = 1 and the first of many are the same text.
 fn seed_of(seed: u64, choice: usize) -> u64 {
     seed.wrapping_add((choice as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15))
+}
+
+/// A request that has passed every check, with what follows from it. [`Handle::check`](crate::Handle::check) alone makes
+/// them, so nothing further down looks at a request again; clones share prompt and parameters.
+#[derive(Clone, Debug)]
+pub struct CheckedRequest {
+    pub(crate) request: Request,
+    /// Tokens that end the text: the model's own unless they are to be ignored, and the caller's.
+    pub(crate) stop_tokens: Vec<TokenId>,
+    /// Most drafts, by source.
+    pub(crate) drafts: DraftBudget,
+    /// It ends when prompt and text are this long.
+    pub(crate) max_length: usize,
 }
 
 /// What requests are checked against.
@@ -93,18 +113,45 @@ impl Bounds {
     }
 
     /// Checks everything that can be wrong with a request; each error names the field, its value and its bound.
-    pub(crate) fn check(&self, request: &Request) -> Result<(), RequestError> {
+    pub(crate) fn check(&self, mut request: Request) -> Result<CheckedRequest, RequestError> {
+        self.check_fields(&request)?;
+        let stop_tokens = self.stop_tokens(&request.sampling);
+        list_words(&request.sampling, &stop_tokens)?;
+        // No text is longer than the context: a longer minimum means as long as it can be.
+        if request.sampling.min_tokens > self.max_model_len {
+            request.sampling_mut().min_tokens = self.max_model_len;
+        }
+        let length = request.prompt.len().saturating_add(request.sampling.max_tokens);
+        Ok(CheckedRequest {
+            stop_tokens,
+            drafts: self.drafts(&request.speculation)?,
+            max_length: length.min(self.max_model_len),
+            request,
+        })
+    }
+
+    fn check_fields(&self, request: &Request) -> Result<(), RequestError> {
         let params = &request.sampling;
         self.check_prompt("prompt", &request.prompt, true)?;
         check_deadline(request.deadline)?;
-        check_numbers(params)?;
+        for option in OPTIONS {
+            option.check(request)?;
+        }
+        let (least, most) = (params.min_tokens, params.max_tokens);
+        ensure("min_tokens", least <= most, &least, || {
+            format!("at most max_tokens, {most}")
+        })?;
+        let biases = params.logit_bias.iter().all(|(_, bias)| bias.is_finite());
+        ensure("logit_bias", biases, &"not finite", || {
+            "finite numbers".to_owned()
+        })?;
         let n = request.count();
         ensure("n", n >= 1 && n <= self.max_choices, &n, || {
             format!("within 1..={}", self.max_choices)
         })?;
         let bias_tokens = params.logit_bias.iter().map(|(token, _)| *token);
         self.check_tokens("logit_bias", bias_tokens)?;
-        self.check_tokens("stop_tokens", params.stop_tokens.iter().copied())?;
+        self.check_tokens("stop_token_ids", params.stop_tokens.iter().copied())?;
         self.check_tokens("bad_words", params.bad_words.iter().flatten().copied())?;
         let empty = params.bad_words.iter().any(Vec::is_empty);
         ensure("bad_words", !empty, &"[]", || {
@@ -113,9 +160,7 @@ impl Bounds {
         let possible = self.constraints || request.constraint.is_none();
         ensure("constraint", possible, &"given", || {
             "left out: the engine was started without constraints".to_owned()
-        })?;
-        list_words(params, &self.stop_tokens(params))?;
-        self.drafts(&request.speculation).map(|_| ())
+        })
     }
 
     /// Most drafts that a request may have from each source.
@@ -205,57 +250,6 @@ fn check_deadline(deadline: Option<Duration>) -> Result<(), RequestError> {
     })
 }
 
-fn check_numbers(params: &SamplingParams) -> Result<(), RequestError> {
-    let at_least_zero = |x: f32| x.is_finite() && x >= 0.0;
-    let penalty = |x: f32| (-2.0..=2.0).contains(&x);
-    let bound = |text: &str| text.to_owned();
-    let SamplingParams {
-        temperature,
-        top_p,
-        min_p,
-        max_tokens,
-        min_tokens,
-        ..
-    } = params;
-    ensure("temperature", at_least_zero(*temperature), temperature, || {
-        bound("a number of at least 0")
-    })?;
-    ensure("top_p", *top_p > 0.0 && *top_p <= 1.0, top_p, || {
-        bound("above 0 and at most 1")
-    })?;
-    ensure("min_p", (0.0..=1.0).contains(min_p), min_p, || {
-        bound("within 0..=1")
-    })?;
-    ensure("max_tokens", *max_tokens > 0, max_tokens, || bound("at least 1"))?;
-    ensure("min_tokens", min_tokens <= max_tokens, min_tokens, || {
-        format!("at most max_tokens, {max_tokens}")
-    })?;
-    let repetition = params.repetition_penalty;
-    let valid = repetition.is_finite() && repetition > 0.0;
-    ensure("repetition_penalty", valid, &repetition, || {
-        bound("a number above 0")
-    })?;
-    let (presence, frequency) = (params.presence_penalty, params.frequency_penalty);
-    ensure("presence_penalty", penalty(presence), &presence, || {
-        bound("within -2..=2")
-    })?;
-    ensure("frequency_penalty", penalty(frequency), &frequency, || {
-        bound("within -2..=2")
-    })?;
-    let biases = params.logit_bias.iter().all(|(_, bias)| bias.is_finite());
-    ensure("logit_bias", biases, &"not finite", || bound("finite numbers"))?;
-    for (field, count) in [
-        ("logprobs", params.logprobs),
-        ("prompt_logprobs", params.prompt_logprobs),
-    ] {
-        let count = count.unwrap_or(0);
-        ensure(field, count <= MAX_LOGPROBS, &count, || {
-            format!("at most {MAX_LOGPROBS}")
-        })?;
-    }
-    Ok(())
-}
-
 fn ensure(
     field: &'static str,
     holds: bool,
@@ -296,7 +290,7 @@ mod tests {
 
     fn with(change: impl FnOnce(&mut Request)) -> Request {
         let mut request = Request {
-            prompt: vec![1, 2, 3],
+            prompt: [1, 2, 3].into(),
             ..Request::default()
         };
         change(&mut request);
@@ -310,29 +304,38 @@ mod tests {
                 "deadline",
                 with(|r| r.deadline = Some(Duration::from_millis(u64::MAX))),
             ),
-            ("prompt", with(|r| r.prompt.clear())),
-            ("prompt", with(|r| r.prompt = vec![1; 32])),
-            ("prompt", with(|r| r.prompt.push(100))),
+            ("prompt", with(|r| r.prompt = [].into())),
+            ("prompt", with(|r| r.prompt = vec![1; 32].into())),
+            ("prompt", with(|r| r.prompt = [1, 100].into())),
             ("n", with(|r| r.n = Some(0))),
             ("n", with(|r| r.n = Some(5))),
-            ("temperature", with(|r| r.sampling.temperature = -0.1)),
-            ("temperature", with(|r| r.sampling.temperature = f32::INFINITY)),
-            ("top_p", with(|r| r.sampling.top_p = 0.0)),
-            ("min_p", with(|r| r.sampling.min_p = 1.1)),
-            ("max_tokens", with(|r| r.sampling.max_tokens = 0)),
-            ("min_tokens", with(|r| r.sampling.min_tokens = 1000)),
+            ("temperature", with(|r| r.sampling_mut().temperature = -0.1)),
+            (
+                "temperature",
+                with(|r| r.sampling_mut().temperature = f32::INFINITY),
+            ),
+            ("top_p", with(|r| r.sampling_mut().top_p = 0.0)),
+            ("min_p", with(|r| r.sampling_mut().min_p = 1.1)),
+            ("max_tokens", with(|r| r.sampling_mut().max_tokens = 0)),
+            ("min_tokens", with(|r| r.sampling_mut().min_tokens = 1000)),
             (
                 "repetition_penalty",
-                with(|r| r.sampling.repetition_penalty = 0.0),
+                with(|r| r.sampling_mut().repetition_penalty = 0.0),
             ),
-            ("presence_penalty", with(|r| r.sampling.presence_penalty = 3.0)),
-            ("stop_tokens", with(|r| r.sampling.stop_tokens = vec![100])),
+            (
+                "presence_penalty",
+                with(|r| r.sampling_mut().presence_penalty = 3.0),
+            ),
+            (
+                "stop_token_ids",
+                with(|r| r.sampling_mut().stop_tokens = vec![100]),
+            ),
             (
                 "logit_bias",
-                with(|r| r.sampling.logit_bias = vec![(3, f32::NAN)]),
+                with(|r| r.sampling_mut().logit_bias = vec![(3, f32::NAN)]),
             ),
-            ("bad_words", with(|r| r.sampling.bad_words = vec![vec![]])),
-            ("logprobs", with(|r| r.sampling.logprobs = Some(21))),
+            ("bad_words", with(|r| r.sampling_mut().bad_words = vec![vec![]])),
+            ("logprobs", with(|r| r.sampling_mut().logprobs = Some(21))),
             (
                 "speculation.max_tokens",
                 with(|r| r.speculation.max_tokens = Some(6)),
@@ -343,12 +346,20 @@ mod tests {
             ),
         ];
         for (field, request) in cases {
-            let message = bounds().check(&request).expect_err(field).to_string();
+            let message = bounds().check(request).expect_err(field).to_string();
             assert!(message.contains(&format!("`{field}`")), "{message}");
         }
-        let too_many = with(|r| r.sampling.logit_bias = vec![(1, 0.5); 600]);
-        assert!(matches!(bounds().check(&too_many), Err(RequestError::Lists(_))));
-        assert_eq!(bounds().check(&with(|_| {})), Ok(()));
+        let too_many = with(|r| r.sampling_mut().logit_bias = vec![(1, 0.5); 600]);
+        assert!(matches!(bounds().check(too_many), Err(RequestError::Lists(_))));
+        let endless = with(|r| {
+            r.sampling_mut().max_tokens = usize::MAX;
+            r.sampling_mut().min_tokens = usize::MAX;
+        });
+        let checked = bounds().check(endless).unwrap();
+        assert_eq!(
+            (checked.max_length, checked.request.sampling.min_tokens),
+            (32, 32)
+        );
     }
 
     #[test]
@@ -373,7 +384,7 @@ mod tests {
 
     #[test]
     fn the_first_continuation_keeps_the_seed() {
-        let request = with(|r| r.sampling.seed = 7);
+        let request = with(|r| r.sampling_mut().seed = 7);
         assert_eq!(request.params_of(0).seed, 7);
         assert_ne!(request.params_of(1).seed, request.params_of(2).seed);
     }

@@ -6,14 +6,14 @@ use crate::client::{Client, Reader, TextReader};
 use crate::embedding::{Embedded, EmbeddingError, EmbeddingRequest};
 use crate::event::Event;
 use crate::handle::Shared;
-use crate::request::{Bounds, Request};
+use crate::request::CheckedRequest;
 use crate::stats::Stats;
 use async_channel::Sender;
 use paceline_schedule::{
     Clock, GroupId, NewRequest, Pipeline, RequestId, RequestOutput, RunnerFault, StepRecord, StepRunner,
     Stepped,
 };
-use paceline_types::{DraftBudget, TokenId};
+use paceline_types::DraftBudget;
 use std::any::Any;
 use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -38,7 +38,7 @@ pub(crate) struct Job {
 
 /// What is asked, and where the answer goes.
 pub(crate) enum Task {
-    Generate(Box<Request>, EventSender),
+    Generate(Box<CheckedRequest>, EventSender),
     Embed(EmbeddingRequest, Sender<Result<Embedded, EmbeddingError>>),
 }
 
@@ -48,7 +48,6 @@ pub(crate) struct Service<R: StepRunner, C: Clock> {
     pub(crate) clock: C,
     pub(crate) intake: Receiver<Job>,
     pub(crate) shared: Arc<Shared>,
-    pub(crate) bounds: Arc<Bounds>,
     pub(crate) tracing: bool,
     clients: HashMap<RequestId, Client>,
     next_id: u64,
@@ -61,7 +60,7 @@ impl<R: StepRunner, C: Clock> Service<R, C> {
         pipeline: Pipeline<R, C>,
         clock: C,
         intake: Receiver<Job>,
-        (shared, bounds): (Arc<Shared>, Arc<Bounds>),
+        shared: Arc<Shared>,
         tracing: bool,
     ) -> Self {
         Self {
@@ -69,7 +68,6 @@ impl<R: StepRunner, C: Clock> Service<R, C> {
             clock,
             intake,
             shared,
-            bounds,
             tracing,
             clients: HashMap::new(),
             next_id: 0,
@@ -169,14 +167,14 @@ impl<R: StepRunner, C: Clock> Service<R, C> {
             reader,
         };
         match task {
-            Task::Generate(request, events) => {
-                let group = (request.count() > 1).then_some(GroupId(self.next_id));
-                let prompt: Arc<[TokenId]> = request.prompt.as_slice().into();
+            Task::Generate(checked, events) => {
+                let (choices, prompt_tokens) = (checked.request.count(), checked.request.prompt.len());
+                let group = (choices > 1).then_some(GroupId(self.next_id));
                 let events = Arc::new(events);
-                for choice in 0..request.count() {
-                    let new = self.continuation(&request, (choice, &prompt), group, arrived);
+                for choice in 0..choices {
+                    let new = self.continuation(&checked, choice, group, arrived);
                     let reader = TextReader::new(Arc::clone(&events), new.stop_tokens.clone());
-                    self.add(new, client(choice, prompt.len(), Reader::Text(reader)));
+                    self.add(new, client(choice, prompt_tokens, Reader::Text(reader)));
                 }
             }
             Task::Embed(request, result) => {
@@ -189,26 +187,24 @@ impl<R: StepRunner, C: Clock> Service<R, C> {
     /// The scheduler's request for one continuation.
     fn continuation(
         &mut self,
-        request: &Request,
-        (choice, prompt): (usize, &Arc<[TokenId]>),
+        checked: &CheckedRequest,
+        choice: usize,
         group: Option<GroupId>,
         arrived: Instant,
     ) -> NewRequest {
-        let params = request.params_of(choice);
-        // Checked when the request was handed in.
-        let speculation = self.bounds.drafts(&request.speculation);
+        let request = &checked.request;
         NewRequest {
             id: self.name(),
-            prompt: Arc::clone(prompt),
-            stop_tokens: self.bounds.stop_tokens(&params),
+            prompt: Arc::clone(&request.prompt),
+            params: request.params_of(choice),
+            stop_tokens: checked.stop_tokens.clone(),
             priority: request.priority,
             tenant: request.tenant,
             deadline: self.deadline(request.deadline, arrived),
             salt: request.salt,
-            max_length: (prompt.len() + params.max_tokens).min(self.bounds.max_model_len),
-            params,
+            max_length: checked.max_length,
             group,
-            speculation: speculation.unwrap_or(DraftBudget::NONE),
+            speculation: checked.drafts,
             constraint: request.constraint.clone(),
             pooling: None,
         }
@@ -218,7 +214,7 @@ impl<R: StepRunner, C: Clock> Service<R, C> {
     fn embedding(&mut self, request: &EmbeddingRequest, arrived: Instant) -> NewRequest {
         NewRequest {
             id: self.name(),
-            prompt: request.prompt.as_slice().into(),
+            prompt: Arc::clone(&request.prompt),
             params: Arc::default(),
             stop_tokens: Vec::new(),
             priority: request.priority,

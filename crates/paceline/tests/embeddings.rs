@@ -89,14 +89,15 @@ fn embed(handle: &Handle, tokens: &[TokenId], pooling: Pooling) -> Vec<f32> {
 
 fn story(prompt: usize, seed: u64, tokens: usize) -> Request {
     Request {
-        prompt: text(prompt, seed as u32),
+        prompt: text(prompt, seed as u32).into(),
         sampling: SamplingParams {
             temperature: 0.9,
             seed,
             max_tokens: tokens,
             ignore_eos: true,
             ..SamplingParams::default()
-        },
+        }
+        .into(),
         ..Request::default()
     }
 }
@@ -247,7 +248,7 @@ fn a_cached_beginning_spares_the_last_state_and_no_row_of_a_mean() {
     let _ = tokens_of(
         &handle,
         Request {
-            prompt: tokens.clone(),
+            prompt: tokens.clone().into(),
             ..story(0, 1, 4)
         },
     );
@@ -272,7 +273,7 @@ fn a_cached_beginning_spares_the_last_state_and_no_row_of_a_mean() {
     let _ = tokens_of(
         &handle,
         Request {
-            prompt: fresh,
+            prompt: fresh.into(),
             ..story(0, 1, 4)
         },
     );

@@ -29,7 +29,8 @@ fn request(seed: u32) -> Request {
             max_tokens: 900,
             ignore_eos: true,
             ..SamplingParams::default()
-        },
+        }
+        .into(),
         ..Request::default()
     }
 }
@@ -61,7 +62,7 @@ fn a_fault_ends_every_request_with_its_cause_and_refuses_the_next() {
         assert_eq!(handle.fault(), None);
         // Two that run and two that wait for a slot.
         let texts = [1, 2, 3].map(|seed| handle.generate(request(seed)).unwrap());
-        let vector = EmbeddingRequest::new((1..200).collect(), Pooling::Mean);
+        let vector = EmbeddingRequest::new((1..200).collect::<Vec<_>>(), Pooling::Mean);
         let vector = handle.embed(vector).unwrap();
         let counts = texts.map(|generation| {
             let (count, failure) = read(generation);

@@ -35,7 +35,8 @@ fn request(prompt: usize, seed: u64, tokens: usize) -> Request {
             max_tokens: tokens,
             ignore_eos: true,
             ..SamplingParams::default()
-        },
+        }
+        .into(),
         ..Request::default()
     }
 }
@@ -371,21 +372,24 @@ fn bad_requests_name_the_field_and_the_engine_goes_on() {
     };
     let expected = tokens_of(&handle, with(|_| {}));
     let bad: [(&str, Request); 9] = [
-        ("prompt", with(|r| r.prompt.clear())),
-        ("prompt", with(|r| r.prompt = vec![1; 1024])),
-        ("prompt", with(|r| r.prompt.push(4096))),
-        ("stop_tokens", with(|r| r.sampling.stop_tokens = vec![9999])),
-        ("presence_penalty", with(|r| r.sampling.presence_penalty = 2.1)),
+        ("prompt", with(|r| r.prompt = [].into())),
+        ("prompt", with(|r| r.prompt = vec![1; 1024].into())),
+        ("prompt", with(|r| r.prompt = [1, 4096].into())),
+        ("stop_tokens", with(|r| r.sampling_mut().stop_tokens = vec![9999])),
+        (
+            "presence_penalty",
+            with(|r| r.sampling_mut().presence_penalty = 2.1),
+        ),
         (
             "frequency_penalty",
-            with(|r| r.sampling.frequency_penalty = f32::NAN),
+            with(|r| r.sampling_mut().frequency_penalty = f32::NAN),
         ),
         (
             "repetition_penalty",
-            with(|r| r.sampling.repetition_penalty = -1.0),
+            with(|r| r.sampling_mut().repetition_penalty = -1.0),
         ),
         ("n", with(|r| r.n = Some(0))),
-        ("max_tokens", with(|r| r.sampling.max_tokens = 0)),
+        ("max_tokens", with(|r| r.sampling_mut().max_tokens = 0)),
     ];
     for (field, request) in bad {
         let message = handle.generate(request).err().expect(field).to_string();

@@ -19,12 +19,13 @@ fn start() -> Handle {
 
 fn request(tokens: usize) -> Request {
     Request {
-        prompt: vec![5, 6, 7],
+        prompt: [5, 6, 7].into(),
         sampling: SamplingParams {
             max_tokens: tokens,
             ignore_eos: true,
             ..SamplingParams::default()
-        },
+        }
+        .into(),
         ..Request::default()
     }
 }

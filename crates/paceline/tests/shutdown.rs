@@ -29,12 +29,13 @@ fn the_engine_finishes_what_it_has_and_ends_with_its_last_handle() {
     };
     let handle = Engine::start(&storyteller(), config, &|_| {}).expect("the default model starts");
     let request = Request {
-        prompt: vec![5, 6, 7],
+        prompt: [5, 6, 7].into(),
         sampling: SamplingParams {
             max_tokens: 100,
             ignore_eos: true,
             ..SamplingParams::default()
-        },
+        }
+        .into(),
         ..Request::default()
     };
     let mut generation = handle.generate(request).expect("a good request");

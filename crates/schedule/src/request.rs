@@ -4,7 +4,9 @@ use crate::constraint::Constrained;
 use crate::report::SpeculationReport;
 use crate::scheduler::Running;
 use paceline_cache::TokenList;
-use paceline_types::{Constraint, DraftBudget, MAX_DRAFTS, Pooling, SamplingParams, TokenId, TokenLogprobs};
+use paceline_types::{
+    Constraint, DraftBudget, FinishReason, MAX_DRAFTS, Pooling, SamplingParams, TokenId, TokenLogprobs,
+};
 use std::sync::Arc;
 
 /// A request's name, unique among those alive.
@@ -111,28 +113,13 @@ pub struct RequestOutput {
     /// Of the prompt's tokens from the second on, behind those delivered before, where asked for.
     pub prompt_logprobs: Vec<TokenLogprobs>,
     /// Set on the last delivery of a request, which comes exactly once.
-    pub finish: Option<Finish>,
+    pub finish: Option<FinishReason>,
     /// The vector that the prompt has become, if that was asked for, with the last delivery; else empty.
     pub embedding: Vec<f32>,
     /// With the last delivery: what speculation did for the request.
     pub speculation: Option<Box<SpeculationReport>>,
     /// Tokens of the prompt that it found in the prefix cache when it first started.
     pub cached_tokens: usize,
-}
-
-/// How a request ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Finish {
-    /// With a stop token, or a stop string that the host found.
-    Stop,
-    /// At its greatest length. A prompt that becomes a vector has it from the start, and ends when it is run.
-    Length,
-    /// The caller asked.
-    Cancelled,
-    /// Its deadline passed.
-    Deadline,
-    /// Its constraint left no token to go on with, or could not be followed any further.
-    Constraint,
 }
 
 /// A request's place in the queue, for life, so that one that was preempted comes before all of its tenant that arrived
@@ -257,7 +244,7 @@ impl Request {
     }
 
     /// Nothing but the end.
-    pub(crate) fn ending(&self, finish: Finish) -> RequestOutput {
+    pub(crate) fn ending(&self, finish: FinishReason) -> RequestOutput {
         RequestOutput {
             id: self.id,
             tokens: Vec::new(),

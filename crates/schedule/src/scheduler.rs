@@ -32,10 +32,11 @@ use crate::costs::StepCosts;
 use crate::counters::Counters;
 use crate::policy::{DraftPolicy, FixedDrafts};
 use crate::prefill_throttle::PrefillThrottle;
-use crate::request::{Finish, NewRequest, Order, Phase, Rank, Rejection, Request, RequestId, RequestOutput};
+use crate::request::{NewRequest, Order, Phase, Rank, Rejection, Request, RequestId, RequestOutput};
 use crate::times::StepTimes;
 use groups::Groups;
 use paceline_cache::{CacheConfig, CacheUse, Caches};
+use paceline_types::FinishReason;
 use queue::Queue;
 use saves::Ending;
 use slots::Slots;
@@ -198,13 +199,13 @@ impl Scheduler {
 
     /// Ends a request at the caller's wish, wherever it is. False if it is not known (any more).
     pub fn cancel(&mut self, id: RequestId) -> bool {
-        self.end_early(id, Finish::Cancelled)
+        self.end_early(id, FinishReason::Cancelled)
     }
 
     /// Ends a request because the host found a stop string in its text; tokens still in flight are dropped.
     /// False if it is not known (any more).
     pub fn stop(&mut self, id: RequestId) -> bool {
-        self.end_early(id, Finish::Stop)
+        self.end_early(id, FinishReason::Stop)
     }
 
     /// The endings that no step reports: cancelled, stopped and expired requests.
@@ -267,7 +268,7 @@ impl Scheduler {
         &self.config
     }
 
-    fn end_early(&mut self, id: RequestId, finish: Finish) -> bool {
+    fn end_early(&mut self, id: RequestId, finish: FinishReason) -> bool {
         let Some(request) = self.requests.get(&id) else {
             return false;
         };
@@ -281,7 +282,7 @@ impl Scheduler {
         while let Some(&(deadline, id)) = self.deadlines.first()
             && deadline <= now
         {
-            let known = self.end_early(id, Finish::Deadline);
+            let known = self.end_early(id, FinishReason::Deadline);
             assert!(known, "a deadline outlived request {}", id.0);
         }
     }

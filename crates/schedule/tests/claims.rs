@@ -3,10 +3,10 @@
 mod sim;
 
 use paceline_schedule::{
-    Finish, GroupId, NewRequest, Pipeline, RealClock, RecurrentConfig, Rejection, RequestId, RunnerFault,
-    Scheduler, SchedulerConfig, StepRunner,
+    GroupId, NewRequest, Pipeline, RealClock, RecurrentConfig, Rejection, RequestId, RunnerFault, Scheduler,
+    SchedulerConfig, StepRunner,
 };
-use paceline_types::{StepOutput, StepPlan, TokenId};
+use paceline_types::{FinishReason, StepOutput, StepPlan, TokenId};
 use sim::scenario::Scenario;
 use sim::text::Limits;
 use sim::world::World;
@@ -285,7 +285,7 @@ fn a_deadline_ends_a_request_wherever_it_is() {
         });
     }
     world.drain();
-    assert_eq!(world.tally.finished[Finish::Deadline as usize], 3);
+    assert_eq!(world.tally.finished[FinishReason::Deadline as usize], 3);
 }
 
 #[test]

@@ -4,9 +4,11 @@ use crate::admission::{Admission, Limits, Permit};
 use crate::auth::Keys;
 use crate::body::{Body, BodyBudget};
 use crate::config::ServerConfig;
-use crate::constraint::{Grammars, Wanted};
+use crate::constraint::Grammars;
 use crate::error::ApiError;
+use crate::fields::Fields;
 use crate::generation::{GenerationTask, Outputs};
+use crate::interface::Understood;
 use crate::lifecycle::Lifecycle;
 use crate::metrics::Metrics;
 use crate::model::ServedModel;
@@ -66,20 +68,11 @@ impl Deref for App {
     }
 }
 
-/// A request that has been understood.
-pub(crate) struct Checked<W> {
-    pub(crate) task: GenerationTask,
-    /// What the text must follow.
-    pub(crate) wanted: Option<Wanted>,
-    /// Puts the reply into the form of the interface.
-    pub(crate) writer: W,
-    /// The reply is a stream.
-    pub(crate) stream: bool,
-}
-
 /// A request that has been understood and counted.
 pub(crate) struct Admitted<W> {
-    pub(crate) checked: Checked<W>,
+    pub(crate) understood: Understood<W>,
+    /// The names of fields that nobody knows.
+    pub(crate) unknown: Option<String>,
     permit: Permit,
 }
 
@@ -125,16 +118,20 @@ impl App {
         &self,
         caller: &Caller,
         body: Body,
-        work: impl FnOnce(&Preparing<'_>, &Body) -> Result<Checked<W>, ApiError> + Send + 'static,
+        work: fn(&Preparing<'_>, &mut Fields<'_>) -> Result<Understood<W>, ApiError>,
     ) -> Result<Admitted<W>, ApiError> {
         let mut permit = self.permit(caller)?;
-        let checked = self.with_model(caller, body, work).await?;
-        let (prompts, n) = (checked.task.prompts.len(), checked.task.n);
+        let (understood, unknown) = self.understand(caller, body, work).await?;
+        let (prompts, n) = (understood.task.prompts.len(), understood.task.n());
         // The engine refuses what is more than it gives to anybody.
         if n <= self.engine.limits().max_choices {
             permit.count(prompts, n)?;
         }
-        Ok(Admitted { checked, permit })
+        Ok(Admitted {
+            understood,
+            unknown,
+            permit,
+        })
     }
 
     /// Starts what was asked for, with its grammar if it has one.
@@ -144,13 +141,16 @@ impl App {
         admitted: Admitted<W>,
         rename: &[(&str, &str)],
     ) -> Result<(Outputs, W), ApiError> {
-        let Admitted { checked, permit } = admitted;
-        let mut task = checked.task;
-        if let Some(wanted) = checked.wanted {
-            task.constraint = Some(self.grammars.constraint(wanted, caller.key).await?);
+        let Admitted {
+            understood, permit, ..
+        } = admitted;
+        let mut task = understood.task;
+        if let Some(wanted) = understood.wanted {
+            task.request.constraint = Some(self.grammars.constraint(wanted, caller.key).await?);
         }
+        task.allow(self.engine.vocabulary())?;
         let outputs = self.generate(caller, (task, permit), rename)?;
-        Ok((outputs, checked.writer))
+        Ok((outputs, understood.writer))
     }
 
     /// The right to run something for a caller, unless a limit is reached.
@@ -189,10 +189,11 @@ impl App {
         (mut task, permit): (GenerationTask, Permit),
         rename: &[(&str, &str)],
     ) -> Result<Outputs, ApiError> {
-        task.priority = self.priority(caller, task.priority)?;
-        task.deadline = self.deadline(task.deadline);
-        task.tenant = caller.tenant();
-        task.salt = self.salts.salt(task.tenant, task.cache_salt.as_deref());
+        let request = &mut task.request;
+        request.priority = self.priority(caller, request.priority)?;
+        request.deadline = self.deadline(request.deadline);
+        request.tenant = caller.tenant();
+        request.salt = self.salts.salt(request.tenant, task.cache_salt.as_deref());
         let means = crate::generation::Means {
             engine: &self.engine,
             tokenizer: self.model.tokenizer.as_ref(),
@@ -208,14 +209,28 @@ impl App {
         })
     }
 
-    /// Prepares a request on a thread that serves no connections: templates and tokenizers may take long.
-    pub(crate) async fn with_model<T: Send + 'static>(
+    /// Takes a body apart on a thread where nobody waits behind it: templates and tokenizers may take long. What came of
+    /// it is returned with the names of the fields that nobody knows.
+    pub(crate) async fn understand<T: Send + 'static>(
         &self,
         caller: &Caller,
         body: Body,
-        work: impl FnOnce(&Preparing<'_>, &Body) -> Result<T, ApiError> + Send + 'static,
-    ) -> Result<T, ApiError> {
+        work: impl FnOnce(&Preparing<'_>, &mut Fields<'_>) -> Result<T, ApiError> + Send + 'static,
+    ) -> Result<(T, Option<String>), ApiError> {
+        let strict = self.config.strict_requests;
+        let work = move |model: &Preparing<'_>, body: &Body| {
+            let mut fields = Fields::of(body)?;
+            let understood = work(model, &mut fields)?;
+            Ok((understood, fields.finish(strict)?))
+        };
         let request = (caller.tenant(), body);
-        self.preparation.run(&self.model, request, work).await
+        let (understood, unknown) = self.preparation.run(&self.model, request, work).await?;
+        if let Some(fields) = &unknown {
+            tracing::warn!(
+                fields,
+                "a request has fields that are unknown here; they were ignored"
+            );
+        }
+        Ok((understood, unknown))
     }
 }

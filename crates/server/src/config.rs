@@ -22,6 +22,8 @@ pub struct ServerConfig {
     pub min_priority: i32,
     /// The same for single keys, by the key.
     pub key_min_priority: HashMap<String, i32>,
+    /// Refuse requests with fields that their endpoint does not know; otherwise a header of the reply names them.
+    pub strict_requests: bool,
     /// Who shares cached prefixes.
     pub prefix_cache_scope: PrefixCacheScope,
     /// Connections at a time; more wait to be accepted.
@@ -119,6 +121,7 @@ impl Default for ServerConfig {
             max_requests_per_key: None,
             min_priority: 0,
             key_min_priority: HashMap::new(),
+            strict_requests: false,
             prefix_cache_scope: PrefixCacheScope::Key,
             max_connections: 1024,
             max_body_bytes: 16 << 20,

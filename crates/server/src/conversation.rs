@@ -22,8 +22,22 @@ pub(crate) struct Conversation {
     pub(crate) documents: Option<Vec<Value>>,
     /// Further variables of the template.
     pub(crate) variables: Map<String, Value>,
-    /// End with the start of the model's turn.
-    pub(crate) open_turn: bool,
+    /// How it ends.
+    pub(crate) end: ConversationEnd,
+    /// A template in place of the model's.
+    pub(crate) template: Option<String>,
+}
+
+/// How the text of a conversation ends.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum ConversationEnd {
+    /// With the start of the model's turn.
+    #[default]
+    OpenTurn,
+    /// With the end of the last message.
+    Closed,
+    /// In the last message, which the model goes on with.
+    InLastMessage,
 }
 
 /// How to read what the model writes in a conversation.
@@ -45,11 +59,14 @@ impl Conversation {
             messages: self.messages,
             tools: (!tools.is_empty()).then(|| tools.clone()),
             documents: self.documents,
-            add_generation_prompt: self.open_turn,
+            add_generation_prompt: self.end == ConversationEnd::OpenTurn,
             extra: self.variables,
         };
         input.parse_tool_arguments();
-        let text = render(model, &mut input)?;
+        let mut text = render(model, &mut input, self.template.as_deref())?;
+        if self.end == ConversationEnd::InLastMessage {
+            cut_behind_last_message(&mut text, &input)?;
+        }
         let tokenizer = model.require_tokenizer("messages")?;
         // The template writes the special tokens itself.
         let tokens = model.encode("messages", &text, false)?;
@@ -74,24 +91,41 @@ impl Conversation {
 
 /// The text of a conversation. Where the template was not made for tools, they and what was said with them are written
 /// into the messages: into the system message, unless the template takes none.
-fn render(model: &ServedModel, input: &mut ChatInput) -> Result<String, ApiError> {
+fn render(model: &ServedModel, input: &mut ChatInput, own: Option<&str>) -> Result<String, ApiError> {
     if model.tool_format != Some(ToolFormat::Generic) {
-        return model.render(input);
+        return model.render(input, own);
     }
     input.spell_out_calls();
     let Some(tools) = input.tools.take() else {
-        return model.render(input);
+        return model.render(input, own);
     };
     let told = describe_tools(&tools);
     let mut with_system = input.clone();
     with_system.begin_with(&told, true);
-    match model.render(&with_system) {
+    match model.render(&with_system, own) {
         Ok(text) if text.contains(&told) => Ok(text),
         _ => {
             input.begin_with(&told, false);
-            model.render(input)
+            model.render(input, own)
         }
     }
+}
+
+/// Takes away what the template writes behind the last message, so that the model goes on with it.
+fn cut_behind_last_message(text: &mut String, input: &ChatInput) -> Result<(), ApiError> {
+    let last = input
+        .messages
+        .last()
+        .and_then(|message| message["content"].as_str());
+    let content = last.map(str::trim).filter(|content| !content.is_empty());
+    let end = content.and_then(|content| Some(text.rfind(content)? + content.len()));
+    let end = end.ok_or_else(|| {
+        let message =
+            "`continue_final_message` is true, but the last message has no text that the template writes";
+        ApiError::field("continue_final_message", message)
+    })?;
+    text.truncate(end);
+    Ok(())
 }
 
 impl Reading {

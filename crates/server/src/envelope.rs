@@ -137,6 +137,6 @@ fn cors(origins: &[String]) -> Option<CorsLayer> {
         cors.allow_methods([Method::GET, Method::POST])
             // By name: `*` would not cover the one with the key.
             .allow_headers(AllowHeaders::mirror_request())
-            .expose_headers([REQUEST_ID, header::RETRY_AFTER]),
+            .expose_headers([REQUEST_ID, header::RETRY_AFTER, crate::interface::WARNING]),
     )
 }

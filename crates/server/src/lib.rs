@@ -17,9 +17,11 @@ mod embedding;
 mod engine_state;
 mod envelope;
 pub mod error;
+mod fields;
 pub mod generation;
 mod health;
 mod identifiers;
+mod interface;
 mod lifecycle;
 mod metrics;
 mod model;
@@ -38,5 +40,5 @@ mod watchdog;
 mod write_timeout;
 
 pub use config::{PrefixCacheScope, ServerConfig, TlsConfig, TlsError};
-pub use model::{SamplingDefaults, ServedModel};
+pub use model::ServedModel;
 pub use server::{Feature, ServeError, Server};

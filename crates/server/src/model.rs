@@ -1,40 +1,10 @@
 //! The model as clients see it.
 
 use crate::error::{ApiError, ErrorKind};
+use paceline::Options;
 use paceline_text::{ChatInput, ChatTemplate, Detokenizer, ReasoningFormat, Tokenizer, ToolFormat};
-use paceline_types::{SamplingParams, TokenId};
+use paceline_types::TokenId;
 use std::fmt;
-
-/// What to sample with where a request says nothing.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct SamplingDefaults {
-    /// 0 for models that ask for no sampling.
-    pub temperature: f32,
-    /// 1 keeps all.
-    pub top_p: f32,
-    /// 0 keeps all.
-    pub top_k: u32,
-    /// 0 keeps all.
-    pub min_p: f32,
-    /// 1 changes nothing.
-    pub repetition_penalty: f32,
-    /// For all requests without a seed; `None` gives each its own.
-    pub seed: Option<u64>,
-}
-
-impl Default for SamplingDefaults {
-    fn default() -> Self {
-        let neutral = SamplingParams::default();
-        Self {
-            temperature: neutral.temperature,
-            top_p: neutral.top_p,
-            top_k: neutral.top_k,
-            min_p: neutral.min_p,
-            repetition_penalty: neutral.repetition_penalty,
-            seed: None,
-        }
-    }
-}
 
 /// A model on offer: its names, its text side and its limits.
 pub struct ServedModel {
@@ -46,8 +16,8 @@ pub struct ServedModel {
     pub tokenizer: Option<Tokenizer>,
     /// Absent for models that do not chat.
     pub template: Option<ChatTemplate>,
-    /// What to sample with.
-    pub defaults: SamplingDefaults,
+    /// What requests get where they say nothing.
+    pub defaults: Options,
     /// Longest sequence, prompt included.
     pub max_model_len: usize,
     /// How it writes tool calls, if it does; without it they are text.
@@ -92,16 +62,24 @@ impl ServedModel {
         })
     }
 
-    /// The text of a conversation, as the model was trained on it.
-    pub fn render(&self, input: &ChatInput) -> Result<String, ApiError> {
-        let Some(template) = &self.template else {
+    /// The text of a conversation, as the model was trained on it, or by the request's own template.
+    pub fn render(&self, input: &ChatInput, own: Option<&str>) -> Result<String, ApiError> {
+        let given = own.map(|source| ChatTemplate::replacing(self.template.as_ref(), source));
+        let given = given.transpose();
+        let given = given.map_err(|error| ApiError::text("chat_template", &error))?;
+        let Some(template) = given.as_ref().or(self.template.as_ref()) else {
             let message =
                 "`messages`: the model has no chat template; use /v1/completions or --chat-template";
             return Err(ApiError::field("messages", message));
         };
+        let param = if given.is_some() {
+            "chat_template"
+        } else {
+            "messages"
+        };
         template
             .render(input)
-            .map_err(|error| ApiError::text("messages", &error))
+            .map_err(|error| ApiError::text(param, &error))
     }
 
     /// The text of tokens; those that the tokenizer does not know have none.

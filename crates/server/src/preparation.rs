@@ -32,7 +32,7 @@ pub(crate) struct Preparation {
 
 /// A request that is being prepared: the model, and whether anybody still waits for it.
 pub(crate) struct Preparing<'a> {
-    model: &'a ServedModel,
+    model: &'a Arc<ServedModel>,
     gone: &'a AtomicBool,
 }
 
@@ -104,6 +104,11 @@ impl Preparation {
 }
 
 impl Preparing<'_> {
+    /// The model, for what outlives the preparation.
+    pub(crate) fn shared(&self) -> Arc<ServedModel> {
+        Arc::clone(self.model)
+    }
+
     /// The tokens of a text in field `param`. One that surely is longer than the context is refused before it costs more
     /// than one that fits.
     pub(crate) fn encode(&self, param: &str, text: &str, special: bool) -> Result<Vec<TokenId>, ApiError> {
@@ -131,7 +136,7 @@ impl Deref for Preparing<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::SamplingDefaults;
+    use paceline::Options;
     use std::sync::mpsc;
     use std::time::Duration;
 
@@ -141,7 +146,7 @@ mod tests {
             source: String::new(),
             tokenizer: None,
             template: None,
-            defaults: SamplingDefaults::default(),
+            defaults: Options::default(),
             max_model_len: 10,
             tool_format: None,
             reasoning_format: None,

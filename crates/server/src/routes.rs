@@ -1,8 +1,13 @@
 //! Which path leads where, and what every request passes on its way.
 
+use crate::anthropic::Messages;
 use crate::app::App;
 use crate::error::{ApiError, ErrorKind};
-use crate::{anthropic, engine_state, envelope, health, metrics, openai, openapi, responses, tokens};
+use crate::interface::create;
+use crate::openai::chat::Chat;
+use crate::openai::completions::Completions;
+use crate::responses::Responses;
+use crate::{anthropic, engine_state, envelope, health, metrics, openai, openapi, tokens};
 use axum::Router;
 use axum::extract::Request;
 use axum::middleware::from_fn;
@@ -11,11 +16,11 @@ use axum::routing::{get, post};
 /// All paths of the server.
 pub(crate) fn router(app: &App) -> Router {
     let paths = Router::new()
-        .route("/v1/chat/completions", post(openai::chat::create))
-        .route("/v1/completions", post(openai::completions::create))
+        .route("/v1/chat/completions", post(create::<Chat>))
+        .route("/v1/completions", post(create::<Completions>))
         .route("/v1/embeddings", post(openai::embeddings::create))
-        .route("/v1/responses", post(responses::create))
-        .route("/v1/messages", post(anthropic::create))
+        .route("/v1/responses", post(create::<Responses>))
+        .route("/v1/messages", post(create::<Messages>))
         .route("/v1/messages/count_tokens", post(anthropic::count_tokens))
         .route("/v1/models", get(openai::models::list))
         .route("/v1/models/{*name}", get(openai::models::retrieve))

@@ -4,26 +4,16 @@ use crate::app::{App, Caller};
 use crate::body::Body;
 use crate::conversation::Conversation;
 use crate::error::ApiError;
-use crate::model::ServedModel;
-use crate::openai::chat::normalise;
+use crate::fields::Fields;
+use crate::interface;
+use crate::openai::chat::{end, normalise, template};
 use crate::preparation::Preparing;
 use axum::extract::State;
+use axum::response::Response;
 use axum::{Extension, Json};
 use paceline_types::TokenId;
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 use serde_json::{Map, Value};
-
-#[derive(Deserialize)]
-struct TokenizeFields {
-    model: Option<String>,
-    prompt: Option<String>,
-    messages: Option<Vec<Map<String, Value>>>,
-    tools: Option<Vec<Map<String, Value>>>,
-    add_special_tokens: Option<bool>,
-    add_generation_prompt: Option<bool>,
-    return_token_strs: Option<bool>,
-    chat_template_kwargs: Option<Map<String, Value>>,
-}
 
 #[derive(Serialize)]
 pub(crate) struct Tokenized {
@@ -31,12 +21,6 @@ pub(crate) struct Tokenized {
     max_model_len: usize,
     tokens: Vec<TokenId>,
     token_strs: Option<Vec<String>>,
-}
-
-#[derive(Deserialize)]
-struct DetokenizeFields {
-    model: Option<String>,
-    tokens: Option<Vec<TokenId>>,
 }
 
 #[derive(Serialize)]
@@ -48,26 +32,28 @@ pub(crate) async fn tokenize(
     State(app): State<App>,
     Extension(caller): Extension<Caller>,
     body: Body,
-) -> Result<Json<Tokenized>, ApiError> {
-    let work = |model: &Preparing<'_>, body: &Body| tokens_of(model, body.read()?);
-    app.with_model(&caller, body, work).await.map(Json)
+) -> Result<Response, ApiError> {
+    interface::reply(&app, &caller, body, tokens_of).await
 }
 
-fn tokens_of(model: &Preparing<'_>, fields: TokenizeFields) -> Result<Tokenized, ApiError> {
-    model.named(fields.model.as_deref())?;
-    let tokens = match (fields.prompt, fields.messages) {
-        (Some(prompt), None) => {
-            let special = fields.add_special_tokens.unwrap_or(true);
-            model.encode("prompt", &prompt, special)?
-        }
+fn tokens_of(model: &Preparing<'_>, fields: &mut Fields<'_>) -> Result<Tokenized, ApiError> {
+    model.named(fields.take::<String>("model")?.as_deref())?;
+    let special = fields.take("add_special_tokens")?.unwrap_or(true);
+    let wanted = fields.flag("return_token_strs")?;
+    let tools: Vec<Map<String, Value>> = fields.take("tools")?.unwrap_or_default();
+    let variables = fields.take("chat_template_kwargs")?.unwrap_or_default();
+    let template = template(fields)?;
+    let tokens = match (fields.take::<String>("prompt")?, fields.take("messages")?) {
+        (Some(prompt), None) => model.encode("prompt", &prompt, special)?,
         (None, Some(messages)) => {
-            let tools = fields.tools.unwrap_or_default();
+            let messages = normalise(messages)?;
             let conversation = Conversation {
-                messages: normalise(messages)?,
+                end: end(fields, &messages)?,
+                messages,
                 tools: tools.into_iter().map(Value::Object).collect(),
                 documents: None,
-                variables: fields.chat_template_kwargs.unwrap_or_default(),
-                open_turn: fields.add_generation_prompt.unwrap_or(true),
+                variables,
+                template,
             };
             conversation.prepare(model)?.0
         }
@@ -81,7 +67,6 @@ fn tokens_of(model: &Preparing<'_>, fields: TokenizeFields) -> Result<Tokenized,
         let spelled = tokenizer.and_then(|tokenizer| tokenizer.id_to_token(*id));
         spelled.unwrap_or_default()
     };
-    let wanted = fields.return_token_strs.unwrap_or(false);
     Ok(Tokenized {
         count: tokens.len(),
         max_model_len: model.max_model_len,
@@ -94,16 +79,13 @@ pub(crate) async fn detokenize(
     State(app): State<App>,
     Extension(caller): Extension<Caller>,
     body: Body,
-) -> Result<Json<Detokenized>, ApiError> {
-    let work = |model: &Preparing<'_>, body: &Body| text_of(model, body.read()?);
-    app.with_model(&caller, body, work).await.map(Json)
+) -> Result<Response, ApiError> {
+    interface::reply(&app, &caller, body, text_of).await
 }
 
-fn text_of(model: &ServedModel, fields: DetokenizeFields) -> Result<Detokenized, ApiError> {
-    model.named(fields.model.as_deref())?;
-    let Some(tokens) = fields.tokens else {
-        return Err(ApiError::field("tokens", "`tokens` is missing"));
-    };
+fn text_of(model: &Preparing<'_>, fields: &mut Fields<'_>) -> Result<Detokenized, ApiError> {
+    model.named(fields.take::<String>("model")?.as_deref())?;
+    let tokens: Vec<TokenId> = fields.require("tokens")?;
     // A token may be a long text, so a body within its limit could stand for a reply many times its size.
     if tokens.len() > model.max_model_len {
         let value = format!("{} tokens long", tokens.len());

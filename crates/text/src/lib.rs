@@ -7,6 +7,7 @@
 mod bounded;
 mod chat;
 mod config;
+mod decoder;
 mod detokenizer;
 mod error;
 mod gguf;
@@ -17,6 +18,7 @@ mod tokenizer;
 
 pub use chat::{ChatInput, ChatTemplate, describe_tools};
 pub use config::{NamedTemplate, TokenizerConfig};
+pub use decoder::{DecodeOptions, GeneratedToken, Piece, TextDecoder};
 pub use detokenizer::Detokenizer;
 pub use error::{Result, TextError};
 pub use gguf::GgufTokenizer;

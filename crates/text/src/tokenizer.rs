@@ -167,6 +167,14 @@ impl Tokenizer {
         Ok(())
     }
 
+    /// The tokens of a word at the start of a text and after a space, which most tokenizers spell differently.
+    pub fn spellings(&self, word: &str) -> Result<Vec<Vec<TokenId>>> {
+        let after_space = format!(" {}", word.trim_start());
+        let mut spellings = vec![self.encode(word, false)?, self.encode(&after_space, false)?];
+        spellings.dedup();
+        Ok(spellings)
+    }
+
     /// The text of `tokens`, without special tokens if `skip_special`. Bytes that are no UTF-8 become
     /// replacement characters.
     pub fn decode(&self, tokens: &[TokenId], skip_special: bool) -> Result<String> {

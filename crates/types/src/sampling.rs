@@ -77,7 +77,8 @@ pub struct TokenLogprobs {
 pub enum FinishReason {
     /// A stop token or stop string.
     Stop,
-    /// The token limit or the end of the context.
+    /// The token limit or the end of the context. A prompt that becomes a vector has it from the start, and ends when
+    /// it is run.
     Length,
     /// The caller asked.
     Cancelled,

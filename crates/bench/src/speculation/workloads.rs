@@ -142,8 +142,8 @@ fn random(count: usize, output: usize, vocabulary: usize) -> Vec<Request> {
     let mut random = Random(0);
     let mut request = |seed| {
         let mut request = random.request(PROMPT, output, vocabulary);
-        request.sampling.temperature = 1.0;
-        request.sampling.seed = seed;
+        request.sampling_mut().temperature = 1.0;
+        request.sampling_mut().seed = seed;
         request
     };
     (0..count as u64).map(&mut request).collect()
@@ -183,12 +183,13 @@ fn of_file(
 /// Greedy, and of one length, so that runs are comparable.
 fn greedy(prompt: Vec<TokenId>, output: usize) -> Request {
     Request {
-        prompt,
+        prompt: prompt.into(),
         sampling: SamplingParams {
             temperature: 0.0,
             max_tokens: output,
             ..SamplingParams::default()
-        },
+        }
+        .into(),
         ..Request::default()
     }
 }

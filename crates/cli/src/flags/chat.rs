@@ -2,7 +2,7 @@
 
 use super::engine::{EngineFlags, ModelFlags};
 use super::numbers::{self, parsed};
-use super::sampling::{SAMPLING, SamplingFlags};
+use super::sampling::OptionFlags;
 use super::speculation::SpeculationFlags;
 use crate::commands::chat::{ChatConfig, Place};
 use crate::commands::generate::Settings;
@@ -79,11 +79,8 @@ pub(crate) struct ChatFlags {
     #[arg(long, help_heading = "Conversation")]
     no_history: bool,
 
-    /// Most tokens of an answer [default: what the context holds].
-    #[arg(long, value_name = "N", value_parser = parsed(numbers::at_least_one), help_heading = SAMPLING)]
-    max_tokens: Option<usize>,
     #[command(flatten)]
-    sampling: SamplingFlags,
+    options: OptionFlags<true>,
 
     /// Steps in flight, 1 to 4: with more than 1 the host prepares a step while another runs.
     #[arg(long, value_name = "N", default_value = "2", value_parser = parsed(numbers::pipeline_depth), help_heading = "Engine")]
@@ -124,8 +121,8 @@ impl ChatFlags {
             load: self.load,
             remember: !self.no_history,
             settings: Settings {
-                max_tokens: self.max_tokens,
-                ..self.sampling.settings()
+                options: self.options.0,
+                ..Settings::default()
             },
         }
     }

@@ -2,7 +2,7 @@
 
 use super::engine::{EngineFlags, ModelFlags};
 use super::numbers::{self, TokenIds, parsed};
-use super::sampling::{SAMPLING, SamplingFlags};
+use super::sampling::OptionFlags;
 use super::speculation::SpeculationFlags;
 use crate::commands::generate::{GenerateConfig, PromptSource, Settings};
 use clap::{ArgGroup, Args};
@@ -49,21 +49,9 @@ pub(crate) struct GenerateFlags {
     #[arg(long, value_name = "TEXT", requires = "chat", help_heading = "Prompt")]
     system: Option<String>,
 
-    /// Most tokens to generate [default: 256].
-    #[arg(long, value_name = "N", value_parser = parsed(numbers::at_least_one), help_heading = SAMPLING)]
-    max_tokens: Option<usize>,
     #[command(flatten)]
-    sampling: SamplingFlags,
-    /// Continuations of every prompt; they share the work on it [default: 1].
-    #[arg(short, long, value_name = "N", value_parser = parsed(numbers::choices), help_heading = SAMPLING)]
-    n: Option<usize>,
+    options: OptionFlags<false>,
 
-    /// Report the log-probability of each token and of the N most likely ones (0 to 20).
-    #[arg(long, value_name = "N", value_parser = parsed(numbers::logprobs), help_heading = "Output")]
-    logprobs: Option<usize>,
-    /// Report the same for the tokens of the prompt.
-    #[arg(long, value_name = "N", value_parser = parsed(numbers::logprobs), help_heading = "Output")]
-    prompt_logprobs: Option<usize>,
     /// Print the prompt before its continuation.
     #[arg(long, help_heading = "Output")]
     echo: bool,
@@ -77,17 +65,6 @@ pub(crate) struct GenerateFlags {
     #[arg(long, value_name = "FILE", help_heading = "Output")]
     trace: Option<PathBuf>,
 
-    /// Requests of lower priority numbers run first [default: 0].
-    #[arg(
-        long,
-        value_name = "P",
-        help_heading = "Engine",
-        allow_negative_numbers = true
-    )]
-    priority: Option<i32>,
-    /// Give a request up after this many milliseconds, finished or not.
-    #[arg(long, value_name = "MS", value_parser = parsed(numbers::deadline_ms), help_heading = "Engine")]
-    deadline_ms: Option<u64>,
     /// Steps in flight, 1 to 4: with more than 1 the host prepares a step while another runs.
     #[arg(long, value_name = "N", default_value = "2", value_parser = parsed(numbers::pipeline_depth), help_heading = "Engine")]
     pipeline_depth: usize,
@@ -116,15 +93,10 @@ impl GenerateFlags {
             prompts,
             system: self.system,
             settings: Settings {
-                max_tokens: self.max_tokens,
-                n: self.n,
-                logprobs: self.logprobs,
-                prompt_logprobs: self.prompt_logprobs,
+                options: self.options.0,
                 chat: Some(self.chat),
                 echo: Some(self.echo),
-                priority: self.priority,
-                deadline_ms: self.deadline_ms,
-                ..self.sampling.settings()
+                speculation: None,
             },
             engine,
             json: self.json,

@@ -25,6 +25,10 @@ pub(super) struct LimitFlags {
     /// The same for one API key; may be given several times.
     #[arg(long, value_name = "KEY=P", value_parser = key_priority, help_heading = "Limits")]
     key_min_priority: Vec<(String, i32)>,
+    /// Refuse requests with fields that their endpoint does not know; otherwise the header x-paceline-warning of the
+    /// reply names them.
+    #[arg(long, help_heading = "Limits")]
+    strict_requests: bool,
     /// Connections at a time; more wait to be accepted [default: 1024].
     #[arg(long, value_name = "N", value_parser = parsed(numbers::at_least_one), help_heading = "Limits")]
     max_connections: Option<usize>,
@@ -69,6 +73,7 @@ impl LimitFlags {
         ServerConfig {
             max_concurrent_requests: self.max_concurrent_requests,
             max_requests_per_key: self.max_requests_per_key,
+            strict_requests: self.strict_requests,
             min_priority: self.min_priority.unwrap_or(default.min_priority),
             key_min_priority: self.key_min_priority.iter().cloned().collect(),
             max_connections: self.max_connections.unwrap_or(default.max_connections),

@@ -21,6 +21,7 @@ pub(crate) use bench::{
 pub(crate) use bench_serve::BenchServeFlags;
 pub(crate) use chat::ChatFlags;
 pub(crate) use generate::GenerateFlags;
+pub(crate) use sampling::NOT_IN_CHAT;
 pub(crate) use serve::ServeFlags;
 pub(crate) use speculation::{DraftModel, DraftTokens, SpeculationFlags};
 pub(crate) use tools::{CompletionsFlags, DoctorFlags, InspectFlags};

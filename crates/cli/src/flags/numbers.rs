@@ -1,31 +1,19 @@
-//! Bounds of the numbers users give, for flags and for lines of a prompts file alike.
+//! Bounds of the numbers that flags take; those of requests' options are in the engine's table of them.
 
-use paceline::MAX_DEADLINE;
-use paceline_device::{MAX_LOGPROBS, NgramIndex, Recorder};
+use paceline::RequestOption;
+use paceline_device::{NgramIndex, Recorder};
 use paceline_types::{MAX_DRAFTS, TokenId};
 use std::str::FromStr;
 
 /// Most tokens of an n-gram that can be looked up.
 pub(crate) const NGRAM_LONGEST: usize = NgramIndex::<Recorder>::LONGEST;
 
-/// A temperature.
+/// A temperature, within the bounds of that of requests.
 pub(crate) fn temperature(value: f32) -> Result<f32, String> {
-    bounded(value, value.is_finite() && value >= 0.0, "a number of at least 0")
-}
-
-/// A share of the probability to keep.
-pub(crate) fn top_p(value: f32) -> Result<f32, String> {
-    bounded(value, value > 0.0 && value <= 1.0, "above 0 and at most 1")
-}
-
-/// A share of the best token's probability.
-pub(crate) fn min_p(value: f32) -> Result<f32, String> {
-    bounded(value, (0.0..=1.0).contains(&value), "from 0 to 1")
-}
-
-/// How many alternatives to report.
-pub(crate) fn logprobs(value: usize) -> Result<usize, String> {
-    bounded(value, value <= MAX_LOGPROBS, &format!("from 0 to {MAX_LOGPROBS}"))
+    match RequestOption::named("temperature") {
+        Some(option) => super::sampling::within(option, &value.into()).map(|()| value),
+        None => Ok(value),
+    }
 }
 
 /// A count of at least one.
@@ -63,11 +51,6 @@ pub(crate) fn pipeline_depth(value: usize) -> Result<usize, String> {
     within(value, 1, 4)
 }
 
-/// Continuations of a prompt.
-pub(crate) fn choices(value: usize) -> Result<usize, String> {
-    within(value, 1, 128)
-}
-
 /// Drafts verified per request and step.
 pub(crate) fn draft_tokens(value: usize) -> Result<usize, String> {
     within(value, 0, MAX_DRAFTS)
@@ -83,29 +66,9 @@ pub(crate) fn share(value: f64) -> Result<f64, String> {
     bounded(value, value > 0.0 && value <= 1.0, "above 0 and at most 1")
 }
 
-/// A factor for what was said before.
-pub(crate) fn repetition_penalty(value: f32) -> Result<f32, String> {
-    bounded(value, value.is_finite() && value > 0.0, "a number above 0")
-}
-
-/// A difference for what was said before.
-pub(crate) fn penalty(value: f32) -> Result<f32, String> {
-    bounded(value, (-2.0..=2.0).contains(&value), "from -2 to 2")
-}
-
 /// A difference for one token.
 pub(crate) fn bias(value: f32) -> Result<f32, String> {
     bounded(value, value.is_finite(), "a number")
-}
-
-/// Milliseconds until a request is given up.
-pub(crate) fn deadline_ms(value: u64) -> Result<u64, String> {
-    let most = MAX_DEADLINE.as_millis() as u64;
-    bounded(
-        value,
-        (1..=most).contains(&value),
-        &format!("from 1 to {most}, a week"),
-    )
 }
 
 /// Requests per second.
@@ -234,13 +197,9 @@ mod tests {
 
     #[test]
     fn numbers_outside_their_bounds_are_refused_with_the_bound() {
-        assert!(temperature(-0.5).unwrap_err().contains("at least 0"));
-        assert!(temperature(f32::NAN).is_err());
-        assert!(top_p(0.0).is_err() && top_p(1.0).is_ok());
-        assert!(min_p(1.5).is_err() && min_p(0.0).is_ok());
-        assert!(logprobs(21).unwrap_err().contains("20"));
+        assert!(share(0.0).is_err() && share(1.0).is_ok());
+        assert!(block_size(1025).unwrap_err().contains("1024"));
         assert!(at_least_one(0).is_err());
-        assert!(deadline_ms(u64::MAX).unwrap_err().contains("a week"));
     }
 
     #[test]

@@ -1,86 +1,154 @@
-//! The flags of commands that sample.
+//! The flags of the options that requests have, from the engine's table of them.
 
-use super::numbers::{self, TokenBias, parsed};
-use crate::commands::generate::Settings;
-use clap::Args;
-use paceline_types::TokenId;
+use super::numbers::TokenBias;
+use clap::builder::ValueParser;
+use clap::error::ErrorKind;
+use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches};
+use paceline::{OPTIONS, OptionKind, Options, RequestError, RequestOption};
+use serde_json::{Map, Value, json};
 
-/// Heading of these flags in `--help`.
-pub(super) const SAMPLING: &str = "Sampling (defaults come from the model's generation_config.json)";
+/// The heading of those that are about sampling.
+const SAMPLING: &str = "Sampling (defaults come from the model's generation_config.json)";
 
-// A plain comment: a doc comment would replace the description of the command.
+/// The options that are no flags of `chat`: a conversation has one answer at a time, and nobody to compete with.
+pub(crate) const NOT_IN_CHAT: [&str; 5] = ["n", "logprobs", "prompt_logprobs", "priority", "deadline_ms"];
 
-// How tokens are chosen, and where texts end.
-#[derive(Debug, Args)]
-pub(crate) struct SamplingFlags {
-    /// Randomness; 0 takes the most likely token [default: the model's, else 1].
-    #[arg(short, long, value_name = "T", value_parser = parsed(numbers::temperature), help_heading = SAMPLING)]
-    temperature: Option<f32>,
-    /// Keep the most likely tokens that together reach this probability [default: the model's, else 1].
-    #[arg(long, value_name = "P", value_parser = parsed(numbers::top_p), help_heading = SAMPLING)]
-    top_p: Option<f32>,
-    /// Keep this many of the most likely tokens; 0 keeps all [default: the model's, else 0].
-    #[arg(long, value_name = "K", help_heading = SAMPLING)]
-    top_k: Option<u32>,
-    /// Drop tokens less likely than this share of the most likely one [default: the model's, else 0].
-    #[arg(long, value_name = "P", value_parser = parsed(numbers::min_p), help_heading = SAMPLING)]
-    min_p: Option<f32>,
-    /// Equal seeds give equal texts [default: random; `generate` tells which].
-    #[arg(short, long, value_name = "S", help_heading = SAMPLING)]
-    seed: Option<u64>,
-    /// Divide the logits of tokens that occurred, in prompt or text, by this (multiply negative ones) [default: 1].
-    #[arg(long, value_name = "X", value_parser = parsed(numbers::repetition_penalty), help_heading = SAMPLING)]
-    repetition_penalty: Option<f32>,
-    /// Subtract this from the logits of tokens that occurred in the text [default: 0].
-    #[arg(long, value_name = "X", value_parser = parsed(numbers::penalty), help_heading = SAMPLING, allow_negative_numbers = true)]
-    presence_penalty: Option<f32>,
-    /// Subtract this once per occurrence in the text [default: 0].
-    #[arg(long, value_name = "X", value_parser = parsed(numbers::penalty), help_heading = SAMPLING, allow_negative_numbers = true)]
-    frequency_penalty: Option<f32>,
-    /// Add BIAS to the logit of token ID; may be given several times.
-    #[arg(long, value_name = "ID:BIAS", help_heading = SAMPLING)]
-    logit_bias: Vec<TokenBias>,
-    /// Text that must not come up, as it is or after a space; may be given several times.
-    #[arg(long, value_name = "TEXT", help_heading = SAMPLING)]
-    bad_word: Vec<String>,
-    /// Fewest tokens to generate: no stop token is chosen before [default: 0].
-    #[arg(long, value_name = "N", help_heading = SAMPLING)]
-    min_tokens: Option<usize>,
-    /// End before this text; may be given several times.
-    #[arg(long, value_name = "TEXT", help_heading = SAMPLING)]
-    stop: Vec<String>,
-    /// End at this token; may be given several times.
-    #[arg(long, value_name = "ID", help_heading = SAMPLING)]
-    stop_token: Vec<TokenId>,
-    /// Go on past the model's end-of-text tokens.
-    #[arg(long, help_heading = SAMPLING)]
-    ignore_eos: bool,
-}
+/// Flags with one letter.
+const LETTERS: [(&str, char); 3] = [("temperature", 't'), ("seed", 's'), ("n", 'n')];
 
-impl SamplingFlags {
-    /// What was asked for; nothing else is set.
-    pub(super) fn settings(self) -> Settings {
-        Settings {
-            temperature: self.temperature,
-            top_p: self.top_p,
-            top_k: self.top_k,
-            min_p: self.min_p,
-            seed: self.seed,
-            repetition_penalty: self.repetition_penalty,
-            presence_penalty: self.presence_penalty,
-            frequency_penalty: self.frequency_penalty,
-            logit_bias: given(self.logit_bias.iter().map(|bias| (bias.0, bias.1)).collect()),
-            bad_word: given(self.bad_word),
-            min_tokens: self.min_tokens,
-            stop: given(self.stop),
-            stop_token: given(self.stop_token),
-            ignore_eos: Some(self.ignore_eos),
-            ..Settings::default()
-        }
+/// The options as flags; in `CHAT`, those that a conversation has.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct OptionFlags<const CHAT: bool>(pub(crate) Options);
+
+impl<const CHAT: bool> OptionFlags<CHAT> {
+    fn options() -> impl Iterator<Item = &'static RequestOption> {
+        let here = |option: &&RequestOption| !CHAT || !NOT_IN_CHAT.contains(&option.name);
+        OPTIONS.iter().filter(here)
     }
 }
 
-/// A list, if anything was given.
-fn given<T>(list: Vec<T>) -> Option<Vec<T>> {
-    Some(list).filter(|list| !list.is_empty())
+impl<const CHAT: bool> Args for OptionFlags<CHAT> {
+    fn augment_args(command: Command) -> Command {
+        command.args(Self::options().map(|option| flag(option, CHAT)))
+    }
+
+    fn augment_args_for_update(command: Command) -> Command {
+        Self::augment_args(command)
+    }
+}
+
+impl<const CHAT: bool> FromArgMatches for OptionFlags<CHAT> {
+    fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
+        let mut options = Options::default();
+        for option in Self::options() {
+            let value = given(option, matches);
+            let set = options.set(option, &value);
+            set.map_err(|error| clap::Error::raw(ErrorKind::ValueValidation, format!("{error}\n")))?;
+        }
+        Ok(Self(options))
+    }
+
+    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
+        *self = Self::from_arg_matches(matches)?;
+        Ok(())
+    }
+}
+
+fn flag(option: &'static RequestOption, chat: bool) -> Arg {
+    let default = match option.name {
+        "max_tokens" if chat => " [default: what the context holds]",
+        "max_tokens" => " [default: 256]",
+        _ => "",
+    };
+    let heading = match option.name {
+        "logprobs" | "prompt_logprobs" => "Output",
+        "priority" | "deadline_ms" => "Engine",
+        _ => SAMPLING,
+    };
+    let name = option.single.unwrap_or(option.name).replace('_', "-");
+    let several = match option.kind {
+        OptionKind::Tokens { .. } | OptionKind::Biases { .. } | OptionKind::Texts => {
+            "; may be given several times"
+        }
+        _ => "",
+    };
+    let mut arg = Arg::new(option.name)
+        .long(name)
+        .help(format!("{}{several}{default}", option.help))
+        .help_heading(heading);
+    if let Some((_, letter)) = LETTERS.iter().find(|(name, _)| *name == option.name) {
+        arg = arg.short(*letter);
+    }
+    let number = ValueParser::new(move |text: &str| checked(option, text));
+    match option.kind {
+        OptionKind::Number { .. } => arg
+            .value_name("X")
+            .allow_negative_numbers(true)
+            .value_parser(number),
+        OptionKind::Integer { .. } => arg
+            .value_name("N")
+            .allow_negative_numbers(true)
+            .value_parser(number),
+        OptionKind::Flag { .. } => arg.action(ArgAction::SetTrue),
+        OptionKind::Tokens { .. } => arg
+            .value_name("ID")
+            .action(ArgAction::Append)
+            .value_parser(number),
+        OptionKind::Biases { .. } => {
+            let bias = ValueParser::new(str::parse::<TokenBias>);
+            arg.value_name("ID:BIAS")
+                .action(ArgAction::Append)
+                .value_parser(bias)
+        }
+        OptionKind::Texts => arg.value_name("TEXT").action(ArgAction::Append),
+    }
+}
+
+/// A number as typed, within its bounds.
+fn checked(option: &'static RequestOption, text: &str) -> Result<Value, String> {
+    let value = as_json(text);
+    within(option, &value).map(|()| value)
+}
+
+/// Whether an option can have a value; if not, the error is the bound.
+pub(super) fn within(option: &'static RequestOption, value: &Value) -> Result<(), String> {
+    Options::default()
+        .set(option, value)
+        .map_err(|error| match error {
+            RequestError::Parameter { bound, .. } => format!("it must be {bound}"),
+            other => other.to_string(),
+        })
+}
+
+/// What was typed, as a value of JSON: a number if it is one.
+fn as_json(text: &str) -> Value {
+    let number = text.parse::<serde_json::Number>().map(Value::Number);
+    number.unwrap_or_else(|_| json!(text))
+}
+
+/// What was given for an option, null if nothing was.
+fn given(option: &RequestOption, matches: &ArgMatches) -> Value {
+    let name = option.name;
+    match option.kind {
+        OptionKind::Number { .. } | OptionKind::Integer { .. } => {
+            matches.get_one::<Value>(name).cloned().unwrap_or_default()
+        }
+        OptionKind::Flag { .. } if matches.get_flag(name) => json!(true),
+        OptionKind::Flag { .. } => Value::Null,
+        OptionKind::Tokens { .. } => {
+            let ids = matches.get_many::<Value>(name);
+            ids.map_or(Value::Null, |ids| ids.cloned().collect())
+        }
+        OptionKind::Biases { .. } => {
+            let biases = matches.get_many::<TokenBias>(name);
+            biases.map_or(Value::Null, |biases| {
+                let entries = biases.map(|bias| (bias.0.to_string(), json!(bias.1)));
+                Value::Object(entries.collect::<Map<_, _>>())
+            })
+        }
+        OptionKind::Texts => {
+            let texts = matches.get_many::<String>(name);
+            texts.map_or(Value::Null, |texts| texts.cloned().collect())
+        }
+    }
 }

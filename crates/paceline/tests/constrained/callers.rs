@@ -23,13 +23,14 @@ fn start(change: fn(&mut EngineConfig)) -> Handle {
 
 fn request(constraint: Arc<dyn Constraint>, seed: u64) -> Request {
     Request {
-        prompt: prompt("Once upon a time"),
+        prompt: prompt("Once upon a time").into(),
         sampling: SamplingParams {
             temperature: 0.8,
             seed,
             max_tokens: 100,
             ..SamplingParams::default()
-        },
+        }
+        .into(),
         constraint: Some(constraint),
         ..Request::default()
     }
@@ -78,7 +79,7 @@ fn cancelled_and_late_requests_end_and_others_go_on() {
     let endless: Vec<_> = (0..4)
         .map(|seed| {
             let mut request = request(Arc::clone(&constraint), seed);
-            request.sampling.max_tokens = 900;
+            request.sampling_mut().max_tokens = 900;
             request.deadline = (seed == 3).then_some(Duration::from_millis(150));
             handle.generate(request).expect("room")
         })
@@ -112,7 +113,7 @@ fn without_an_end_token_a_text_ends_with_its_grammar() {
     // The same with end tokens that are ignored.
     let grammar = Grammar::new(crate::grammars::info(), &spec).expect("a grammar");
     let mut request = request(Arc::new(grammar), 5);
-    request.sampling.ignore_eos = true;
+    request.sampling_mut().ignore_eos = true;
     let (tokens, reason) = all(handle.generate(request).expect("room")).remove(0);
     assert_eq!(reason, FinishReason::Stop);
     assert!(text(&tokens).len() == 8, "{:?}", text(&tokens));

@@ -12,11 +12,11 @@ use paceline_runner::{
     Chain, DeviceRunner, HeadProposer, ModelProposer, NgramProposer, Proposer, RunnerConfig,
 };
 use paceline_schedule::{
-    Counters, DepthControl, DraftPolicy, Finish, FixedDrafts, GroupId, NewRequest, Pipeline, PipelineTotals,
+    Counters, DepthControl, DraftPolicy, FixedDrafts, GroupId, NewRequest, Pipeline, PipelineTotals,
     RealClock, RecurrentConfig, RequestId, RequestOutput, Scheduler, SchedulerConfig,
 };
 use paceline_testkit::{Fixture, random_eagle3, storyteller};
-use paceline_types::{Constraint, DraftBudget, SamplingParams, TokenId, TokenLogprobs};
+use paceline_types::{Constraint, DraftBudget, FinishReason, SamplingParams, TokenId, TokenLogprobs};
 use paceline_weights::Checkpoint;
 use scripted::{Script, Scripted, Texts};
 use std::cell::RefCell;
@@ -469,9 +469,9 @@ fn take(given: &mut [Given], ended: &mut [bool], request_output: RequestOutput) 
     if let Some(finish) = request_output.finish {
         ended[index] = true;
         given.ending = match finish {
-            Finish::Stop | Finish::Length => Ending::Finished,
-            Finish::Cancelled | Finish::Deadline => Ending::Cancelled,
-            Finish::Constraint => Ending::DeadEnd,
+            FinishReason::Stop | FinishReason::Length => Ending::Finished,
+            FinishReason::Cancelled | FinishReason::Deadline => Ending::Cancelled,
+            FinishReason::Constraint => Ending::DeadEnd,
         };
     }
 }

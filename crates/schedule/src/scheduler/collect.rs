@@ -5,9 +5,9 @@ use super::{Running, Scheduler};
 use crate::constraint::Constrained;
 use crate::costs::Gain;
 use crate::policy::RowDrafts;
-use crate::request::{Finish, Request, RequestId, RequestOutput};
+use crate::request::{Request, RequestId, RequestOutput};
 use crate::times::{StepTimes, tokens_run};
-use paceline_types::{PlanRow, RowEnd, RowOutput, StepOutput, StepPlan, TokenLogprobs, Work};
+use paceline_types::{FinishReason, PlanRow, RowEnd, RowOutput, StepOutput, StepPlan, TokenLogprobs, Work};
 
 impl Scheduler {
     /// Takes in the output of the oldest step in flight. Returns what it brought, and any endings since the last
@@ -109,8 +109,8 @@ impl Scheduler {
         }
         if let Some(end) = end {
             request_output.finish = Some(match end {
-                RowEnd::StopToken => Finish::Stop,
-                RowEnd::Length => Finish::Length,
+                RowEnd::StopToken => FinishReason::Stop,
+                RowEnd::Length => FinishReason::Length,
             });
             request_output.speculation = Some(Box::new(self.request(id).report));
             self.remove(id, Ending::Done);

@@ -3,8 +3,8 @@
 use super::Scheduler;
 use super::saves::Ending;
 use crate::constraint::{MaskJob, MaskResult};
-use crate::request::{Finish, RequestId};
-use paceline_types::{DraftSource, TokenId};
+use crate::request::RequestId;
+use paceline_types::{DraftSource, FinishReason, TokenId};
 
 impl Scheduler {
     /// A constrained request has come into a slot: its first masks are wanted, unless it has been there before.
@@ -71,8 +71,8 @@ impl Scheduler {
         };
         let finish = match constrained.take(result) {
             Ok(Some(())) => return,
-            Ok(None) => Finish::Stop,
-            Err(_) => Finish::Constraint,
+            Ok(None) => FinishReason::Stop,
+            Err(_) => FinishReason::Constraint,
         };
         self.outbox.push(self.request(id).ending(finish));
         // No plan row of it is in flight: one is planned only when its masks are there.

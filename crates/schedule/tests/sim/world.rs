@@ -7,10 +7,10 @@ use super::rng::Rng;
 use super::scenario::{Policy, Scenario};
 use super::text::{Limits, Script, VOCABULARY};
 use paceline_schedule::{
-    Choice, DepthControl, DraftPolicy, Finish, FixedDrafts, GroupId, NewRequest, Pipeline, Rejection,
-    RequestId, RequestOutput, RequestView, Scheduler, StepRecord, Stepped,
+    Choice, DepthControl, DraftPolicy, FixedDrafts, GroupId, NewRequest, Pipeline, Rejection, RequestId,
+    RequestOutput, RequestView, Scheduler, StepRecord, Stepped,
 };
-use paceline_types::{DraftBudget, Pooling, SamplingParams, TokenId};
+use paceline_types::{DraftBudget, FinishReason, Pooling, SamplingParams, TokenId};
 use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -29,7 +29,7 @@ struct Caller {
     delivered: usize,
     scored: usize,
     /// The ending that the caller asked for.
-    asked: Option<Finish>,
+    asked: Option<FinishReason>,
 }
 
 pub struct World {
@@ -148,10 +148,10 @@ impl World {
             self.arrive();
         }
         if self.rng.chance(self.scenario.cancels) {
-            self.end_somebody(Finish::Cancelled);
+            self.end_somebody(FinishReason::Cancelled);
         }
         if self.rng.chance(self.scenario.stops) {
-            self.end_somebody(Finish::Stop);
+            self.end_somebody(FinishReason::Stop);
         }
         if self.rng.chance(self.scenario.pauses) {
             let pause = self.rng.below(50_000) as u64;
@@ -159,7 +159,7 @@ impl World {
         }
     }
 
-    fn end_somebody(&mut self, finish: Finish) {
+    fn end_somebody(&mut self, finish: FinishReason) {
         let Some(index) = (!self.alive.is_empty()).then(|| self.rng.below(self.alive.len())) else {
             return;
         };
@@ -168,7 +168,7 @@ impl World {
         };
         let scheduler = self.pipeline.scheduler_mut();
         let id = RequestId(name);
-        let known = if finish == Finish::Stop {
+        let known = if finish == FinishReason::Stop {
             scheduler.stop(id)
         } else {
             scheduler.cancel(id)
@@ -181,7 +181,7 @@ impl World {
     /// Cancels a request.
     pub fn cancel(&mut self, id: RequestId) {
         assert!(self.pipeline.scheduler_mut().cancel(id));
-        self.alive.get_mut(&id.0).expect("alive").asked = Some(Finish::Cancelled);
+        self.alive.get_mut(&id.0).expect("alive").asked = Some(FinishReason::Cancelled);
     }
 
     /// A text that is to become a vector.
@@ -454,7 +454,7 @@ impl World {
         if !request_output.embedding.is_empty() {
             assert_eq!(
                 request_output.finish,
-                Some(Finish::Length),
+                Some(FinishReason::Length),
                 "request {name} has a vector"
             );
             let pooling = caller.pooling.expect("a vector that nobody asked for");
@@ -467,7 +467,7 @@ impl World {
         } else if caller.pooling.is_some() {
             assert_ne!(
                 request_output.finish,
-                Some(Finish::Length),
+                Some(FinishReason::Length),
                 "request {name} lacks its vector"
             );
         }
@@ -476,33 +476,35 @@ impl World {
         }
     }
 
-    fn check_finish(&mut self, name: u64, finish: Finish) {
+    fn check_finish(&mut self, name: u64, finish: FinishReason) {
         let Some(caller) = self.alive.remove(&name) else {
             panic!("request {name} ended twice")
         };
         let complete = caller.delivered == caller.script.tokens.len();
         let grammar = caller.script.grammar.as_deref();
         let exhausted = grammar.filter(|grammar| grammar.last == caller.delivered);
-        self.tally.completed += u64::from(finish == Finish::Stop && exhausted.is_some());
+        self.tally.completed += u64::from(finish == FinishReason::Stop && exhausted.is_some());
         match finish {
-            Finish::Stop if caller.asked != Some(finish) && exhausted.is_some() => {
+            FinishReason::Stop if caller.asked != Some(finish) && exhausted.is_some() => {
                 assert!(exhausted.is_some_and(|grammar| !grammar.dead_end || caller.script.stops));
             }
-            Finish::Length => assert!(complete && !caller.script.stops, "request {name} is cut short"),
-            Finish::Stop if complete => {
+            FinishReason::Length => assert!(complete && !caller.script.stops, "request {name} is cut short"),
+            FinishReason::Stop if complete => {
                 assert!(
-                    caller.script.stops || caller.asked == Some(Finish::Stop),
+                    caller.script.stops || caller.asked == Some(FinishReason::Stop),
                     "request {name} did not stop"
                 );
             }
-            Finish::Constraint => {
+            FinishReason::Constraint => {
                 assert!(
                     exhausted.is_some_and(|grammar| grammar.dead_end),
                     "request {name}"
                 );
             }
-            Finish::Stop | Finish::Cancelled => assert_eq!(caller.asked, Some(finish), "request {name}"),
-            Finish::Deadline => {
+            FinishReason::Stop | FinishReason::Cancelled => {
+                assert_eq!(caller.asked, Some(finish), "request {name}");
+            }
+            FinishReason::Deadline => {
                 let deadline = caller.deadline.expect("a request without a deadline");
                 assert!(
                     deadline <= self.clock.peek(),

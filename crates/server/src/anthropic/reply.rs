@@ -3,14 +3,15 @@
 use super::blocks::{Block, Blocks};
 use super::errors::error_body;
 use crate::conversation::Reading;
-use crate::generation::{Completion, Finish, Output, PartReader, SpeculationUsage};
+use crate::generation::{Collected, Finish, Output, PartReader, SpeculationUsage};
+use crate::interface;
 use crate::sse::{Encoder, Frames};
 use paceline_types::FinishReason;
 use serde::Serialize;
 
 /// A reply of Anthropic's Messages.
 #[derive(Debug, Serialize)]
-pub(super) struct Message {
+pub(crate) struct Message {
     id: String,
     r#type: &'static str,
     role: &'static str,
@@ -50,7 +51,7 @@ enum Event {
 
 /// What replies to one request have in common.
 #[derive(Debug)]
-pub(super) struct Writer {
+pub(crate) struct Writer {
     pub(super) id: String,
     pub(super) model: String,
     pub(super) input_tokens: usize,
@@ -86,9 +87,18 @@ impl Writer {
             ..UsageReply::default()
         }
     }
+}
 
-    /// The whole answer.
-    pub(super) fn whole(&self, completion: &Completion) -> Message {
+impl interface::Writer for Writer {
+    type Encoder = Events;
+    type Reply = Message;
+
+    fn stream(self) -> Events {
+        Events::new(self)
+    }
+
+    fn whole(self, collected: Collected) -> Message {
+        let completion = collected.first();
         let (mut reader, mut blocks, mut frames) = (self.reader(), Blocks::default(), Frames::default());
         let mut parts = reader.push(&completion.text);
         parts.extend(reader.finish());
@@ -115,7 +125,7 @@ fn ending(finish: &Finish, reader: &PartReader) -> Ending {
 }
 
 /// Writes an answer as it comes.
-pub(super) struct Events {
+pub(crate) struct Events {
     writer: Writer,
     reader: PartReader,
     blocks: Blocks,

@@ -225,7 +225,7 @@ mod tests {
             source: String::new(),
             tokenizer: Some(tokenizer.unwrap()),
             template: None,
-            defaults: crate::SamplingDefaults::default(),
+            defaults: paceline::Options::default(),
             max_model_len: 64,
             tool_format: None,
             reasoning_format: None,

@@ -26,6 +26,11 @@ pub struct Completion {
 }
 
 impl Collected {
+    /// The first choice, for interfaces that have no other.
+    pub fn first(self) -> Completion {
+        self.completions.into_iter().next().unwrap_or_default()
+    }
+
     /// What each choice took.
     pub fn usages(&self) -> impl Iterator<Item = &Usage> {
         let finishes = self.completions.iter().filter_map(|one| one.finish.as_ref());
@@ -52,10 +57,4 @@ pub async fn collect(mut outputs: Outputs, (prompts, choices): (usize, usize)) -
         }
     }
     Ok(collected)
-}
-
-/// Waits for the end of a generation with one prompt and one choice.
-pub async fn collect_one(outputs: Outputs) -> Result<Completion, Failure> {
-    let collected = collect(outputs, (1, 1)).await?;
-    Ok(collected.completions.into_iter().next().unwrap_or_default())
 }

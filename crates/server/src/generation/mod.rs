@@ -1,54 +1,40 @@
 //! Generating, for every interface: a checked task in, a stream of text per choice out.
 
+mod allowed;
 mod collect;
 mod parts;
 mod speculation;
 mod stream;
-mod text;
+mod task;
 
-pub use collect::{Collected, Completion, collect, collect_one};
+pub use collect::{Collected, Completion, collect};
+pub use paceline_text::{GeneratedToken, Piece};
 pub(crate) use parts::PartReader;
 pub(crate) use speculation::SpeculationUsage;
 pub(crate) use stream::Means;
 pub use stream::Outputs;
-pub use text::{GeneratedToken, Piece};
+pub(crate) use task::{StreamOptions, cache_salt, stream};
 
-use paceline::{RequestSpeculation, Usage};
-use paceline_types::{Constraint, FinishReason, SamplingParams, TokenId, TokenLogprobs};
+use paceline::{Request, Usage};
+use paceline_text::DecodeOptions;
+use paceline_types::{FinishReason, TokenId, TokenLogprobs};
 use std::sync::Arc;
-use std::time::Duration;
 
-/// What to generate. The engine checks the numbers when the task is handed in.
+/// What to generate. The engine checks it when it is handed in.
 #[derive(Clone, Debug, Default)]
 pub struct GenerationTask {
     /// One or more prompts. Choice `c` of prompt `p` has the index `p * n + c`.
-    pub prompts: Vec<Vec<TokenId>>,
-    /// How tokens are chosen.
-    pub sampling: SamplingParams,
-    /// Choices per prompt, at least 1.
-    pub n: usize,
-    /// A choice ends before any of these.
-    pub stop: Vec<String>,
-    /// Let the text end with the stop string that was found.
-    pub include_stop: bool,
-    /// Leave special tokens out of the text.
-    pub skip_special: bool,
-    /// The text goes on where the prompt ended; otherwise it is a text of its own, such as an answer.
-    pub continues: bool,
-    /// Lower comes first.
-    pub priority: i32,
-    /// Give up after this long.
-    pub deadline: Option<Duration>,
-    /// The drafters.
-    pub speculation: RequestSpeculation,
-    /// What every choice must follow, if anything.
-    pub constraint: Option<Arc<dyn Constraint>>,
-    /// Whose it is; see [`paceline::Request::tenant`].
-    pub tenant: u32,
+    pub prompts: Vec<Arc<[TokenId]>>,
+    /// What all of them are asked with; its own prompt is empty.
+    pub request: Request,
+    /// How tokens become text.
+    pub decoding: DecodeOptions,
+    /// Nothing but these tokens may come.
+    pub allowed: Option<Vec<TokenId>>,
     /// The client's own part of the salt.
     pub cache_salt: Option<String>,
-    /// Only tasks with the same salt share cached prefixes.
-    pub salt: u64,
+    /// Keep this many of the last tokens of each prompt.
+    pub truncate: Option<usize>,
 }
 
 /// Something a generation yields.

@@ -1,6 +1,5 @@
 //! The outputs of a generation, as they come.
 
-use super::text::{ChoiceText, GeneratedToken, Piece};
 use super::{Failure, Finish, GenerationTask, Output};
 use crate::admission::Permit;
 use crate::lifecycle::{Lifecycle, Phase};
@@ -8,8 +7,8 @@ use crate::metrics::{ChoiceMetrics, RequestMetrics};
 use crate::request_log::RequestUsage;
 use futures_core::Stream;
 use futures_util::StreamExt;
-use paceline::{Event, Generation, Handle, Request, RequestError, Usage};
-use paceline_text::Tokenizer;
+use paceline::{CheckedRequest, Event, Generation, Handle, Request, RequestError, Usage};
+use paceline_text::{Piece, TextDecoder, Tokenizer};
 use paceline_types::{FinishReason, TokenId, TokenLogprobs};
 use std::any::Any;
 use std::collections::VecDeque;
@@ -49,7 +48,7 @@ struct Source {
 
 struct Choice {
     index: usize,
-    text: ChoiceText,
+    text: TextDecoder,
     stage: Stage,
     first_token: Option<Duration>,
     metrics: ChoiceMetrics,
@@ -76,16 +75,24 @@ pub(crate) struct Means<'a> {
 }
 
 impl Outputs {
-    /// Hands the task to the engine. If it takes one prompt and refuses the next, nothing runs. The permit goes with the
-    /// prompts: it ends when the engine has done them all, whether or not the outputs are taken.
+    /// Hands the task to the engine. If one of its prompts cannot be served, or there is no room for one, nothing runs. The
+    /// permit goes with the prompts: it ends when the engine has done them all, whether or not the outputs are taken.
     pub(crate) fn start(
         means: &Means<'_>,
         task: &GenerationTask,
         permit: Permit,
     ) -> Result<Self, RequestError> {
         let permit: Arc<dyn Any + Send + Sync> = Arc::new(permit);
-        let sources = task.prompts.iter().enumerate();
-        let sources = sources.map(|(index, prompt)| Source::start(means, task, (index, prompt), &permit));
+        let requests = task.prompts.iter().map(|prompt| {
+            means.engine.check(Request {
+                prompt: Arc::clone(prompt),
+                held: Some(Arc::clone(&permit)),
+                ..task.request.clone()
+            })
+        });
+        let requests = requests.collect::<Result<Vec<_>, _>>()?;
+        let sources = requests.into_iter().enumerate();
+        let sources = sources.map(|(index, request)| Source::start(means, task, (index, request)));
         let sources = sources.collect::<Result<Vec<_>, _>>()?;
         let mut outputs = Self {
             sources,
@@ -193,36 +200,25 @@ impl Source {
     fn start(
         means: &Means<'_>,
         task: &GenerationTask,
-        (index, prompt): (usize, &Vec<TokenId>),
-        permit: &Arc<dyn Any + Send + Sync>,
+        (index, request): (usize, CheckedRequest),
     ) -> Result<Self, RequestError> {
-        let generation = means.engine.generate(Request {
-            prompt: prompt.clone(),
-            sampling: task.sampling.clone(),
-            n: Some(task.n),
-            priority: task.priority,
-            deadline: task.deadline,
-            speculation: task.speculation,
-            constraint: task.constraint.clone(),
-            tenant: task.tenant,
-            salt: task.salt,
-            held: Some(Arc::clone(permit)),
-        })?;
-        means.usage.prompt(prompt.len());
+        let (n, prompt_tokens) = (task.n(), task.prompts[index].len());
+        let generation = means.engine.start(request)?;
+        means.usage.prompt(prompt_tokens);
         let choice = |number| Choice {
-            index: index * task.n + number,
-            text: ChoiceText::new(means.tokenizer, task),
+            index: index * n + number,
+            text: TextDecoder::new(means.tokenizer, task.decoding.clone()),
             stage: Stage::Open,
             first_token: None,
-            metrics: means.metrics.choice(prompt.len(), number == 0),
+            metrics: means.metrics.choice(prompt_tokens, number == 0),
         };
         Ok(Self {
             prompt: index,
-            prompt_tokens: prompt.len(),
+            prompt_tokens,
             generation: Some(generation),
-            choices: (0..task.n).map(choice).collect(),
+            choices: (0..n).map(choice).collect(),
             prompt_logprobs: Vec::new(),
-            withheld: task.sampling.prompt_logprobs.map(|_| Vec::new()),
+            withheld: task.request.sampling.prompt_logprobs.map(|_| Vec::new()),
             started: Instant::now(),
             usage: Arc::clone(means.usage),
         })
@@ -235,14 +231,7 @@ impl Source {
                 choice,
                 tokens,
                 logprobs,
-            } => {
-                let mut logprobs = logprobs.into_iter();
-                let tokens = tokens.into_iter().map(|id| GeneratedToken {
-                    id,
-                    logprobs: logprobs.next(),
-                });
-                self.add(choice, tokens, ready);
-            }
+            } => self.add(choice, (tokens, logprobs), ready),
             Event::Finished {
                 choice,
                 reason,
@@ -270,7 +259,7 @@ impl Source {
     fn add(
         &mut self,
         number: usize,
-        tokens: impl Iterator<Item = GeneratedToken>,
+        (tokens, logprobs): (Vec<TokenId>, Vec<TokenLogprobs>),
         ready: &mut VecDeque<Output>,
     ) {
         let elapsed = self.started.elapsed();
@@ -280,7 +269,7 @@ impl Source {
         };
         choice.first_token.get_or_insert(elapsed);
         let before = choice.text.tokens();
-        let piece = choice.text.push(tokens);
+        let piece = choice.text.push_all(tokens, logprobs);
         choice.metrics.tokens(choice.text.tokens());
         self.usage.tokens(choice.text.tokens() - before, elapsed);
         let index = choice.index;

@@ -3,13 +3,13 @@
 use crate::body::shorten;
 use crate::constraint::{Form, grammar, json_schema, only};
 use crate::error::ApiError;
+use crate::fields::{Field, Fields};
 use paceline_grammar::GrammarSpec;
-use serde::Deserialize;
 use serde_json::Value;
+use serde_json::value::RawValue;
 
 /// The fields of a request; at most one of them may ask for something.
-#[derive(Debug, Default, Deserialize)]
-#[serde(default)]
+#[derive(Debug)]
 pub(crate) struct FormatFields {
     response_format: Option<Value>,
     structured_outputs: Option<StructuredOutputs>,
@@ -22,8 +22,7 @@ pub(crate) struct FormatFields {
 }
 
 /// vLLM's newer field.
-#[derive(Debug, Default, Deserialize)]
-#[serde(default)]
+#[derive(Debug)]
 struct StructuredOutputs {
     json: Option<Value>,
     regex: Option<String>,
@@ -33,7 +32,35 @@ struct StructuredOutputs {
     structural_tag: Option<Value>,
 }
 
+impl Field for StructuredOutputs {
+    fn read(place: &str, json: &RawValue) -> Result<Self, ApiError> {
+        let mut fields = Fields::inside(place, json)?;
+        Ok(Self {
+            json: fields.take("json")?,
+            regex: fields.take("regex")?,
+            grammar: fields.take("grammar")?,
+            choice: fields.take("choice")?,
+            json_object: fields.take("json_object")?,
+            structural_tag: fields.take("structural_tag")?,
+        })
+    }
+}
+
 impl FormatFields {
+    /// Takes them.
+    pub(crate) fn take(fields: &mut Fields<'_>) -> Result<Self, ApiError> {
+        Ok(Self {
+            response_format: fields.take("response_format")?,
+            structured_outputs: fields.take("structured_outputs")?,
+            guided_json: fields.take("guided_json")?,
+            guided_regex: fields.take("guided_regex")?,
+            guided_grammar: fields.take("guided_grammar")?,
+            guided_choice: fields.take("guided_choice")?,
+            json_schema: fields.take("json_schema")?,
+            grammar: fields.take("grammar")?,
+        })
+    }
+
     /// The form that is asked for.
     pub(crate) fn form(self) -> Result<Option<Form>, ApiError> {
         let mut forms = Vec::new();
@@ -137,14 +164,16 @@ fn response_format(field: &str, format: &Value) -> Result<Option<GrammarSpec>, A
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::body::Body;
     use serde_json::json;
 
-    fn form(body: Value) -> Result<Option<Form>, ApiError> {
-        serde_json::from_value::<FormatFields>(body).unwrap().form()
+    fn form(body: &Value) -> Result<Option<Form>, ApiError> {
+        let body = Body::of(serde_json::to_vec(body).unwrap());
+        FormatFields::take(&mut Fields::of(&body).unwrap())?.form()
     }
 
     fn check(body: &Value, field: &str, spec: &GrammarSpec) {
-        let form = form(body.clone()).unwrap().unwrap();
+        let form = form(body).unwrap().unwrap();
         assert_eq!((form.field.as_str(), &form.spec), (field, spec), "{body}");
         assert_eq!(form.calls_instead, field == "response_format");
     }
@@ -196,7 +225,7 @@ mod tests {
             json!({ "response_format": { "type": "text" }, "grammar": "" }),
             json!({ "structured_outputs": { "json_object": false } }),
         ] {
-            assert_eq!(form(body).unwrap(), None);
+            assert_eq!(form(&body).unwrap(), None);
         }
     }
 
@@ -227,7 +256,7 @@ mod tests {
                 "structured_outputs.regex",
             ),
         ] {
-            let error = form(body).unwrap_err();
+            let error = form(&body).unwrap_err();
             assert_eq!(error.param.as_deref(), Some(param), "{error}");
         }
     }

@@ -3,16 +3,16 @@
 pub(crate) mod chat;
 pub(crate) mod completions;
 pub(crate) mod embeddings;
-pub(crate) mod fields;
 mod format;
 mod logprobs;
 pub(crate) mod models;
-pub(crate) mod sampling;
 mod usage;
 
 use crate::error::{ApiError, ErrorKind};
 use axum::Json;
-use serde::Serialize;
+use paceline_types::TokenId;
+use serde::{Serialize, Serializer};
+use std::sync::Arc;
 
 /// An error in the shape that OpenAI's clients read.
 #[derive(Serialize)]
@@ -50,8 +50,11 @@ pub(crate) fn error_body(error: &ApiError) -> Json<ErrorBody> {
     })
 }
 
-/// The engine's names for fields, and those of this interface.
-const NAMES: [(&str, &str); 1] = [("stop_tokens", "stop_token_ids")];
+/// Writes token ids that are shared with the request.
+#[expect(clippy::ref_option, reason = "what the derived code hands over")]
+fn shared_ids<S: Serializer>(ids: &Option<Arc<[TokenId]>>, serializer: S) -> Result<S::Ok, S::Error> {
+    ids.as_deref().serialize(serializer)
+}
 
 /// A name for the server's version in replies.
 const FINGERPRINT: &str = concat!("paceline-", env!("CARGO_PKG_VERSION"));

@@ -1,6 +1,6 @@
 //! What a reply took.
 
-use crate::generation::{Finish, SpeculationUsage};
+use crate::generation::{Finish, SpeculationUsage, StreamOptions};
 use paceline::SpeculationReport;
 use serde::{Serialize, Serializer};
 
@@ -66,9 +66,20 @@ pub(crate) enum UsageField {
 }
 
 impl UsageField {
-    /// The field of a chunk that is not the last.
-    pub(crate) fn later(counted: bool) -> Self {
-        if counted { Self::Later } else { Self::Absent }
+    /// The field of a chunk that is not the last: after this many tokens, behind prompts with this usage.
+    pub(crate) fn so_far(options: StreamOptions, prompts: UsageReply, tokens: usize) -> Self {
+        if options.continuous_usage {
+            return Self::Known(UsageReply {
+                completion_tokens: tokens,
+                total_tokens: prompts.prompt_tokens + tokens,
+                ..prompts
+            });
+        }
+        if options.include_usage {
+            Self::Later
+        } else {
+            Self::Absent
+        }
     }
 
     pub(crate) fn is_absent(&self) -> bool {

@@ -8,6 +8,7 @@ use crate::app::App;
 use crate::error::{ApiError, ErrorKind};
 use axum::Json;
 use axum::extract::State;
+use paceline::{OPTIONS, OptionKind};
 use serde_json::{Value, json};
 
 /// The parts: the first has what all share, the others paths and schemas of their own.
@@ -53,8 +54,39 @@ fn joined() -> serde_json::Result<Value> {
     Ok(document)
 }
 
+/// Writes in the bounds of options, which are those of the engine's table, and what they do.
+fn fill_in_options(document: &mut Value) {
+    for option in OPTIONS {
+        let place = format!("/components/schemas/Sampling/properties/{}", option.name);
+        let Some(property) = document.pointer_mut(&place).and_then(Value::as_object_mut) else {
+            continue;
+        };
+        property.insert("description".to_owned(), format!("{}.", option.help).into());
+        let mut bound = |name: &str, value: Value| property.insert(name.to_owned(), value);
+        match option.kind {
+            OptionKind::Number { bound: bounds, .. } => {
+                let low = if bounds.above {
+                    "exclusiveMinimum"
+                } else {
+                    "minimum"
+                };
+                bound(low, json!(bounds.low));
+                if bounds.high.is_finite() {
+                    bound("maximum", json!(bounds.high));
+                }
+            }
+            OptionKind::Integer { low, high, .. } => {
+                bound("minimum", json!(low as i64));
+                bound("maximum", json!(high as u64));
+            }
+            _ => {}
+        }
+    }
+}
+
 /// Writes in what depends on the model and the engine.
 fn fill_in(document: &mut Value, app: &App) {
+    fill_in_options(document);
     let names = app.model.names.iter().map(|name| json!(name));
     let names: Vec<Value> = names.chain([Value::Null]).collect();
     let limits = app.engine.limits();
@@ -73,6 +105,12 @@ fn fill_in(document: &mut Value, app: &App) {
             "/components/schemas/Sampling/properties/n",
             "maximum",
             json!(limits.max_choices),
+        ),
+        // For completions that echo: to score a text.
+        (
+            "/components/schemas/Sampling/properties/max_tokens",
+            "minimum",
+            json!(0),
         ),
         ("/components/schemas/Drafts", "maximum", json!(drafts)),
         (

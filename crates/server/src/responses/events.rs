@@ -43,7 +43,7 @@ impl EventWriter {
 }
 
 /// Writes the events of one response.
-pub(super) struct Events {
+pub(crate) struct Events {
     writer: Writer,
     reader: PartReader,
     items: Items,

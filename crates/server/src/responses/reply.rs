@@ -1,11 +1,12 @@
 //! A response as a whole.
 
-use super::events::EventWriter;
+use super::events::{EventWriter, Events};
 use super::items::{Item, Items};
 use crate::conversation::Reading;
 use crate::error::{ApiError, ErrorKind};
-use crate::generation::{Completion, Finish, PartReader, SpeculationUsage};
+use crate::generation::{Collected, Finish, PartReader, SpeculationUsage};
 use crate::identifiers;
+use crate::interface;
 use crate::sse::Frames;
 use paceline_types::FinishReason;
 use serde::Serialize;
@@ -13,7 +14,7 @@ use serde_json::{Map, Value};
 
 /// A response, with what was asked for.
 #[derive(Clone, Debug, Default, Serialize)]
-pub(super) struct Reply {
+pub(crate) struct Reply {
     pub(super) id: String,
     pub(super) object: &'static str,
     pub(super) created_at: u64,
@@ -83,7 +84,7 @@ struct OutputDetails {
 
 /// What every state of one response has in common.
 #[derive(Debug)]
-pub(super) struct Writer {
+pub(crate) struct Writer {
     /// The response as it begins.
     pub(super) reply: Reply,
     pub(super) reading: Reading,
@@ -144,9 +145,18 @@ impl Writer {
             ..self.reply.clone()
         }
     }
+}
 
-    /// The whole response.
-    pub(super) fn whole(&self, completion: &Completion) -> Reply {
+impl interface::Writer for Writer {
+    type Encoder = Events;
+    type Reply = Reply;
+
+    fn stream(self) -> Events {
+        Events::new(self)
+    }
+
+    fn whole(self, collected: Collected) -> Reply {
+        let completion = collected.first();
         let (mut items, mut reader) = (Items::default(), self.reader());
         let (mut events, mut frames) = (EventWriter::default(), Frames::default());
         let mut parts = reader.push(&completion.text);
@@ -155,7 +165,7 @@ impl Writer {
             items.add(part, &mut events, &mut frames);
         }
         let Some(finish) = &completion.finish else {
-            return self.reply.clone();
+            return self.reply;
         };
         let complete = finish.reason == FinishReason::Stop;
         items.close(complete, &mut events, &mut frames);

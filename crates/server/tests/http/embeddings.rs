@@ -171,7 +171,11 @@ async fn what_is_out_of_bounds_is_named_with_its_bound() {
             "hex",
         ),
         (json!({ "input": "x", "pooling": "max" }), "pooling", "max"),
-        (json!({ "input": "x", "normalize": 1 }), "normalize", "boolean"),
+        (
+            json!({ "input": "x", "normalize": 1 }),
+            "normalize",
+            "true or false",
+        ),
         (
             json!({ "input": "x", "deadline_ms": 0 }),
             "deadline_ms",

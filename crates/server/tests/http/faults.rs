@@ -100,11 +100,12 @@ async fn a_failed_engine_is_not_healthy_and_takes_nothing() {
         assert_eq!(server.get("/health").await.0, 200);
         // Nobody over HTTP is told of the fault: it is for the questions to find out.
         let request = Request {
-            prompt: vec![1, 2, 3],
+            prompt: [1, 2, 3].into(),
             sampling: SamplingParams {
                 max_tokens: 100,
                 ..SamplingParams::default()
-            },
+            }
+            .into(),
             ..Request::default()
         };
         let mut generation = server.engine.generate(request).unwrap();

@@ -115,6 +115,13 @@ impl ChatTemplate {
         Self::from_config(&config.with_chat_template(source))
     }
 
+    /// Compiles a template to be used in place of another, with the same special tokens.
+    pub fn replacing(other: Option<&Self>, source: &str) -> Result<Self> {
+        let token = |of: fn(&Self) -> Option<&str>| other.and_then(of);
+        let begin = token(|template| template.bos_token.as_deref());
+        Self::new(source, begin, token(|template| template.eos_token.as_deref()))
+    }
+
     /// Compiles the templates of a configuration. The one named "tool_use", if any, serves conversations with
     /// tools, and the one named "default" the others; a single template serves all, whatever its name.
     pub fn from_config(config: &TokenizerConfig) -> Result<Self> {

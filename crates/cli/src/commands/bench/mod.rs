@@ -4,7 +4,7 @@ mod serve;
 mod subject;
 
 use crate::Ending;
-use crate::commands::generate::prompts::{self, Job};
+use crate::commands::generate::prompts;
 use crate::commands::generate::{PromptSource, Settings};
 use crate::engine::explain_request;
 use crate::flags::{
@@ -13,7 +13,7 @@ use crate::flags::{
 };
 use crate::ui::Ui;
 use anyhow::{Context, Result, anyhow, bail};
-use paceline::SpeculationMethod;
+use paceline::{RequestOption, SpeculationMethod};
 use paceline_bench::latency::{self, LatencyConfig};
 use paceline_bench::ops::{self, OpsConfig};
 use paceline_bench::pipeline::{self, PipelineConfig};
@@ -105,17 +105,22 @@ fn requests_of_file(
     subject: &OpenModel,
 ) -> Result<Vec<paceline::Request>> {
     let lines = PromptSource::File(file.to_owned()).read()?;
-    let settings = Settings {
-        max_tokens: Some(flags.output_len),
-        ..Settings::default()
-    };
+    let mut settings = Settings::default();
+    if let Some(option) = RequestOption::named("max_tokens") {
+        settings.options.set(option, &flags.output_len.into())?;
+    }
     let jobs = prompts::prepare(lines, &subject.model, &settings, None)?;
     for job in &jobs {
         let fits = job.check_length(subject.context());
         fits.map_err(|error| job.failure(error))?;
     }
     let count = flags.requests.unwrap_or(jobs.len());
-    Ok(jobs.iter().cycle().take(count).map(Job::request).collect())
+    Ok(jobs
+        .iter()
+        .cycle()
+        .take(count)
+        .map(|job| job.request.clone())
+        .collect())
 }
 
 fn speculation(flags: &BenchSpeculationFlags, ui: Ui) -> Result<()> {

@@ -1,7 +1,6 @@
 //! A model of this machine answers.
 
 use super::answer::{Answer, AnswerFigures, Part, Question};
-use crate::commands::generate::prompts::spellings;
 use crate::engine::{self, Demand, EngineOptions, explain_request};
 use crate::format;
 use crate::interrupt::Interrupt;
@@ -10,10 +9,10 @@ use crate::ui::Ui;
 use anyhow::{Context, Result, anyhow, bail};
 use paceline::{Event, Generation, Handle, Request, Usage};
 use paceline_text::{
-    ChatInput, ChatTemplate, Detokenizer, OutputParser, OutputParserOptions, OutputPart, ReasoningFormat,
-    StopStrings, Tokenizer,
+    ChatInput, ChatTemplate, OutputParser, OutputParserOptions, OutputPart, Piece, ReasoningFormat,
+    TextDecoder, Tokenizer,
 };
-use paceline_types::{FinishReason, SamplingParams, TokenId};
+use paceline_types::{FinishReason, TokenId};
 use std::time::{Duration, Instant};
 
 /// How soon Ctrl-C is noticed when no tokens come.
@@ -119,34 +118,37 @@ impl Local {
     ) -> Result<Answer> {
         let tokenizer = self.model.require_tokenizer("a conversation")?;
         let prompt = self.prompt(question, tokenizer)?;
-        let mut params = question.settings.params(self.model.defaults, question.seed);
-        if question.settings.max_tokens.is_none() {
-            params.max_tokens = self.engine.max_model_len();
-        }
-        for word in question.settings.bad_word.iter().flatten() {
-            params.bad_words.extend(spellings(&self.model, word)?);
-        }
+        let mut neutral = Request {
+            prompt: prompt.tokens.into(),
+            ..Request::default()
+        };
+        neutral.sampling_mut().seed = question.seed;
+        neutral.sampling_mut().max_tokens = self.engine.max_model_len();
+        let (request, decoding) = question
+            .settings
+            .request(&self.model, neutral, self.continues())?;
         let hits = || self.engine.stats().counters.prefix_hits;
         let before = hits();
-        let generation = self.engine.generate(request(prompt.tokens, params));
+        let generation = self.engine.generate(request);
         let generation = generation.map_err(|error| explain_request(error, false))?;
-        let stops = question.settings.stop.clone().unwrap_or_default();
         let mut text = AnswerText {
-            detokenizer: Some(detokenizer(tokenizer, self.continues())),
-            stops: Some(StopStrings::new(stops)),
+            decoder: TextDecoder::new(Some(tokenizer), decoding),
             parser: OutputParser::new(&OutputParserOptions {
                 reasoning: self.reasoning,
                 inside_reasoning: prompt.inside_reasoning,
                 ..OutputParserOptions::default()
             }),
-            stopped: false,
             text: String::new(),
         };
         let (reason, usage) = self.follow(generation, &mut text, interrupt, show)?;
         for part in text.finish() {
             show(part)?;
         }
-        let end = if text.stopped { FinishReason::Stop } else { reason };
+        let end = if text.stopped() {
+            FinishReason::Stop
+        } else {
+            reason
+        };
         let mut figures = figures(&usage);
         // This engine has no other clients, so what it found meanwhile it found for this prompt.
         figures.cached_tokens = Some(hits() - before);
@@ -177,10 +179,10 @@ impl Local {
             };
             match event {
                 Some(Event::Tokens { tokens, .. }) => {
-                    for part in text.push(&tokens) {
+                    for part in text.push(tokens) {
                         show(part)?;
                     }
-                    if text.stopped {
+                    if text.stopped() {
                         streams.cancel_all();
                     }
                 }
@@ -201,7 +203,10 @@ impl Local {
     /// The conversation as tokens; its oldest exchanges are left out if they leave no room for an answer.
     fn prompt(&self, question: &Question<'_>, tokenizer: &Tokenizer) -> Result<Prompt> {
         let limit = self.engine.max_model_len();
-        let wanted = question.settings.max_tokens.unwrap_or(limit);
+        let wanted = question.settings.options.integer("max_tokens");
+        let wanted = wanted
+            .and_then(|wanted| usize::try_from(wanted).ok())
+            .unwrap_or(limit);
         let room = wanted.min(limit / ROOM).max(1);
         let mut left_out = 0;
         loop {
@@ -257,24 +262,6 @@ impl Local {
     }
 }
 
-fn request(prompt: Vec<TokenId>, sampling: SamplingParams) -> Request {
-    Request {
-        prompt,
-        sampling,
-        ..Request::default()
-    }
-}
-
-/// An answer is a text of its own, a continuation goes on where the text ended.
-fn detokenizer(tokenizer: &Tokenizer, continues: bool) -> Detokenizer {
-    let detokenizer = Detokenizer::new(tokenizer, true);
-    if continues {
-        detokenizer.continuing()
-    } else {
-        detokenizer
-    }
-}
-
 fn figures(usage: &Usage) -> AnswerFigures {
     let drafts = &usage.speculation;
     AnswerFigures {
@@ -290,48 +277,34 @@ fn figures(usage: &Usage) -> AnswerFigures {
     }
 }
 
-/// From tokens to what is shown: detokenizer, stop strings, and what of it is reasoning.
+/// From tokens to what is shown, and what of it is reasoning.
 struct AnswerText {
-    detokenizer: Option<Detokenizer>,
-    stops: Option<StopStrings>,
+    decoder: TextDecoder,
     parser: OutputParser,
-    stopped: bool,
     /// The answer without its reasoning.
     text: String,
 }
 
 impl AnswerText {
-    fn push(&mut self, tokens: &[TokenId]) -> Vec<Part> {
-        let mut parts = Vec::new();
-        for token in tokens {
-            let (Some(detokenizer), Some(stops), false) =
-                (&mut self.detokenizer, &mut self.stops, self.stopped)
-            else {
-                break;
-            };
-            // A model's vocabulary may be padded beyond its tokenizer's: such ids have no text.
-            let outcome = stops.push(&detokenizer.push(*token).unwrap_or_default());
-            self.stopped = outcome.matched.is_some();
-            let read = self.parser.push(&outcome.text);
-            parts.extend(self.keep(read));
-        }
-        parts
+    /// Whether a stop string has ended it.
+    fn stopped(&self) -> bool {
+        self.decoder.stopped().is_some()
+    }
+
+    fn push(&mut self, tokens: Vec<TokenId>) -> Vec<Part> {
+        let piece = self.decoder.push_all(tokens, Vec::new());
+        self.read(&piece)
+    }
+
+    fn read(&mut self, piece: &Piece) -> Vec<Part> {
+        let parts = self.parser.push(&piece.text);
+        self.keep(parts)
     }
 
     /// What was held back.
     fn finish(&mut self) -> Vec<Part> {
-        let mut parts = Vec::new();
-        let (detokenizer, stops) = (self.detokenizer.take(), self.stops.take());
-        if let (Some(detokenizer), Some(mut stops), false) = (detokenizer, stops, self.stopped) {
-            let outcome = stops.push(&detokenizer.finish());
-            self.stopped = outcome.matched.is_some();
-            let mut text = outcome.text;
-            if !self.stopped {
-                text.push_str(&stops.finish().text);
-            }
-            let read = self.parser.push(&text);
-            parts.extend(self.keep(read));
-        }
+        let rest = self.decoder.finish();
+        let mut parts = self.read(&rest);
         let read = self.parser.finish();
         parts.extend(self.keep(read));
         parts

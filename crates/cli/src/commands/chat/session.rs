@@ -246,8 +246,9 @@ impl Session {
             bail!("/retry: there is nothing to answer");
         }
         // The same seed would only say the same.
-        if let Some(seed) = &mut self.settings.seed {
-            *seed = seed.wrapping_add(1);
+        if let Some(seed) = self.settings.options.integer("seed") {
+            let next = (seed as u64).wrapping_add(1).to_string();
+            settings::change(&mut self.settings, "seed", Some(&next))?;
         }
         let answered = self.answer();
         if answered.is_err() {

@@ -2,96 +2,43 @@
 
 use crate::commands::generate::Settings;
 use crate::commands::generate::prompts::lines;
-use anyhow::{Result, bail};
+use crate::flags::NOT_IN_CHAT;
+use anyhow::{Context, Result};
+use paceline::{OPTIONS, OptionKind, RequestOption};
 use serde_json::{Map, Value, json};
 
 /// What `/set` can change.
-const NAMES: [&str; 15] = [
-    "max_tokens",
-    "temperature",
-    "top_p",
-    "top_k",
-    "min_p",
-    "seed",
-    "repetition_penalty",
-    "presence_penalty",
-    "frequency_penalty",
-    "min_tokens",
-    "stop",
-    "stop_token",
-    "bad_word",
-    "logit_bias",
-    "ignore_eos",
-];
+fn options() -> impl Iterator<Item = &'static RequestOption> {
+    OPTIONS
+        .iter()
+        .filter(|option| !NOT_IN_CHAT.contains(&option.name))
+}
+
+fn names() -> String {
+    options().map(|option| option.name).collect::<Vec<_>>().join(", ")
+}
 
 /// Changes a setting; without a value it goes back to the model's.
 pub(super) fn change(settings: &mut Settings, name: &str, value: Option<&str>) -> Result<()> {
-    if !NAMES.contains(&name) {
-        bail!("/set {name}: unknown; known are {}", NAMES.join(", "));
-    }
+    let option = RequestOption::named(name).filter(|option| !NOT_IN_CHAT.contains(&option.name));
+    let option = option.with_context(|| format!("/set {name}: unknown; known are {}", names()))?;
     let Some(value) = value else {
-        clear(settings, name);
+        settings.options.clear(option);
         return Ok(());
     };
     // Texts need no quotes, and a number may be one.
-    let texts = matches!(name, "stop" | "bad_word") && !value.starts_with(['[', '"']);
-    let value = if texts {
+    let text = matches!(option.kind, OptionKind::Texts) && !value.starts_with(['[', '"']);
+    let value = if text {
         json!(value)
     } else {
         serde_json::from_str(value).unwrap_or_else(|_| json!(value))
     };
-    lines::set(settings, name, &value).map_err(|error| error.context(format!("/set {name}")))
-}
-
-fn clear(settings: &mut Settings, name: &str) {
-    match name {
-        "max_tokens" => settings.max_tokens = None,
-        "temperature" => settings.temperature = None,
-        "top_p" => settings.top_p = None,
-        "top_k" => settings.top_k = None,
-        "min_p" => settings.min_p = None,
-        "seed" => settings.seed = None,
-        "repetition_penalty" => settings.repetition_penalty = None,
-        "presence_penalty" => settings.presence_penalty = None,
-        "frequency_penalty" => settings.frequency_penalty = None,
-        "min_tokens" => settings.min_tokens = None,
-        "stop" => settings.stop = None,
-        "stop_token" => settings.stop_token = None,
-        "bad_word" => settings.bad_word = None,
-        "logit_bias" => settings.logit_bias = None,
-        _ => settings.ignore_eos = None,
-    }
+    lines::set_option(&mut settings.options, option, &value).with_context(|| format!("/set {name}"))
 }
 
 /// What is set, by the names of our server's fields.
 pub(super) fn fields(settings: &Settings) -> Map<String, Value> {
-    let bias: Option<Map<String, Value>> = settings.logit_bias.as_ref().map(|list| {
-        let pairs = list.iter();
-        pairs
-            .map(|(token, bias)| (token.to_string(), json!(bias)))
-            .collect()
-    });
-    let all = [
-        ("max_tokens", json!(settings.max_tokens)),
-        ("temperature", json!(settings.temperature)),
-        ("top_p", json!(settings.top_p)),
-        ("top_k", json!(settings.top_k)),
-        ("min_p", json!(settings.min_p)),
-        ("seed", json!(settings.seed)),
-        ("repetition_penalty", json!(settings.repetition_penalty)),
-        ("presence_penalty", json!(settings.presence_penalty)),
-        ("frequency_penalty", json!(settings.frequency_penalty)),
-        ("min_tokens", json!(settings.min_tokens)),
-        ("stop", json!(settings.stop)),
-        ("stop_token_ids", json!(settings.stop_token)),
-        ("bad_words", json!(settings.bad_word)),
-        ("logit_bias", json!(bias)),
-        ("ignore_eos", json!(settings.ignore_eos.filter(|ignore| *ignore))),
-    ];
-    all.into_iter()
-        .filter(|(_, value)| !value.is_null())
-        .map(|(name, value)| (name.to_owned(), value))
-        .collect()
+    settings.options.to_json()
 }
 
 /// The same for people.
@@ -101,7 +48,7 @@ pub(super) fn list(settings: &Settings) -> String {
         .map(|(name, value)| format!("{name} = {value}"))
         .collect();
     if set.is_empty() {
-        return format!("nothing is set; there are {}", NAMES.join(", "));
+        return format!("nothing is set; there are {}", names());
     }
     set.join("\n")
 }
@@ -132,8 +79,8 @@ mod tests {
                 "bad_words": ["a", "b"], "logit_bias": { "3": -1.0 }, "ignore_eos": true,
             })
         );
-        for name in NAMES {
-            change(&mut settings, name, None).unwrap();
+        for option in options() {
+            change(&mut settings, option.name, None).unwrap();
         }
         assert_eq!(settings, Settings::default());
         assert!(list(&settings).contains("nothing is set"));
@@ -144,7 +91,7 @@ mod tests {
         let mut settings = Settings::default();
         for (name, value, part) in [
             ("temperature", "-1", "at least 0"),
-            ("temperature", "hot", "not a number"),
+            ("temperature", "hot", "a number of at least 0"),
             ("top_p", "2", "at most 1"),
             ("n", "2", "known are"),
             ("chat", "true", "known are"),

@@ -44,7 +44,8 @@ impl<'a> Batch<'a> {
         let mut first = Vec::with_capacity(jobs.len());
         for job in jobs {
             first.push(continuations.len());
-            continuations.extend((0..job.n).map(|choice| Continuation::new(job, choice, printing.tokenizer)));
+            continuations
+                .extend((0..job.n()).map(|choice| Continuation::new(job, choice, printing.tokenizer)));
         }
         let printer = Printer {
             printing,
@@ -66,7 +67,7 @@ impl<'a> Batch<'a> {
 
     /// Continuations handed to the engine.
     pub(super) fn submitted(&self) -> usize {
-        self.jobs[..self.submitted].iter().map(|job| job.n).sum()
+        self.jobs[..self.submitted].iter().map(Job::n).sum()
     }
 
     /// Runs all jobs, or until the user stops them.
@@ -102,7 +103,7 @@ impl<'a> Batch<'a> {
     /// Hands in as many jobs as the engine's queue has room for.
     fn submit(&mut self) -> Result<()> {
         while let Some(job) = self.jobs.get(self.submitted) {
-            match self.handle.generate(job.request()) {
+            match self.handle.generate(job.request.clone()) {
                 Ok(generation) => self.streams.add(generation),
                 // There is room again when one of those under way has ended.
                 Err(RequestError::QueueFull { .. }) if !self.streams.is_empty() => break,
@@ -114,7 +115,7 @@ impl<'a> Batch<'a> {
     }
 
     fn take(&mut self, index: usize, event: Event) -> Result<()> {
-        let of_job = self.first[index]..self.first[index] + self.jobs[index].n;
+        let of_job = self.first[index]..self.first[index] + self.jobs[index].n();
         let continuations = &mut self.continuations[of_job];
         match event {
             Event::Prompt { logprobs } => continuations[0].prompt_logprobs.extend(logprobs),
@@ -123,7 +124,7 @@ impl<'a> Batch<'a> {
                 tokens,
                 logprobs,
             } => {
-                continuations[choice].push(&tokens, logprobs);
+                continuations[choice].push(tokens, logprobs);
                 // The engine knows nothing of stop strings.
                 if continuations.iter().all(Continuation::is_settled) {
                     self.streams.cancel(index);
@@ -141,7 +142,7 @@ impl<'a> Batch<'a> {
 
     /// A stream ended: everything it had to give must have come.
     fn end(&self, index: usize) -> Result<()> {
-        let of_job = self.first[index]..self.first[index] + self.jobs[index].n;
+        let of_job = self.first[index]..self.first[index] + self.jobs[index].n();
         if self.continuations[of_job].iter().all(Continuation::has_ended) {
             return Ok(());
         }
@@ -240,8 +241,8 @@ fn title(continuation: &Continuation<'_>, jobs: usize) -> Option<String> {
     if jobs > 1 {
         numbers.push(format!("{}/{jobs}", job.index + 1));
     }
-    if job.n > 1 {
-        numbers.push(format!("choice {}/{}", choice + 1, job.n));
+    if job.n() > 1 {
+        numbers.push(format!("choice {}/{}", choice + 1, job.n()));
     }
     let preview = format::preview(&job.preview, 60);
     (!numbers.is_empty()).then(|| format!("[{}] {preview}", numbers.join(", ")))

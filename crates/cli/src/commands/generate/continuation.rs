@@ -2,9 +2,8 @@
 
 use super::prompts::Job;
 use super::report::Report;
-use super::text::TextStream;
 use paceline::Usage;
-use paceline_text::Tokenizer;
+use paceline_text::{Piece, TextDecoder, Tokenizer};
 use paceline_types::{FinishReason, TokenId, TokenLogprobs};
 use std::time::Duration;
 
@@ -16,12 +15,11 @@ pub(super) struct Continuation<'a> {
     pub(super) text: String,
     /// Of the prompt; only the first continuation gets them.
     pub(super) prompt_logprobs: Vec<TokenLogprobs>,
-    /// Still open while there may be more text.
-    stream: Option<TextStream>,
+    decoder: TextDecoder,
     tokens: Vec<TokenId>,
     logprobs: Vec<TokenLogprobs>,
-    /// A stop string was found: what the engine still sends is beyond it.
-    stopped: bool,
+    /// There is no tokenizer: the ids are the text.
+    ids: bool,
     end: Option<(FinishReason, Usage)>,
 }
 
@@ -32,47 +30,54 @@ impl<'a> Continuation<'a> {
             choice,
             text: String::new(),
             prompt_logprobs: Vec::new(),
-            stream: Some(TextStream::new(tokenizer, job)),
+            decoder: TextDecoder::new(tokenizer, job.decoding.clone()),
             tokens: Vec::new(),
             logprobs: Vec::new(),
-            stopped: false,
+            ids: tokenizer.is_none(),
             end: None,
         }
     }
 
     /// Takes new tokens, up to a stop string.
-    pub(super) fn push(&mut self, tokens: &[TokenId], logprobs: Vec<TokenLogprobs>) {
-        let Some(stream) = self.stream.as_mut().filter(|_| !self.stopped) else {
-            return;
-        };
-        let before = self.tokens.len();
-        for token in tokens {
-            let piece = stream.push(*token);
-            self.tokens.push(*token);
-            self.text.push_str(&piece.text);
-            if piece.stopped {
-                self.stopped = true;
-                break;
+    pub(super) fn push(&mut self, tokens: Vec<TokenId>, logprobs: Vec<TokenLogprobs>) {
+        let piece = self.decoder.push_all(tokens, logprobs);
+        self.take(piece);
+    }
+
+    fn take(&mut self, piece: Piece) {
+        self.text.push_str(&piece.text);
+        for token in piece.tokens {
+            if self.ids {
+                if !self.tokens.is_empty() {
+                    self.text.push(' ');
+                }
+                self.text.push_str(&token.id.to_string());
             }
+            self.tokens.push(token.id);
+            self.logprobs.extend(token.logprobs);
         }
-        let taken = self.tokens.len() - before;
-        self.logprobs.extend(logprobs.into_iter().take(taken));
     }
 
     /// Takes the end.
     pub(super) fn finish(&mut self, reason: FinishReason, usage: Usage) {
-        if let Some(stream) = self.stream.take() {
-            let rest = stream.finish();
-            self.text.push_str(&rest.text);
-            self.stopped |= rest.stopped && reason == FinishReason::Length;
-        }
-        let reason = if self.stopped { FinishReason::Stop } else { reason };
+        let rest = self.decoder.finish();
+        self.take(rest);
+        let reason = if self.stopped() {
+            FinishReason::Stop
+        } else {
+            reason
+        };
         self.end = Some((reason, usage));
+    }
+
+    /// A stop string was found: what the engine still sends is beyond it.
+    fn stopped(&self) -> bool {
+        self.decoder.stopped().is_some()
     }
 
     /// Whether nothing will be added to the text.
     pub(super) fn is_settled(&self) -> bool {
-        self.stopped || self.end.is_some()
+        self.stopped() || self.end.is_some()
     }
 
     /// Whether the end has come.

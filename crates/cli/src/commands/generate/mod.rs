@@ -5,7 +5,6 @@ mod continuation;
 pub(crate) mod prompts;
 mod report;
 mod settings;
-mod text;
 
 pub(crate) use prompts::PromptSource;
 pub(crate) use settings::Settings;

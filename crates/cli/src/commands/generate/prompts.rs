@@ -7,13 +7,12 @@ use crate::engine::Demand;
 use crate::model::LoadedModel;
 use crate::seed;
 use anyhow::{Context, Result, bail};
-use paceline::{Request, RequestSpeculation};
-use paceline_text::{ChatInput, ChatTemplate};
-use paceline_types::{SamplingParams, TokenId};
+use paceline::Request;
+use paceline_text::{ChatInput, ChatTemplate, DecodeOptions};
+use paceline_types::TokenId;
 use serde_json::json;
 use std::io::Read;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 /// As the user gave them.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -45,15 +44,10 @@ pub(crate) struct Prompt {
 /// A prompt ready to run.
 pub(crate) struct Job {
     pub(crate) index: usize,
-    pub(crate) tokens: Vec<TokenId>,
-    pub(crate) params: SamplingParams,
-    /// Continuations of the prompt.
-    pub(crate) n: usize,
-    pub(crate) priority: i32,
-    pub(crate) deadline: Option<Duration>,
-    pub(crate) speculation: RequestSpeculation,
-    pub(crate) stop: Vec<String>,
-    pub(crate) chat: bool,
+    /// For the engine.
+    pub(crate) request: Request,
+    /// How its tokens become text.
+    pub(crate) decoding: DecodeOptions,
     /// What to print before the continuation.
     pub(crate) echo: String,
     /// File and line, for messages.
@@ -63,17 +57,9 @@ pub(crate) struct Job {
 }
 
 impl Job {
-    /// For the engine.
-    pub(crate) fn request(&self) -> Request {
-        Request {
-            prompt: self.tokens.clone(),
-            sampling: self.params.clone(),
-            n: Some(self.n),
-            priority: self.priority,
-            deadline: self.deadline,
-            speculation: self.speculation,
-            ..Request::default()
-        }
+    /// Continuations.
+    pub(crate) fn n(&self) -> usize {
+        self.request.n.unwrap_or(1)
     }
 
     /// A failure of this job, with its place if it has one.
@@ -86,7 +72,7 @@ impl Job {
 
     /// Checks that the prompt leaves room for a token in sequences of `limit` tokens.
     pub(crate) fn check_length(&self, limit: usize) -> Result<()> {
-        let tokens = self.tokens.len();
+        let tokens = self.request.prompt.len();
         if tokens == 0 {
             bail!("the prompt has no tokens; give at least one");
         }
@@ -101,10 +87,13 @@ impl Job {
 
 /// What these jobs ask of an engine.
 pub(crate) fn demand(jobs: &[Job]) -> Demand {
-    let length = |job: &Job| job.tokens.len().saturating_add(job.params.max_tokens);
+    let length = |job: &Job| {
+        let Request { prompt, sampling, .. } = &job.request;
+        prompt.len().saturating_add(sampling.max_tokens)
+    };
     Demand {
-        sequences: jobs.iter().map(|job| job.n).sum(),
-        choices: jobs.iter().map(|job| job.n).max().unwrap_or(1),
+        sequences: jobs.iter().map(Job::n).sum(),
+        choices: jobs.iter().map(Job::n).max().unwrap_or(1),
         longest: jobs.iter().map(length).max().unwrap_or(1),
     }
 }
@@ -195,10 +184,6 @@ struct Preparer<'a> {
 impl Preparer<'_> {
     fn prepare(&mut self, index: usize, prompt: Prompt) -> Result<Job> {
         let settings = prompt.settings.or(self.settings);
-        let stop = settings.stop.clone().unwrap_or_default();
-        if !stop.is_empty() {
-            self.model.require_tokenizer("stop strings")?;
-        }
         let is_text = matches!(prompt.content, Content::Text(_));
         let chat = settings.chat.unwrap_or(false) && is_text;
         let preview = match &prompt.content {
@@ -206,22 +191,18 @@ impl Preparer<'_> {
             Content::Ids(ids) => format!("{} token ids", ids.len()),
         };
         let (text, tokens) = self.encode(prompt.content, chat)?;
-        let seed = self.random_seed.wrapping_add(index as u64);
-        let mut params = settings.params(self.model.defaults, seed);
-        for word in settings.bad_word.iter().flatten() {
-            params.bad_words.extend(spellings(self.model, word)?);
-        }
+        let mut neutral = Request {
+            prompt: tokens.into(),
+            ..Request::default()
+        };
+        neutral.sampling_mut().seed = self.random_seed.wrapping_add(index as u64);
+        // An answer is a text of its own, anything else goes on where the prompt ended.
+        let (request, decoding) = settings.request(self.model, neutral, !chat)?;
         let echo = settings.echo.unwrap_or(false);
         Ok(Job {
             index,
-            tokens,
-            params,
-            n: settings.n.unwrap_or(1),
-            priority: settings.priority.unwrap_or(0),
-            deadline: settings.deadline_ms.map(Duration::from_millis),
-            speculation: settings.speculation.unwrap_or_default(),
-            stop,
-            chat,
+            request,
+            decoding,
             echo: if echo { text } else { String::new() },
             place: prompt.place,
             preview,
@@ -273,15 +254,4 @@ impl Preparer<'_> {
         };
         template.render(&input).context("chat template")
     }
-}
-
-/// The tokens of a bad word at the start of a text and after a space, which most tokenizers spell differently.
-pub(crate) fn spellings(model: &LoadedModel, word: &str) -> Result<Vec<Vec<TokenId>>> {
-    let tokenizer = model.require_tokenizer("bad words")?;
-    let mut spellings = vec![
-        tokenizer.encode(word, false)?,
-        tokenizer.encode(&format!(" {}", word.trim_start()), false)?,
-    ];
-    spellings.dedup();
-    Ok(spellings)
 }

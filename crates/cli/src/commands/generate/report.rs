@@ -1,7 +1,7 @@
 //! What is said about a generation when it is over.
 
 use super::prompts::Job;
-use paceline::Usage;
+use paceline::{Request, Usage};
 use paceline_bench::DraftFigures;
 use paceline_text::Tokenizer;
 use paceline_types::{FinishReason, TokenId, TokenLogprobs};
@@ -65,7 +65,11 @@ struct JsonTiming {
 impl Report<'_> {
     /// What `--json` prints.
     pub(super) fn to_json(&self, tokenizer: Option<&Tokenizer>) -> JsonReport {
-        let Job { params, tokens, .. } = self.job;
+        let Request {
+            sampling: params,
+            prompt: tokens,
+            ..
+        } = &self.job.request;
         let prompt = params.prompt_logprobs.filter(|_| self.choice == 0);
         let prompt = prompt.map(|_| {
             let known = named(tokenizer, &tokens[1..], self.prompt_logprobs);
@@ -113,7 +117,7 @@ impl Report<'_> {
             };
             format!("{}{top}", show(&entry.chosen))
         };
-        let prompt = named(tokenizer, &self.job.tokens[1..], self.prompt_logprobs);
+        let prompt = named(tokenizer, &self.job.request.prompt[1..], self.prompt_logprobs);
         let text = named(tokenizer, self.tokens, self.logprobs);
         prompt.iter().chain(&text).map(line).collect()
     }
@@ -125,7 +129,7 @@ impl Report<'_> {
             FinishReason::Length => "reached the limit",
             other => other.name(),
         };
-        let params = &self.job.params;
+        let params = &self.job.request.sampling;
         let choice = if params.temperature > 0.0 {
             format!("seed {}", params.seed)
         } else {
@@ -137,7 +141,7 @@ impl Report<'_> {
         format!(
             "[{} prompt + {} generated tokens, {:.1} tok/s{per_step}, first token after {:.0} ms, load {:.0} ms, {choice}, \
              {ended}]",
-            self.job.tokens.len(),
+            self.job.request.prompt.len(),
             self.tokens.len(),
             decode_rate(&self.usage),
             milliseconds(self.usage.first_token),

@@ -3,7 +3,8 @@
 use super::{ParserChoice, ServeConfig};
 use crate::model::LoadedModel;
 use anyhow::{Context, Result};
-use paceline_server::{SamplingDefaults, ServedModel};
+use paceline::RequestOption;
+use paceline_server::ServedModel;
 use paceline_text::{ChatTemplate, ReasoningFormat, ToolFormat};
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -40,21 +41,17 @@ pub(super) fn served(
             "--reasoning-parser",
         ),
     };
-    let defaults = &model.defaults;
+    let mut defaults = model.defaults.clone();
+    if let (Some(seed), Some(option)) = (config.seed, RequestOption::named("seed")) {
+        defaults.set(option, &seed.into())?;
+    }
     let created = SystemTime::now().duration_since(UNIX_EPOCH);
     let served = ServedModel {
         names: config.names.clone(),
         source: model.source.clone(),
         tokenizer: model.tokenizer.clone(),
         template,
-        defaults: SamplingDefaults {
-            temperature: defaults.temperature,
-            top_p: defaults.top_p,
-            top_k: defaults.top_k,
-            min_p: defaults.min_p,
-            repetition_penalty: defaults.repetition_penalty,
-            seed: config.seed,
-        },
+        defaults,
         max_model_len,
         tool_format: texts.tools.0,
         reasoning_format: texts.reasoning.0,

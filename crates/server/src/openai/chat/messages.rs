@@ -3,6 +3,9 @@
 use crate::error::ApiError;
 use serde_json::{Map, Value};
 
+/// The roles that messages can have.
+const ROLES: [&str; 6] = ["system", "developer", "user", "assistant", "tool", "function"];
+
 /// Checks messages and gives every one a content that is text.
 pub(crate) fn normalise(messages: Vec<Map<String, Value>>) -> Result<Vec<Value>, ApiError> {
     if messages.is_empty() {
@@ -20,6 +23,15 @@ fn one(index: usize, mut message: Map<String, Value>) -> Result<Value, ApiError>
         let param = format!("messages[{index}].role");
         let text = format!("`{param}` is missing or not a string");
         return Err(ApiError::field(param, text));
+    }
+    if !ROLES.contains(&role) {
+        let param = format!("messages[{index}].role");
+        let role = crate::body::shorten(role);
+        return Err(ApiError::bound(
+            &param,
+            &role,
+            &format!("one of {}", ROLES.join(", ")),
+        ));
     }
     // What OpenAI calls developer is what models know as system.
     if role == "developer" {
@@ -110,6 +122,7 @@ mod tests {
             (json!([]), "messages"),
             (json!([{ "content": "x" }]), "messages[0].role"),
             (json!([{ "role": 1, "content": "x" }]), "messages[0].role"),
+            (json!([{ "role": "robot", "content": "x" }]), "messages[0].role"),
             (json!([{ "role": "user", "content": 1 }]), "messages[0].content"),
             (
                 json!([{ "role": "user", "content": [{ "type": "image_url" }] }]),

@@ -8,100 +8,81 @@ mod stream;
 pub(crate) use messages::normalise;
 
 use super::format::FormatFields;
-use super::sampling::SamplingFields;
-use crate::app::{App, Caller, Checked};
-use crate::body::{Body, shorten};
+use crate::body::shorten;
 use crate::constraint::{Forced, allow};
-use crate::conversation::Conversation;
+use crate::conversation::{Conversation, ConversationEnd};
 use crate::error::ApiError;
-use crate::generation;
+use crate::fields::Fields;
+use crate::generation::{GenerationTask, stream};
+use crate::identifiers;
+use crate::interface::{Interface, Understood};
 use crate::preparation::Preparing;
-use crate::{identifiers, sse};
-use axum::extract::State;
-use axum::response::{IntoResponse, Response};
-use axum::{Extension, Json};
 use reply::Writer;
-use serde::Deserialize;
 use serde_json::{Map, Value};
 
-/// The engine's names for fields, and those of this endpoint.
-const NAMES: [(&str, &str); 3] = [
-    ("stop_tokens", "stop_token_ids"),
-    ("prompt", "messages"),
-    ("logprobs", "top_logprobs"),
-];
-
-/// The fields that only this endpoint has.
-#[derive(Debug, Deserialize)]
-struct Fields {
-    model: Option<String>,
-    messages: Option<Vec<Map<String, Value>>>,
-    logprobs: Option<bool>,
-    top_logprobs: Option<usize>,
-    tools: Option<Vec<Value>>,
-    tool_choice: Option<Value>,
-    parallel_tool_calls: Option<bool>,
-    functions: Option<Value>,
-    documents: Option<Vec<Map<String, Value>>>,
-    reasoning_effort: Option<String>,
-    chat_template_kwargs: Option<Map<String, Value>>,
-    add_generation_prompt: Option<bool>,
-    continue_final_message: Option<bool>,
-}
+/// Longest template that a request may bring along, in bytes.
+const MAX_TEMPLATE: usize = 64 << 10;
 
 /// `POST /v1/chat/completions`.
-pub(crate) async fn create(
-    State(app): State<App>,
-    Extension(caller): Extension<Caller>,
-    body: Body,
-) -> Result<Response, ApiError> {
-    let shared = app.model.clone();
-    let check = move |model: &Preparing<'_>, body: &Body| check(model, body, Writer::new(shared));
-    let admitted = app.admit(&caller, body, check).await?;
-    let checked = &admitted.checked;
-    let stream = checked.stream;
-    let choices = checked.task.n;
-    let (outputs, writer) = app.run(&caller, admitted, &NAMES).await?;
-    if stream {
-        return Ok(sse::reply(outputs, stream::Chunks::new(writer)));
+pub(crate) struct Chat;
+
+impl Interface for Chat {
+    const NAMES: &'static [(&'static str, &'static str)] =
+        &[("prompt", "messages"), ("logprobs", "top_logprobs")];
+    type Writer = Writer;
+
+    fn check(model: &Preparing<'_>, fields: &mut Fields<'_>) -> Result<Understood<Writer>, ApiError> {
+        let name = model.named(fields.take::<String>("model")?.as_deref())?;
+        let logprobs = logprobs(fields)?;
+        let own = &["logprobs", "prompt_logprobs"];
+        let mut task = GenerationTask::take(model, fields, (model.max_model_len, own))?;
+        task.request.sampling_mut().logprobs = logprobs;
+        refuse_foreign(fields)?;
+        let (stream, stream_options) = stream(fields)?;
+        let parallel_calls = fields.take("parallel_tool_calls")?.unwrap_or(true);
+        let token_ids = fields.flag("return_token_ids")?;
+        let form = FormatFields::take(fields)?.form()?;
+        let (conversation, forced) = conversation(fields)?;
+        task.decoding.continues = conversation.end == ConversationEnd::InLastMessage;
+        let (tokens, reading) = conversation.prepare(model)?;
+        let wanted = reading.wanted(form, &forced, parallel_calls)?;
+        let prompt_tokens = task.add_prompt(tokens);
+        let writer = Writer {
+            model: model.shared(),
+            model_name: name,
+            id: identifiers::identifier("chatcmpl-"),
+            created: identifiers::unix_time(),
+            n: task.n(),
+            reading,
+            parallel_calls,
+            logprobs: logprobs.is_some(),
+            token_ids,
+            stream_options,
+            prompt_tokens,
+        };
+        Ok(Understood {
+            task,
+            wanted,
+            writer,
+            stream,
+        })
     }
-    let collected = generation::collect(outputs, (1, choices)).await;
-    let collected = collected.map_err(|failure| failure.error())?;
-    Ok(Json(writer.whole(collected)).into_response())
 }
 
-fn check(model: &Preparing<'_>, body: &Body, mut writer: Writer) -> Result<Checked<Writer>, ApiError> {
-    let fields: Fields = body.read()?;
-    let shared: SamplingFields = body.read()?;
-    let name = model.named(fields.model.as_deref())?;
-    let mut task = shared.task(model, model.max_model_len)?;
-    task.sampling.logprobs = logprobs(&fields)?;
-    let parallel = fields.parallel_tool_calls.unwrap_or(true);
-    let form = body.read::<FormatFields>()?.form()?;
-    let (conversation, forced) = conversation(fields)?;
-    let (tokens, reading) = conversation.prepare(model)?;
-    let wanted = reading.wanted(form, &forced, parallel)?;
-    writer.id = identifiers::identifier("chatcmpl-");
-    writer.model_name = name;
-    writer.n = task.n;
-    writer.reading = reading;
-    writer.parallel_calls = parallel;
-    writer.logprobs = task.sampling.logprobs.is_some();
-    writer.token_ids = shared.return_token_ids.unwrap_or(false);
-    writer.include_usage = shared.include_usage();
-    writer.prompt_tokens.clone_from(&tokens);
-    task.prompts = vec![tokens];
-    Ok(Checked {
-        task,
-        wanted,
-        writer,
-        stream: shared.streams(),
-    })
+/// What exists elsewhere and not here.
+fn refuse_foreign(fields: &mut Fields<'_>) -> Result<(), ApiError> {
+    fields.refuse("functions", "describe them in `tools`")?;
+    fields.refuse("function_call", "use `tool_choice`")?;
+    fields.refuse(
+        "prompt_logprobs",
+        "use /v1/completions with `echo` and `logprobs` for log-probabilities of a prompt",
+    )?;
+    fields.refuse("echo", "the reply is the new message alone")
 }
 
-fn logprobs(fields: &Fields) -> Result<Option<usize>, ApiError> {
-    let wanted = fields.logprobs.unwrap_or(false);
-    match fields.top_logprobs {
+fn logprobs(fields: &mut Fields<'_>) -> Result<Option<usize>, ApiError> {
+    let wanted = fields.flag("logprobs")?;
+    match fields.take::<usize>("top_logprobs")? {
         Some(count) if !wanted => {
             let message = format!("`top_logprobs` is {count} although `logprobs` is not true");
             Err(ApiError::field("top_logprobs", message))
@@ -111,35 +92,60 @@ fn logprobs(fields: &Fields) -> Result<Option<usize>, ApiError> {
 }
 
 /// The conversation, and whether a tool must be called.
-fn conversation(fields: Fields) -> Result<(Conversation, Forced), ApiError> {
-    if fields.functions.is_some_and(|functions| !functions.is_null()) {
-        let message = "`functions` is not supported; describe them in `tools`";
-        return Err(ApiError::field("functions", message));
-    }
-    if fields.continue_final_message == Some(true) {
-        let message = "`continue_final_message` is not supported; use /v1/completions to continue a text";
-        return Err(ApiError::field("continue_final_message", message));
-    }
-    let Some(messages) = fields.messages else {
-        return Err(ApiError::field("messages", "`messages` is missing"));
-    };
-    let tools = fields.tools.unwrap_or_default();
+fn conversation(fields: &mut Fields<'_>) -> Result<(Conversation, Forced), ApiError> {
+    let messages = normalise(fields.require("messages")?)?;
+    let tools = fields.take::<Vec<Value>>("tools")?.unwrap_or_default();
     check_tools(&tools)?;
-    let (tools, forced) = offered(tools, fields.tool_choice.as_ref())?;
-    let mut variables = fields.chat_template_kwargs.unwrap_or_default();
-    if let Some(effort) = fields.reasoning_effort {
+    let (tools, forced) = offered(tools, fields.take("tool_choice")?.as_ref())?;
+    let mut variables: Map<String, Value> = fields.take("chat_template_kwargs")?.unwrap_or_default();
+    if let Some(effort) = fields.take::<String>("reasoning_effort")? {
         variables.entry("reasoning_effort").or_insert(effort.into());
     }
+    let documents = fields.take::<Vec<Map<String, Value>>>("documents")?;
     let conversation = Conversation {
-        messages: normalise(messages)?,
+        end: end(fields, &messages)?,
+        messages,
         tools,
-        documents: fields
-            .documents
-            .map(|documents| documents.into_iter().map(Value::Object).collect()),
+        documents: documents.map(|documents| documents.into_iter().map(Value::Object).collect()),
         variables,
-        open_turn: fields.add_generation_prompt.unwrap_or(true),
+        template: template(fields)?,
     };
     Ok((conversation, forced))
+}
+
+/// How the conversation ends.
+pub(crate) fn end(fields: &mut Fields<'_>, messages: &[Value]) -> Result<ConversationEnd, ApiError> {
+    let open = fields.take::<bool>("add_generation_prompt")?;
+    if !fields.flag("continue_final_message")? {
+        return Ok(if open.unwrap_or(true) {
+            ConversationEnd::OpenTurn
+        } else {
+            ConversationEnd::Closed
+        });
+    }
+    let refuse = |message: &str| Err(ApiError::field("continue_final_message", message));
+    if open == Some(true) {
+        return refuse("`continue_final_message` and `add_generation_prompt` exclude each other");
+    }
+    if messages.last().is_none_or(|last| last["role"] != "assistant") {
+        return refuse("`continue_final_message` is true, but the last message is not the assistant's");
+    }
+    Ok(ConversationEnd::InLastMessage)
+}
+
+/// A template of the request's own.
+pub(crate) fn template(fields: &mut Fields<'_>) -> Result<Option<String>, ApiError> {
+    const FIELD: &str = "chat_template";
+    let template = fields.take::<String>(FIELD)?;
+    if let Some(length) = template
+        .as_ref()
+        .map(String::len)
+        .filter(|length| *length > MAX_TEMPLATE)
+    {
+        let bound = format!("at most {MAX_TEMPLATE} bytes long");
+        return Err(ApiError::bound(FIELD, &format!("{length} bytes long"), &bound));
+    }
+    Ok(template)
 }
 
 /// The tools that the model is shown, and whether one must be called.

@@ -1,11 +1,13 @@
 //! Replies of `/v1/chat/completions`, whole and in pieces.
 
 use super::parts::Delta;
+use super::stream::Chunks;
 use crate::conversation::Reading;
-use crate::generation::{Collected, Finish, GeneratedToken, PartReader};
-use crate::identifiers;
+use crate::generation::{Collected, Finish, GeneratedToken, PartReader, StreamOptions};
+use crate::interface;
 use crate::model::ServedModel;
 use crate::openai::logprobs::finite;
+use crate::openai::shared_ids;
 use crate::openai::usage::{UsageField, UsageReply, finish_reason};
 use paceline_types::{FinishReason, TokenId};
 use serde::Serialize;
@@ -13,7 +15,7 @@ use std::sync::Arc;
 
 /// A reply, or a chunk of one.
 #[derive(Debug, Serialize)]
-pub(super) struct Reply {
+pub(crate) struct Reply {
     id: String,
     object: &'static str,
     created: u64,
@@ -22,8 +24,8 @@ pub(super) struct Reply {
     pub(super) choices: Vec<ChoiceReply>,
     #[serde(skip_serializing_if = "UsageField::is_absent")]
     pub(super) usage: UsageField,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) prompt_token_ids: Option<Vec<TokenId>>,
+    #[serde(skip_serializing_if = "Option::is_none", serialize_with = "shared_ids")]
+    pub(super) prompt_token_ids: Option<Arc<[TokenId]>>,
 }
 
 /// A choice, or more of it.
@@ -78,37 +80,21 @@ struct TopLogprob {
 }
 
 /// What replies to one request have in common.
-pub(super) struct Writer {
-    model: Arc<ServedModel>,
+pub(crate) struct Writer {
+    pub(super) model: Arc<ServedModel>,
     pub(super) model_name: String,
     pub(super) id: String,
-    created: u64,
+    pub(super) created: u64,
     pub(super) n: usize,
     pub(super) reading: Reading,
     pub(super) parallel_calls: bool,
     pub(super) logprobs: bool,
     pub(super) token_ids: bool,
-    pub(super) include_usage: bool,
-    pub(super) prompt_tokens: Vec<TokenId>,
+    pub(super) stream_options: StreamOptions,
+    pub(super) prompt_tokens: Arc<[TokenId]>,
 }
 
 impl Writer {
-    pub(super) fn new(model: Arc<ServedModel>) -> Self {
-        Self {
-            model,
-            model_name: String::new(),
-            id: String::new(),
-            created: identifiers::unix_time(),
-            n: 1,
-            reading: Reading::default(),
-            parallel_calls: true,
-            logprobs: false,
-            token_ids: false,
-            include_usage: false,
-            prompt_tokens: Vec::new(),
-        }
-    }
-
     /// What was taken before anything is generated.
     pub(super) fn usage(&self) -> UsageReply {
         UsageReply::of_prompts(self.prompt_tokens.len())
@@ -161,9 +147,17 @@ impl Writer {
             top_logprobs: top.iter().map(|(id, logprob)| entry(*id, *logprob)).collect(),
         }
     }
+}
 
-    /// The whole reply.
-    pub(super) fn whole(&self, collected: Collected) -> Reply {
+impl interface::Writer for Writer {
+    type Encoder = Chunks;
+    type Reply = Reply;
+
+    fn stream(self) -> Chunks {
+        Chunks::new(self)
+    }
+
+    fn whole(self, collected: Collected) -> Reply {
         let mut usage = self.usage();
         let mut choices = Vec::with_capacity(collected.completions.len());
         for (index, completion) in collected.completions.into_iter().enumerate() {
@@ -179,7 +173,7 @@ impl Writer {
         }
         Reply {
             usage: UsageField::Known(usage),
-            prompt_token_ids: self.token_ids.then(|| self.prompt_tokens.clone()),
+            prompt_token_ids: self.token_ids.then(|| Arc::clone(&self.prompt_tokens)),
             ..self.reply("chat.completion", choices)
         }
     }

@@ -6,13 +6,16 @@ use crate::generation::{Finish, Output, PartReader, Piece};
 use crate::openai::error_body;
 use crate::openai::usage::{UsageField, UsageReply};
 use crate::sse::{Encoder, Frames};
+use std::sync::Arc;
 
 /// Writes the chunks.
-pub(super) struct Chunks {
+pub(crate) struct Chunks {
     writer: Writer,
     readers: Vec<PartReader>,
     usage: UsageReply,
     failed: bool,
+    /// Tokens of all choices so far.
+    tokens: usize,
 }
 
 impl Chunks {
@@ -21,12 +24,14 @@ impl Chunks {
             readers: (0..writer.n).map(|_| writer.reader()).collect(),
             usage: writer.usage(),
             failed: false,
+            tokens: 0,
             writer,
         }
     }
 
-    fn no_usage(&self) -> UsageField {
-        UsageField::later(self.writer.include_usage)
+    /// What chunks before the last say of what was taken.
+    fn so_far(&self) -> UsageField {
+        UsageField::so_far(self.writer.stream_options, self.writer.usage(), self.tokens)
     }
 
     fn chunk(&self, choices: Vec<ChoiceReply>, usage: UsageField, frames: &mut Frames) {
@@ -36,6 +41,7 @@ impl Chunks {
     }
 
     fn piece(&mut self, index: usize, piece: &Piece, frames: &mut Frames) {
+        self.tokens += piece.tokens.len();
         let delta = Delta::of(self.readers[index].push(&piece.text));
         let reports = self.writer.logprobs || self.writer.token_ids;
         if delta.is_empty() && (!reports || piece.tokens.is_empty()) {
@@ -43,7 +49,7 @@ impl Chunks {
         }
         let mut choice = self.writer.choice(index, &piece.tokens);
         choice.delta = Some(delta);
-        self.chunk(vec![choice], self.no_usage(), frames);
+        self.chunk(vec![choice], self.so_far(), frames);
     }
 
     fn finish(&mut self, index: usize, finish: &Finish, frames: &mut Frames) {
@@ -53,7 +59,7 @@ impl Chunks {
         choice.logprobs = None;
         choice.finish(finish, &self.readers[index]);
         self.usage.add(finish);
-        self.chunk(vec![choice], self.no_usage(), frames);
+        self.chunk(vec![choice], self.so_far(), frames);
     }
 }
 
@@ -69,9 +75,9 @@ impl Encoder for Chunks {
                 ..Delta::default()
             });
             let mut reply = self.writer.reply("chat.completion.chunk", vec![choice]);
-            reply.usage = self.no_usage();
+            reply.usage = self.so_far();
             reply.prompt_token_ids =
-                (index == 0 && self.writer.token_ids).then(|| self.writer.prompt_tokens.clone());
+                (index == 0 && self.writer.token_ids).then(|| Arc::clone(&self.writer.prompt_tokens));
             frames.json(&reply);
         }
     }
@@ -89,7 +95,7 @@ impl Encoder for Chunks {
     }
 
     fn end(&mut self, frames: &mut Frames) {
-        if self.writer.include_usage && !self.failed {
+        if self.writer.stream_options.include_usage && !self.failed {
             self.chunk(Vec::new(), UsageField::Known(self.usage), frames);
         }
         frames.word("[DONE]");

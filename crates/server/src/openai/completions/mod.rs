@@ -3,101 +3,80 @@
 mod reply;
 mod stream;
 
-use super::fields::{Prompt, Prompts};
 use super::format::FormatFields;
-use super::sampling::SamplingFields;
-use crate::app::{App, Caller, Checked};
-use crate::body::Body;
 use crate::constraint::Wanted;
 use crate::error::ApiError;
-use crate::generation;
+use crate::fields::{Fields, Prompt, Prompts};
+use crate::generation::{GenerationTask, stream};
+use crate::identifiers;
+use crate::interface::{Interface, Understood};
 use crate::preparation::Preparing;
-use crate::{identifiers, sse};
-use axum::extract::State;
-use axum::response::{IntoResponse, Response};
-use axum::{Extension, Json};
 use paceline_types::TokenId;
 use reply::Writer;
-use serde::Deserialize;
 
 /// Tokens to generate if the request does not say.
 const MAX_TOKENS: usize = 16;
 
-/// The fields that only this endpoint has.
-#[derive(Debug, Deserialize)]
-struct Fields {
-    model: Option<String>,
-    prompt: Option<Prompts>,
-    echo: Option<bool>,
-    logprobs: Option<usize>,
-    suffix: Option<String>,
-    add_special_tokens: Option<bool>,
-}
-
 /// `POST /v1/completions`.
-pub(crate) async fn create(
-    State(app): State<App>,
-    Extension(caller): Extension<Caller>,
-    body: Body,
-) -> Result<Response, ApiError> {
-    let shared = app.model.clone();
-    let check = move |model: &Preparing<'_>, body: &Body| check(model, body, Writer::new(shared));
-    let admitted = app.admit(&caller, body, check).await?;
-    let checked = &admitted.checked;
-    let stream = checked.stream;
-    let prompts = checked.task.prompts.len();
-    let sizes = (prompts, prompts * checked.task.n);
-    let (outputs, writer) = app.run(&caller, admitted, &super::NAMES).await?;
-    if stream {
-        return Ok(sse::reply(outputs, stream::Chunks::new(writer)));
-    }
-    let collected = generation::collect(outputs, sizes).await;
-    let collected = collected.map_err(|failure| failure.error())?;
-    Ok(Json(writer.whole(collected)).into_response())
-}
+pub(crate) struct Completions;
 
-fn check(model: &Preparing<'_>, body: &Body, mut writer: Writer) -> Result<Checked<Writer>, ApiError> {
-    let fields: Fields = body.read()?;
-    let mut shared: SamplingFields = body.read()?;
-    let name = model.named(fields.model.as_deref())?;
-    if fields.suffix.is_some_and(|suffix| !suffix.is_empty()) {
-        let message = "`suffix` is not supported: the models here continue text and fill no gaps";
-        return Err(ApiError::field("suffix", message));
+impl Interface for Completions {
+    const NAMES: &'static [(&'static str, &'static str)] = &[];
+    type Writer = Writer;
+
+    fn check(model: &Preparing<'_>, fields: &mut Fields<'_>) -> Result<Understood<Writer>, ApiError> {
+        let name = model.named(fields.take::<String>("model")?.as_deref())?;
+        fields.refuse("suffix", "the models here continue text and fill no gaps")?;
+        let Prompts(prompts) = fields.require("prompt")?;
+        let echo = fields.flag("echo")?;
+        // Zero tokens after an echo is how a text is scored: nothing is shown of the one that is generated.
+        let only_prompt = echo && fields.take_zero("max_tokens");
+        let mut task = GenerationTask::take(model, fields, (MAX_TOKENS, &["prompt_logprobs"]))?;
+        fields.refuse(
+            "prompt_logprobs",
+            "use `echo` and `logprobs` for log-probabilities of the prompt",
+        )?;
+        let sampling = task.request.sampling_mut();
+        if only_prompt {
+            (sampling.max_tokens, sampling.min_tokens) = (1, 0);
+        }
+        let logprobs = sampling.logprobs;
+        sampling.prompt_logprobs = logprobs.filter(|_| echo);
+        task.decoding.continues = true;
+        let (stream, stream_options) = stream(fields)?;
+        let mut writer = Writer {
+            id: identifiers::identifier("cmpl-"),
+            model_name: name,
+            n: task.n(),
+            echo,
+            only_prompt,
+            logprobs: logprobs.is_some(),
+            token_ids: fields.flag("return_token_ids")?,
+            stream_options,
+            model: model.shared(),
+            created: identifiers::unix_time(),
+            prompts: Vec::new(),
+            prompt_tokens: 0,
+        };
+        let special = fields.take("add_special_tokens")?.unwrap_or(true);
+        let form = FormatFields::take(fields)?.form()?;
+        for (index, prompt) in prompts.into_iter().enumerate() {
+            let (tokens, text) =
+                understand(model, index, prompt, (special, echo && task.truncate.is_none()))?;
+            let tokens = task.add_prompt(tokens);
+            let text = match task.truncate {
+                Some(_) if echo => model.decode(&tokens, false),
+                _ => text,
+            };
+            writer.add_prompt(tokens, text);
+        }
+        Ok(Understood {
+            task,
+            wanted: form.map(Wanted::from),
+            writer,
+            stream,
+        })
     }
-    let Some(Prompts(prompts)) = fields.prompt else {
-        return Err(ApiError::field("prompt", "`prompt` is missing"));
-    };
-    let echo = fields.echo.unwrap_or(false);
-    // Zero tokens after an echo is how a text is scored: nothing is shown of the one that is generated.
-    let only_prompt = echo && shared.max_tokens == Some(0);
-    if only_prompt {
-        shared.max_tokens = Some(1);
-        shared.min_tokens = None;
-    }
-    let mut task = shared.task(model, MAX_TOKENS)?;
-    task.continues = true;
-    task.sampling.logprobs = fields.logprobs;
-    task.sampling.prompt_logprobs = fields.logprobs.filter(|_| echo);
-    let special = fields.add_special_tokens.unwrap_or(true);
-    for (index, prompt) in prompts.into_iter().enumerate() {
-        let (tokens, text) = understand(model, index, prompt, (special, echo))?;
-        writer.add_prompt(&tokens, text);
-        task.prompts.push(tokens);
-    }
-    writer.id = identifiers::identifier("cmpl-");
-    writer.model_name = name;
-    writer.n = task.n;
-    writer.echo = echo;
-    writer.only_prompt = only_prompt;
-    writer.logprobs = fields.logprobs.is_some();
-    writer.token_ids = shared.return_token_ids.unwrap_or(false);
-    writer.include_usage = shared.include_usage();
-    Ok(Checked {
-        task,
-        wanted: body.read::<FormatFields>()?.form()?.map(Wanted::from),
-        writer,
-        stream: shared.streams(),
-    })
 }
 
 /// Tokens of a prompt and its text, the latter if it is to be echoed.

@@ -1,9 +1,11 @@
 //! Replies of `/v1/completions`, whole and in pieces.
 
-use crate::generation::{Collected, Finish, Piece};
-use crate::identifiers;
+use super::stream::Chunks;
+use crate::generation::{Collected, Finish, Piece, StreamOptions};
+use crate::interface;
 use crate::model::ServedModel;
 use crate::openai::logprobs::{CompletionLogprobs, LogprobWriter};
+use crate::openai::shared_ids;
 use crate::openai::usage::{UsageField, UsageReply, finish_reason};
 use paceline_types::{TokenId, TokenLogprobs};
 use serde::Serialize;
@@ -11,7 +13,7 @@ use std::sync::Arc;
 
 /// A reply, or a chunk of one.
 #[derive(Debug, Serialize)]
-pub(super) struct Reply {
+pub(crate) struct Reply {
     id: String,
     object: &'static str,
     created: u64,
@@ -33,29 +35,30 @@ pub(super) struct ChoiceReply {
     stop_reason: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     token_ids: Option<Vec<TokenId>>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    prompt_token_ids: Option<Vec<TokenId>>,
+    #[serde(skip_serializing_if = "Option::is_none", serialize_with = "shared_ids")]
+    prompt_token_ids: Option<Arc<[TokenId]>>,
 }
 
 /// What replies to one request have in common.
-pub(super) struct Writer {
-    model: Arc<ServedModel>,
+pub(crate) struct Writer {
+    pub(super) model: Arc<ServedModel>,
     pub(super) model_name: String,
     pub(super) id: String,
-    created: u64,
+    pub(super) created: u64,
     pub(super) n: usize,
     pub(super) echo: bool,
     /// Nothing is shown of what is generated.
     pub(super) only_prompt: bool,
     pub(super) logprobs: bool,
     pub(super) token_ids: bool,
-    pub(super) include_usage: bool,
-    prompts: Vec<PromptText>,
-    prompt_tokens: usize,
+    pub(super) stream_options: StreamOptions,
+    pub(super) prompts: Vec<PromptText>,
+    pub(super) prompt_tokens: usize,
 }
 
-struct PromptText {
-    tokens: Vec<TokenId>,
+/// A prompt, and its text if that is to be echoed.
+pub(super) struct PromptText {
+    tokens: Arc<[TokenId]>,
     text: String,
 }
 
@@ -67,29 +70,9 @@ pub(super) struct Progress {
 }
 
 impl Writer {
-    pub(super) fn new(model: Arc<ServedModel>) -> Self {
-        Self {
-            model,
-            model_name: String::new(),
-            id: String::new(),
-            created: identifiers::unix_time(),
-            n: 1,
-            echo: false,
-            only_prompt: false,
-            logprobs: false,
-            token_ids: false,
-            include_usage: false,
-            prompts: Vec::new(),
-            prompt_tokens: 0,
-        }
-    }
-
-    pub(super) fn add_prompt(&mut self, tokens: &[TokenId], text: String) {
+    pub(super) fn add_prompt(&mut self, tokens: Arc<[TokenId]>, text: String) {
         self.prompt_tokens += tokens.len();
-        self.prompts.push(PromptText {
-            tokens: tokens.to_vec(),
-            text,
-        });
+        self.prompts.push(PromptText { tokens, text });
     }
 
     pub(super) fn choices(&self) -> usize {
@@ -148,13 +131,28 @@ impl Writer {
             token_ids: self
                 .token_ids
                 .then(|| piece.tokens.iter().map(|token| token.id).collect()),
-            prompt_token_ids: (begins && self.token_ids).then(|| prompt.tokens.clone()),
+            prompt_token_ids: (begins && self.token_ids).then(|| Arc::clone(&prompt.tokens)),
             ..ChoiceReply::default()
         }
     }
 
-    /// The whole reply.
-    pub(super) fn whole(&self, collected: Collected) -> Reply {
+    /// Counts what a choice took and showed.
+    pub(super) fn count(&self, usage: &mut UsageReply, finish: &Finish) {
+        if !self.only_prompt {
+            usage.add(finish);
+        }
+    }
+}
+
+impl interface::Writer for Writer {
+    type Encoder = Chunks;
+    type Reply = Reply;
+
+    fn stream(self) -> Chunks {
+        Chunks::new(self)
+    }
+
+    fn whole(self, collected: Collected) -> Reply {
         let mut usage = self.usage();
         let mut choices = Vec::with_capacity(collected.completions.len());
         for (index, completion) in collected.completions.into_iter().enumerate() {
@@ -171,13 +169,6 @@ impl Writer {
             choices.push(choice);
         }
         self.reply(choices, UsageField::Known(usage))
-    }
-
-    /// Counts what a choice took and showed.
-    pub(super) fn count(&self, usage: &mut UsageReply, finish: &Finish) {
-        if !self.only_prompt {
-            usage.add(finish);
-        }
     }
 }
 

@@ -8,12 +8,14 @@ use crate::sse::{Encoder, Frames};
 use paceline_types::TokenLogprobs;
 
 /// Writes the chunks.
-pub(super) struct Chunks {
+pub(crate) struct Chunks {
     writer: Writer,
     progress: Vec<Progress>,
     prompt_logprobs: Vec<Vec<TokenLogprobs>>,
     usage: UsageReply,
     failed: bool,
+    /// Tokens of all choices so far.
+    tokens: usize,
 }
 
 impl Chunks {
@@ -23,12 +25,14 @@ impl Chunks {
             prompt_logprobs: vec![Vec::new(); writer.prompt_count()],
             usage: writer.usage(),
             failed: false,
+            tokens: 0,
             writer,
         }
     }
 
-    fn no_usage(&self) -> UsageField {
-        UsageField::later(self.writer.include_usage)
+    /// What chunks before the last say of what was taken.
+    fn so_far(&self) -> UsageField {
+        UsageField::so_far(self.writer.stream_options, self.writer.usage(), self.tokens)
     }
 }
 
@@ -50,17 +54,20 @@ impl Encoder for Chunks {
             Output::Finished { choice, finish } => (choice, Piece::default(), Some(finish)),
         };
         let logprobs = &self.prompt_logprobs[choice / self.writer.n];
+        if !self.writer.only_prompt {
+            self.tokens += piece.tokens.len();
+        }
         let progress = &mut self.progress[choice];
         let mut reply = self.writer.piece(choice, piece, logprobs, progress);
         if let Some(finish) = &finish {
             reply.finish(finish);
             self.writer.count(&mut self.usage, finish);
         }
-        frames.json(&self.writer.reply(vec![reply], self.no_usage()));
+        frames.json(&self.writer.reply(vec![reply], self.so_far()));
     }
 
     fn end(&mut self, frames: &mut Frames) {
-        if self.writer.include_usage && !self.failed {
+        if self.writer.stream_options.include_usage && !self.failed {
             frames.json(&self.writer.reply(Vec::new(), UsageField::Known(self.usage)));
         }
         frames.word("[DONE]");

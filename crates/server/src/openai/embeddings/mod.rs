@@ -2,52 +2,23 @@
 
 mod reply;
 
-use super::fields::{Inputs, Prompt};
-use super::sampling::{cache_salt, deadline};
 use crate::app::{App, Caller};
-use crate::body::Body;
+use crate::body::{Body, shorten};
 use crate::embedding;
 use crate::error::ApiError;
+use crate::fields::{Fields, Inputs, Prompt};
+use crate::generation::cache_salt;
+use crate::interface;
 use crate::preparation::Preparing;
 use axum::extract::State;
+use axum::response::{IntoResponse, Response};
 use axum::{Extension, Json};
-use paceline::EmbeddingRequest;
+use paceline::{EmbeddingRequest, Options, Request, RequestOption};
 use paceline_types::{Pooling, TokenId};
 use reply::{Reply, Shape};
-use serde::Deserialize;
 
 /// What the engine calls a text, and what this interface does.
 const NAMES: [(&str, &str); 1] = [("prompt", "input")];
-
-#[derive(Debug, Deserialize)]
-struct Fields {
-    model: Option<String>,
-    input: Option<Inputs>,
-    encoding_format: Option<Encoding>,
-    dimensions: Option<usize>,
-    pooling: Option<PoolingField>,
-    normalize: Option<bool>,
-    add_special_tokens: Option<bool>,
-    priority: Option<i32>,
-    deadline_ms: Option<u64>,
-    cache_salt: Option<String>,
-}
-
-/// How vectors are written.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "snake_case")]
-enum Encoding {
-    #[default]
-    Float,
-    Base64,
-}
-
-#[derive(Clone, Copy, Debug, Deserialize)]
-#[serde(rename_all = "snake_case")]
-enum PoolingField {
-    Mean,
-    Last,
-}
 
 /// A request that has been understood.
 struct Checked {
@@ -62,11 +33,11 @@ pub(crate) async fn create(
     State(app): State<App>,
     Extension(caller): Extension<Caller>,
     body: Body,
-) -> Result<Json<Reply>, ApiError> {
+) -> Result<Response, ApiError> {
     let (width, pooling) = (app.engine.width(), app.config.pooling);
     let mut permit = app.permit(&caller)?;
-    let check = move |model: &Preparing<'_>, body: &Body| check(model, body, width, pooling);
-    let checked = app.with_model(&caller, body, check).await?;
+    let check = move |model: &Preparing<'_>, fields: &mut Fields<'_>| check(model, fields, width, pooling);
+    let (checked, unknown) = app.understand(&caller, body, check).await?;
     let Checked {
         name,
         cache_salt,
@@ -86,27 +57,44 @@ pub(crate) async fn create(
         .usage
         .prompt(requests.iter().map(|request| request.prompt.len()).sum());
     let vectors = embedding::embed(&app, (permit, at_a_time), requests, &NAMES).await?;
-    Ok(Json(Reply::new(name, vectors, shape)))
+    let mut response = Json(Reply::new(name, vectors, shape)).into_response();
+    interface::warn(&mut response, unknown);
+    Ok(response)
 }
 
-fn check(model: &Preparing<'_>, body: &Body, width: usize, pooling: Pooling) -> Result<Checked, ApiError> {
-    let fields: Fields = body.read()?;
-    let name = model.named(fields.model.as_deref())?;
-    let Some(Inputs(inputs)) = fields.input else {
-        return Err(ApiError::field("input", "`input` is missing"));
-    };
-    let dimensions = fields.dimensions.unwrap_or(width);
+fn check(
+    model: &Preparing<'_>,
+    fields: &mut Fields<'_>,
+    width: usize,
+    pooling: Pooling,
+) -> Result<Checked, ApiError> {
+    let name = model.named(fields.take::<String>("model")?.as_deref())?;
+    let Inputs(inputs) = fields.require("input")?;
+    let dimensions = fields.take("dimensions")?.unwrap_or(width);
     if !(1..=width).contains(&dimensions) {
         let bound = format!("within 1..={width}, the width of the model");
         return Err(ApiError::bound("dimensions", &dimensions, &bound));
     }
-    let pooling = match fields.pooling {
-        Some(PoolingField::Mean) => Pooling::Mean,
-        Some(PoolingField::Last) => Pooling::Last,
-        None => pooling,
-    };
-    let deadline = deadline(fields.deadline_ms)?;
-    let special = fields.add_special_tokens.unwrap_or(true);
+    let pooling = one_of(
+        fields,
+        "pooling",
+        [("mean", Pooling::Mean), ("last", Pooling::Last)],
+    )?
+    .unwrap_or(pooling);
+    let base64 = one_of(fields, "encoding_format", [("float", false), ("base64", true)])?.unwrap_or(false);
+    let normalize = fields.take("normalize")?.unwrap_or(true);
+    // Of the options there are, those that are not about generating.
+    let mut asked = Request::default();
+    let mut options = Options::default();
+    for option in ["priority", "deadline_ms"]
+        .into_iter()
+        .filter_map(RequestOption::named)
+    {
+        fields.take_option(option, option.name, &mut options)?;
+    }
+    options.apply(&mut asked);
+    let cache_salt = cache_salt(fields)?;
+    let special = fields.take("add_special_tokens")?.unwrap_or(true);
     let place = |index: usize| match inputs.len() {
         1 => "input".to_owned(),
         _ => format!("input[{index}]"),
@@ -115,20 +103,36 @@ fn check(model: &Preparing<'_>, body: &Body, width: usize, pooling: Pooling) -> 
     let texts = texts.map(|(index, text)| understand(model, &place(index), text, special));
     let texts: Vec<Vec<TokenId>> = texts.collect::<Result<_, _>>()?;
     let request = |prompt| EmbeddingRequest {
-        priority: fields.priority.unwrap_or(0),
-        deadline,
+        priority: asked.priority,
+        deadline: asked.deadline,
         ..EmbeddingRequest::new(prompt, pooling)
     };
     Ok(Checked {
         name,
-        cache_salt: cache_salt(fields.cache_salt)?,
+        cache_salt,
         requests: texts.into_iter().map(request).collect(),
         shape: Shape {
             dimensions,
-            normalize: fields.normalize.unwrap_or(true),
-            base64: fields.encoding_format.unwrap_or_default() == Encoding::Base64,
+            normalize,
+            base64,
         },
     })
+}
+
+/// A field that is one of a few words.
+fn one_of<T: Copy>(
+    fields: &mut Fields<'_>,
+    name: &str,
+    known: [(&str, T); 2],
+) -> Result<Option<T>, ApiError> {
+    let Some(given) = fields.take::<String>(name)? else {
+        return Ok(None);
+    };
+    if let Some((_, value)) = known.iter().find(|(word, _)| *word == given) {
+        return Ok(Some(*value));
+    }
+    let bound = format!("{} or {}", known[0].0, known[1].0);
+    Err(ApiError::bound(name, &shorten(&given), &bound))
 }
 
 /// The tokens of a text. Their number is checked here, before any text is run.

@@ -2,7 +2,8 @@
 
 use super::*;
 use crate::conversation::Reading;
-use crate::generation::{Completion, Failure, Piece};
+use crate::generation::{Collected, Completion, Failure, Piece};
+use crate::interface::Writer as _;
 use paceline::Usage;
 use paceline_text::{OutputParser, OutputParserOptions, ReasoningFormat, ToolFormat};
 use serde_json::{Value, json};
@@ -183,7 +184,11 @@ fn a_whole_response_is_what_its_stream_ends_with() {
         tokens: Vec::new(),
         finish: Some(finish(FinishReason::Stop)),
     };
-    let whole = serde_json::to_value(events().writer.whole(&completion)).unwrap();
+    let collected = Collected {
+        completions: vec![completion],
+        ..Collected::default()
+    };
+    let whole = serde_json::to_value(events().writer.whole(collected)).unwrap();
     let last = &streamed.last().unwrap()["response"];
     assert_eq!(whole["output"][0]["content"], last["output"][0]["content"]);
     assert_eq!(whole["usage"], last["usage"]);

@@ -4,14 +4,12 @@ use super::Content;
 use crate::commands::generate::Settings;
 use crate::flags::numbers;
 use anyhow::{Context, Result, anyhow, bail};
-use paceline::{RequestSpeculation, SpeculationMethod};
+use paceline::{OPTIONS, Options, RequestError, RequestOption, RequestSpeculation, SpeculationMethod};
 use paceline_types::TokenId;
 use serde_json::{Map, Value};
 
-const KEYS: &str = "prompt, prompt_ids, max_tokens, temperature, top_p, top_k, min_p, seed, n, \
-                    repetition_penalty, presence_penalty, frequency_penalty, logit_bias, bad_word, min_tokens, stop, \
-                    stop_token, ignore_eos, logprobs, prompt_logprobs, chat, echo, priority, deadline_ms, \
-                    speculation";
+/// What a line can have besides the options of requests.
+const KEYS: &str = "prompt, prompt_ids, chat, echo, speculation";
 
 /// Reads a line. Errors name the field.
 pub(super) fn parse(line: &str) -> Result<(Content, Settings)> {
@@ -43,41 +41,28 @@ pub(super) fn parse(line: &str) -> Result<(Content, Settings)> {
 }
 
 /// Sets what a field of that name sets.
-pub(crate) fn set(settings: &mut Settings, key: &str, value: &Value) -> Result<()> {
+fn set(settings: &mut Settings, key: &str, value: &Value) -> Result<()> {
     match key {
-        "max_tokens" => settings.max_tokens = Some(checked(count(value)?, numbers::at_least_one)?),
-        "temperature" => settings.temperature = Some(checked(number(value)?, numbers::temperature)?),
-        "top_p" => settings.top_p = Some(checked(number(value)?, numbers::top_p)?),
-        "top_k" => settings.top_k = Some(integer(value)?.try_into()?),
-        "min_p" => settings.min_p = Some(checked(number(value)?, numbers::min_p)?),
-        "seed" => settings.seed = Some(integer(value)?),
-        "n" => settings.n = Some(checked(count(value)?, numbers::choices)?),
-        "repetition_penalty" => {
-            settings.repetition_penalty = Some(checked(number(value)?, numbers::repetition_penalty)?);
-        }
-        "presence_penalty" => settings.presence_penalty = Some(checked(number(value)?, numbers::penalty)?),
-        "frequency_penalty" => settings.frequency_penalty = Some(checked(number(value)?, numbers::penalty)?),
-        "logit_bias" => settings.logit_bias = Some(biases(value)?),
-        "bad_word" => settings.bad_word = Some(strings(value)?),
-        "min_tokens" => settings.min_tokens = Some(count(value)?),
-        "stop" => settings.stop = Some(strings(value)?),
-        "stop_token" if value.is_array() => settings.stop_token = Some(token_ids(value)?),
-        "stop_token" => settings.stop_token = Some(vec![token_id(value)?]),
-        "ignore_eos" => settings.ignore_eos = Some(flag(value)?),
-        "logprobs" => settings.logprobs = Some(checked(count(value)?, numbers::logprobs)?),
-        "prompt_logprobs" => settings.prompt_logprobs = Some(checked(count(value)?, numbers::logprobs)?),
         "chat" => settings.chat = Some(flag(value)?),
         "echo" => settings.echo = Some(flag(value)?),
-        "priority" => settings.priority = Some(signed(value)?),
-        "deadline_ms" => settings.deadline_ms = Some(checked(integer(value)?, numbers::deadline_ms)?),
         "speculation" => settings.speculation = Some(speculation(value)?),
-        _ => bail!("unknown; known are {KEYS}"),
+        _ => {
+            let option = RequestOption::named(key).with_context(|| {
+                let names: Vec<_> = OPTIONS.iter().map(|option| option.name).collect();
+                format!("unknown; known are {KEYS}, {}", names.join(", "))
+            })?;
+            set_option(&mut settings.options, option, value)?;
+        }
     }
     Ok(())
 }
 
-fn checked<T>(value: T, check: fn(T) -> Result<T, String>) -> Result<T> {
-    check(value).map_err(|why| anyhow!(why))
+/// Sets an option; an error says what is wrong with the value, for messages that name the option themselves.
+pub(crate) fn set_option(options: &mut Options, option: &'static RequestOption, value: &Value) -> Result<()> {
+    options.set(option, value).map_err(|error| match error {
+        RequestError::Parameter { value, bound, .. } => anyhow!("it is {value}; it must be {bound}"),
+        other => anyhow!(other),
+    })
 }
 
 fn string(value: &Value) -> Result<String> {
@@ -87,39 +72,15 @@ fn string(value: &Value) -> Result<String> {
     Ok(text.to_owned())
 }
 
-fn strings(value: &Value) -> Result<Vec<String>> {
-    match value {
-        Value::Array(list) => list.iter().map(string).collect(),
-        one => Ok(vec![string(one)?]),
-    }
-}
-
 fn flag(value: &Value) -> Result<bool> {
     value
         .as_bool()
         .with_context(|| format!("{value} is not true or false"))
 }
 
-fn integer(value: &Value) -> Result<u64> {
-    value
-        .as_u64()
-        .with_context(|| format!("{value} is not a whole number of at least 0"))
-}
-
 fn count(value: &Value) -> Result<usize> {
-    Ok(integer(value)?.try_into()?)
-}
-
-fn number(value: &Value) -> Result<f32> {
-    let number = value
-        .as_f64()
-        .with_context(|| format!("{value} is not a number"))?;
-    Ok(number as f32)
-}
-
-fn signed(value: &Value) -> Result<i32> {
-    let number = value.as_i64().and_then(|number| i32::try_from(number).ok());
-    number.with_context(|| format!("{value} is not a whole number"))
+    let count = value.as_u64().and_then(|count| usize::try_from(count).ok());
+    count.with_context(|| format!("{value} is not a whole number of at least 0"))
 }
 
 fn token_id(value: &Value) -> Result<TokenId> {
@@ -132,18 +93,6 @@ fn token_ids(value: &Value) -> Result<Vec<TokenId>> {
         .as_array()
         .with_context(|| format!("{value} is not a list of token ids"))?;
     list.iter().map(token_id).collect()
-}
-
-/// An object of biases by token id.
-fn biases(value: &Value) -> Result<Vec<(TokenId, f32)>> {
-    let object = value
-        .as_object()
-        .with_context(|| format!("{value} is not an object such as {{\"42\": -1.5}}"))?;
-    let entry = |(id, bias): (&String, &Value)| {
-        let id = id.parse().with_context(|| format!("`{id}` is not a token id"))?;
-        Ok((id, checked(number(bias)?, numbers::bias)?))
-    };
-    object.iter().map(entry).collect()
 }
 
 /// A method by name, or an object with a method and a number of drafts.
@@ -166,7 +115,8 @@ fn speculation(value: &Value) -> Result<RequestSpeculation> {
         match key.as_str() {
             "method" => asked.method = string(value).and_then(|name| method(&name)).with_context(field)?,
             "max_tokens" => {
-                let number = count(value).and_then(|number| checked(number, numbers::draft_tokens));
+                let number =
+                    count(value).and_then(|number| numbers::draft_tokens(number).map_err(|why| anyhow!(why)));
                 asked.max_tokens = Some(number.with_context(field)?);
             }
             _ => bail!("{} is unknown; known are method, max_tokens", field()),
@@ -186,6 +136,7 @@ fn method(name: &str) -> Result<SpeculationMethod> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use serde_json::json;
 
     #[test]
     fn every_field_is_understood() {
@@ -197,40 +148,24 @@ mod tests {
             "speculation": {"method": "ngram", "max_tokens": 3}}"#;
         let (content, settings) = parse(line).unwrap();
         assert_eq!(content, Content::Text("x".to_owned()));
-        let expected = Settings {
+        let set = json!({
+            "max_tokens": 3, "temperature": 0.0, "top_p": 0.5, "top_k": 4, "min_p": 0.1f32, "seed": 5,
+            "stop": ["a", "b"], "ignore_eos": true, "logprobs": 2, "n": 2, "repetition_penalty": 1.1f32,
+            "presence_penalty": -0.5, "frequency_penalty": 0.5, "logit_bias": { "7": -1.5 }, "bad_words": ["c"],
+            "min_tokens": 1, "stop_token_ids": [8, 9], "prompt_logprobs": 0, "priority": -3, "deadline_ms": 250,
+        });
+        assert_eq!(Value::Object(settings.options.to_json()), set);
+        assert_eq!((settings.chat, settings.echo), (Some(true), Some(true)));
+        let asked = RequestSpeculation {
+            method: SpeculationMethod::Ngram,
             max_tokens: Some(3),
-            temperature: Some(0.0),
-            top_p: Some(0.5),
-            top_k: Some(4),
-            min_p: Some(0.1),
-            seed: Some(5),
-            stop: Some(vec!["a".to_owned(), "b".to_owned()]),
-            ignore_eos: Some(true),
-            logprobs: Some(2),
-            chat: Some(true),
-            n: Some(2),
-            repetition_penalty: Some(1.1),
-            presence_penalty: Some(-0.5),
-            frequency_penalty: Some(0.5),
-            logit_bias: Some(vec![(7, -1.5)]),
-            bad_word: Some(vec!["c".to_owned()]),
-            min_tokens: Some(1),
-            stop_token: Some(vec![8, 9]),
-            prompt_logprobs: Some(0),
-            echo: Some(true),
-            priority: Some(-3),
-            deadline_ms: Some(250),
-            speculation: Some(RequestSpeculation {
-                method: SpeculationMethod::Ngram,
-                max_tokens: Some(3),
-            }),
         };
-        assert_eq!(settings, expected);
+        assert_eq!(settings.speculation, Some(asked));
         let line = r#"{"prompt_ids": [1, 2], "stop": "end", "stop_token": 4, "speculation": "off"}"#;
         let (content, settings) = parse(line).unwrap();
         assert_eq!(content, Content::Ids(vec![1, 2]));
-        assert_eq!(settings.stop, Some(vec!["end".to_owned()]));
-        assert_eq!(settings.stop_token, Some(vec![4]));
+        let set = json!({ "stop": ["end"], "stop_token_ids": [4] });
+        assert_eq!(Value::Object(settings.options.to_json()), set);
         let off = settings.speculation.map(|asked| (asked.method, asked.max_tokens));
         assert_eq!(off, Some((SpeculationMethod::Off, None)));
     }
@@ -243,7 +178,10 @@ mod tests {
             (r#"{"prompt": "x", "temperature": -1}"#, "`temperature`"),
             (r#"{"prompt": "x", "top_k": 1e10}"#, "`top_k`"),
             (r#"{"prompt": "x", "n": 0}"#, "`n`"),
-            (r#"{"prompt": "x", "logit_bias": {"x": 1}}"#, "`logit_bias`: `x`"),
+            (
+                r#"{"prompt": "x", "logit_bias": {"x": 1}}"#,
+                "`logit_bias`: it is {\"x\": 1}",
+            ),
             (r#"{"prompt": "x", "logit_bias": [1]}"#, "`logit_bias`"),
             (r#"{"prompt": "x", "presence_penalty": 3}"#, "`presence_penalty`"),
             (r#"{"prompt": "x", "priority": 0.5}"#, "`priority`"),

@@ -1,11 +1,26 @@
-//! From the tokens of one choice to its text: detokenizer, then stop strings.
+//! From the tokens of one text to what is shown of it: detokenizer, then stop strings.
 
-use super::GenerationTask;
-use paceline_text::{Detokenizer, StopStrings, Tokenizer};
+use crate::{Detokenizer, StopStrings, Tokenizer};
 use paceline_types::{TokenId, TokenLogprobs};
 use std::collections::VecDeque;
+use std::sync::Arc;
 
-/// More of a choice. A token comes no earlier than its text, so nothing of a stop string shows.
+/// How tokens become text.
+#[derive(Clone, Debug, Default)]
+pub struct DecodeOptions {
+    /// The text ends before any of these.
+    pub stop: Arc<[String]>,
+    /// Let the text end with the stop string that was found.
+    pub include_stop: bool,
+    /// Show special tokens as text.
+    pub show_special: bool,
+    /// The text goes on where the prompt ended; otherwise it is a text of its own, such as an answer.
+    pub continues: bool,
+    /// Stop strings do not count within this many tokens.
+    pub min_tokens: usize,
+}
+
+/// More of a text. A token comes no earlier than its text, so nothing of a stop string shows.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Piece {
     /// Text that is certain.
@@ -26,7 +41,7 @@ impl Piece {
     }
 }
 
-/// A token of a choice.
+/// A token of a text.
 #[derive(Clone, Debug, PartialEq)]
 pub struct GeneratedToken {
     /// Id in the vocabulary.
@@ -35,22 +50,19 @@ pub struct GeneratedToken {
     pub logprobs: Option<TokenLogprobs>,
 }
 
-/// A token whose text is not certain yet, and where in the choice that text lies.
+/// A token whose text is not certain yet, and where in the whole text that lies.
 struct Held {
     token: GeneratedToken,
     start: usize,
     end: usize,
 }
 
-/// The text of one choice while it comes.
-pub(super) struct ChoiceText {
+/// One text while it comes.
+pub struct TextDecoder {
     /// Absent for models without a tokenizer: there are tokens and no text.
-    decoder: Option<Detokenizer>,
+    detokenizer: Option<Detokenizer>,
     stops: StopStrings,
-    stop_strings: Vec<String>,
-    include_stop: bool,
-    /// Tokens at the start in which stop strings do not count.
-    min_tokens: usize,
+    options: DecodeOptions,
     held: VecDeque<Held>,
     /// Bytes of text so far.
     decoded: usize,
@@ -62,22 +74,21 @@ pub(super) struct ChoiceText {
     stopped: Option<usize>,
 }
 
-impl ChoiceText {
-    pub(super) fn new(tokenizer: Option<&Tokenizer>, task: &GenerationTask) -> Self {
-        let decoder = tokenizer.map(|tokenizer| {
-            let decoder = Detokenizer::new(tokenizer, task.skip_special);
-            if task.continues {
-                decoder.continuing()
+impl TextDecoder {
+    /// Of a text that has not begun.
+    pub fn new(tokenizer: Option<&Tokenizer>, options: DecodeOptions) -> Self {
+        let detokenizer = tokenizer.map(|tokenizer| {
+            let detokenizer = Detokenizer::new(tokenizer, !options.show_special);
+            if options.continues {
+                detokenizer.continuing()
             } else {
-                decoder
+                detokenizer
             }
         });
         Self {
-            decoder,
-            stops: StopStrings::new(task.stop.clone()),
-            stop_strings: task.stop.clone(),
-            include_stop: task.include_stop,
-            min_tokens: task.sampling.min_tokens,
+            detokenizer,
+            stops: StopStrings::new(options.stop.to_vec()),
+            options,
             held: VecDeque::new(),
             decoded: 0,
             certain: 0,
@@ -87,18 +98,18 @@ impl ChoiceText {
     }
 
     /// Tokens so far, those of a stop string included.
-    pub(super) fn tokens(&self) -> usize {
+    pub fn tokens(&self) -> usize {
         self.tokens
     }
 
     /// The stop string that ended the text.
-    pub(super) fn stopped(&self) -> Option<&str> {
-        let index = self.stopped?;
-        self.stop_strings.get(index).map(String::as_str)
+    pub fn stopped(&self) -> Option<&str> {
+        let stop = self.options.stop.get(self.stopped?);
+        stop.map(String::as_str)
     }
 
     /// Takes tokens up to the one that completes a stop string.
-    pub(super) fn push(&mut self, tokens: impl Iterator<Item = GeneratedToken>) -> Piece {
+    pub fn push(&mut self, tokens: impl IntoIterator<Item = GeneratedToken>) -> Piece {
         let mut piece = Piece::default();
         for token in tokens {
             if self.stopped.is_some() {
@@ -109,11 +120,22 @@ impl ChoiceText {
         piece
     }
 
+    /// The same for tokens as the engine gives them, with one entry of log-probabilities each or none at all.
+    pub fn push_all(&mut self, tokens: Vec<TokenId>, logprobs: Vec<TokenLogprobs>) -> Piece {
+        let mut logprobs = logprobs.into_iter();
+        self.push(tokens.into_iter().map(|id| GeneratedToken {
+            id,
+            logprobs: logprobs.next(),
+        }))
+    }
+
     fn push_one(&mut self, token: GeneratedToken) -> Piece {
         self.tokens += 1;
         // A model's vocabulary may be padded beyond its tokenizer's: such ids have no text.
-        let decoder = self.decoder.as_mut();
-        let text = decoder.map_or_else(String::new, |decoder| decoder.push(token.id).unwrap_or_default());
+        let text = match &mut self.detokenizer {
+            Some(detokenizer) => detokenizer.push(token.id).unwrap_or_default(),
+            None => String::new(),
+        };
         let start = self.decoded;
         self.decoded += text.len();
         self.held.push_back(Held {
@@ -121,7 +143,7 @@ impl ChoiceText {
             start,
             end: self.decoded,
         });
-        if self.tokens <= self.min_tokens {
+        if self.tokens <= self.options.min_tokens {
             return self.release(text);
         }
         let outcome = self.stops.push(&text);
@@ -129,10 +151,11 @@ impl ChoiceText {
     }
 
     /// Ends the text and returns what was held back.
-    pub(super) fn finish(&mut self) -> Piece {
+    pub fn finish(&mut self) -> Piece {
         let mut piece = Piece::default();
         if self.stopped.is_none() {
-            let rest = self.decoder.take().map(Detokenizer::finish).unwrap_or_default();
+            let rest = self.detokenizer.take().map(Detokenizer::finish);
+            let rest = rest.unwrap_or_default();
             self.decoded += rest.len();
             let outcome = self.stops.push(&rest);
             piece = self.take(outcome.text, outcome.matched);
@@ -151,11 +174,11 @@ impl ChoiceText {
     fn take(&mut self, text: String, matched: Option<usize>) -> Piece {
         let mut piece = self.release(text);
         self.stopped = matched;
-        let Some(stop) = matched.and_then(|index| self.stop_strings.get(index)) else {
+        let Some(stop) = matched.and_then(|index| self.options.stop.get(index)) else {
             return piece;
         };
         let mut cut = self.certain;
-        if self.include_stop {
+        if self.options.include_stop {
             piece.text.push_str(stop);
             cut += stop.len();
         }
