@@ -122,9 +122,14 @@ fn check(info: &TokenizerInfo, spec: &GrammarSpec, lead: &Lead) -> Result<(), Gr
     }
     match spec {
         GrammarSpec::JsonObject => Ok(()),
-        GrammarSpec::JsonSchema(schema) => check_schema(info, schema),
+        // As it is, and as it is compiled: joining schemas adds to them.
+        GrammarSpec::JsonSchema(schema) => {
+            limits.check_schema(schema)?;
+            limits.check_schema(&prepared(info, schema))
+        }
         GrammarSpec::Regex(text) if text.is_empty() => empty("expression"),
-        GrammarSpec::Regex(text) | GrammarSpec::Lark(text) => limits.check_text(place, text),
+        GrammarSpec::Regex(text) => limits.check_text(place, text),
+        GrammarSpec::Lark(text) => limits.check_rules(place, text),
         GrammarSpec::Choice(texts) if texts.is_empty() => empty("text to choose"),
         GrammarSpec::Choice(texts) if texts.iter().any(String::is_empty) => empty("empty choice"),
         GrammarSpec::Choice(texts) => limits.check_text(place, &texts.concat()),
@@ -134,16 +139,11 @@ fn check(info: &TokenizerInfo, spec: &GrammarSpec, lead: &Lead) -> Result<(), Gr
             if calls.is_empty() {
                 return empty("tool to call");
             }
-            let together: Value = calls.iter().flat_map(schemas).cloned().collect();
-            check_schema(info, &together)
+            let schemas: Vec<_> = calls.iter().flat_map(schemas).collect();
+            limits.check_schema(&schemas.iter().copied().cloned().collect())?;
+            limits.check_schema(&schemas.iter().map(|schema| prepared(info, schema)).collect())
         }
     }
-}
-
-/// A schema as it is, and as it is compiled: joining schemas adds to them.
-fn check_schema(info: &TokenizerInfo, schema: &Value) -> Result<(), GrammarError> {
-    info.limits().check_schema(schema)?;
-    info.limits().check_schema(&prepared(info, schema))
 }
 
 fn schemas(call: &Call) -> Vec<&Value> {

@@ -12,6 +12,8 @@ use std::collections::HashSet;
 pub struct GrammarLimits {
     /// Bytes of a grammar as text.
     pub bytes: usize,
+    /// The same for one with rules of its own: how long these take to compile grows with the square of it.
+    pub rule_bytes: usize,
     /// Values within values in a schema.
     pub depth: usize,
     /// Values in a schema, of all kinds.
@@ -35,6 +37,7 @@ impl Default for GrammarLimits {
     fn default() -> Self {
         Self {
             bytes: 512 << 10,
+            rule_bytes: 64 << 10,
             depth: 64,
             values: 20_000,
             symbols: 200_000,
@@ -64,6 +67,16 @@ impl GrammarLimits {
     /// Checks a grammar that is text.
     pub(crate) fn check_text(&self, place: &str, text: &str) -> Result<(), GrammarError> {
         check(place.to_owned(), "the number of bytes", text.len(), self.bytes)
+    }
+
+    /// Checks a grammar that is rules.
+    pub(crate) fn check_rules(&self, place: &str, text: &str) -> Result<(), GrammarError> {
+        check(
+            place.to_owned(),
+            "the number of bytes",
+            text.len(),
+            self.rule_bytes,
+        )
     }
 
     /// Checks a schema before anything walks it.

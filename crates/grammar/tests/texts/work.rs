@@ -2,7 +2,7 @@
 //! begins.
 
 use crate::support::{accepts, compile, info, refusal, tokenizer};
-use paceline_grammar::{CompileBudget, Grammar, GrammarError, GrammarSpec, Lead};
+use paceline_grammar::{Call, CompileBudget, Grammar, GrammarError, GrammarSpec, Lead};
 use paceline_types::Constraint;
 use serde_json::{Map, Value, json};
 use std::time::Duration;
@@ -12,6 +12,13 @@ fn optional(count: usize) -> GrammarSpec {
         .map(|number| (format!("p{number}"), json!({"type": "null"})))
         .collect();
     GrammarSpec::JsonSchema(json!({"type": "object", "properties": properties}))
+}
+
+fn json_of(spec: &GrammarSpec) -> &Value {
+    match spec {
+        GrammarSpec::JsonSchema(schema) => schema,
+        other => panic!("{other:?}"),
+    }
 }
 
 #[test]
@@ -32,9 +39,7 @@ fn an_object_has_as_many_optional_properties_as_can_be_followed() {
         );
     }
     // Whatever way they come together.
-    let GrammarSpec::JsonSchema(part) = optional(200) else {
-        unreachable!()
-    };
+    let part = json_of(&optional(200)).clone();
     let other: Value = serde_json::from_str(
         &part
             .to_string()
@@ -42,8 +47,17 @@ fn an_object_has_as_many_optional_properties_as_can_be_followed() {
             .replace("\"qroperties", "\"properties"),
     )
     .unwrap();
-    let message = refusal(&GrammarSpec::JsonSchema(json!({"allOf": [part, other]})));
-    assert!(message.contains("optional properties is 400"), "{message}");
+    let rules = format!("start: %json {}", json_of(&optional(4000)));
+    assert!(refusal(&GrammarSpec::Lark(rules)).contains("the number of bytes"));
+    let joined = json!({"allOf": [part, other]});
+    let calls = GrammarSpec::Calls {
+        calls: vec![Call::framed("f", joined.clone(), "!")],
+        separator: None,
+    };
+    for spec in [GrammarSpec::JsonSchema(joined), calls] {
+        let message = refusal(&spec);
+        assert!(message.contains("optional properties is 400"), "{message}");
+    }
 }
 
 #[test]
