@@ -12,7 +12,7 @@ use std::time::Duration;
 /// A text that is to become a vector: the model's final states of its tokens, behind the last norm, pooled.
 #[derive(Clone, Debug)]
 pub struct EmbeddingRequest {
-    /// The text.
+    /// Tokens of the text.
     pub prompt: Arc<[TokenId]>,
     /// How one vector is made of the states.
     pub pooling: Pooling,

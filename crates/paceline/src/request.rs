@@ -15,7 +15,7 @@ pub const MAX_DEADLINE: Duration = Duration::from_hours(7 * 24);
 /// Continuations of one prompt.
 #[derive(Clone, Debug, Default)]
 pub struct Request {
-    /// The prompt. It is shared from here on, down to the scheduler.
+    /// Tokens to continue. They are shared from here on, down to the scheduler.
     pub prompt: Arc<[TokenId]>,
     /// How tokens are chosen; shared in the same way.
     pub sampling: Arc<SamplingParams>,

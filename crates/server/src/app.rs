@@ -71,7 +71,7 @@ impl Deref for App {
 /// A request that has been understood and counted.
 pub(crate) struct Admitted<W> {
     pub(crate) understood: Understood<W>,
-    /// The names of fields that nobody knows.
+    /// The names of unknown fields.
     pub(crate) unknown: Option<String>,
     permit: Permit,
 }
@@ -209,8 +209,8 @@ impl App {
         })
     }
 
-    /// Takes a body apart on a thread where nobody waits behind it: templates and tokenizers may take long. What came of
-    /// it is returned with the names of the fields that nobody knows.
+    /// Takes a body apart on a thread that serves no connections: templates and tokenizers may take long. What came of
+    /// it is returned with the names of unknown fields.
     pub(crate) async fn understand<T: Send + 'static>(
         &self,
         caller: &Caller,

@@ -15,7 +15,7 @@ use axum::response::{IntoResponse, Response};
 use axum::{Extension, Json};
 use serde::Serialize;
 
-/// Names the fields of a request that nobody knows.
+/// Names the unknown fields of a request.
 pub(crate) const WARNING: HeaderName = HeaderName::from_static("x-paceline-warning");
 
 /// What is particular to an interface.

@@ -10,7 +10,7 @@ use serde_json::{Map, Value, json};
 /// The heading of those that are about sampling.
 const SAMPLING: &str = "Sampling (defaults come from the model's generation_config.json)";
 
-/// The options that are no flags of `chat`: a conversation has one answer at a time, and nobody to compete with.
+/// The options that are no flags of `chat`: a conversation has one answer at a time and the engine for itself.
 pub(crate) const NOT_IN_CHAT: [&str; 5] = ["n", "logprobs", "prompt_logprobs", "priority", "deadline_ms"];
 
 /// Flags with one letter.

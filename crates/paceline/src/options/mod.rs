@@ -65,7 +65,7 @@ pub enum OptionKind {
         /// Writes it.
         set: fn(&mut SamplingParams, Vec<(TokenId, f32)>),
     },
-    /// A list of texts, or one. The engine knows tokens alone: whoever reads the text turns them into what it needs.
+    /// A list of texts, or one. The engine knows tokens alone: its caller turns them into what it needs.
     Texts,
 }
 
@@ -157,7 +157,7 @@ impl RequestOption {
     }
 }
 
-/// Options as far as they are set; what is not is left to whoever comes next.
+/// Options as far as they are set; what is not is left to other options, such as the model's.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Options(BTreeMap<&'static str, OptionValue>);
 
@@ -309,7 +309,7 @@ mod tests {
         Options::default().apply(&mut neutral);
         let params = SamplingParams::default();
         assert_eq!(*neutral.sampling, params);
-        // Each field of the parameters but the tokens of bad words, which are text until somebody has a tokenizer.
+        // Each field of the parameters but the tokens of bad words, which are text here.
         let expected = SamplingParams {
             temperature: 0.25,
             top_p: 0.25,

@@ -1,5 +1,5 @@
 //! The fields of a request. Its body is taken apart once; each part of an interface takes the fields that it knows, and
-//! what is left is known to nobody.
+//! what is left is unknown.
 
 mod kinds;
 mod speculation;
@@ -33,7 +33,7 @@ const NAMED: usize = 8;
 /// Longest name of a field in a warning, in characters.
 const NAME_LENGTH: usize = 40;
 
-/// The fields of a body, or of an object in it, that nobody has taken yet.
+/// The fields of a body, or of an object in it, that have not been taken yet.
 #[derive(Debug)]
 pub(crate) struct Fields<'a> {
     /// The field whose fields these are, with a dot; empty for those of the body.
@@ -157,7 +157,7 @@ impl<'a> Fields<'a> {
         Err(ApiError::field(place, message))
     }
 
-    /// What is left when everything has been taken: the names of the fields that nobody knows, for a warning. With
+    /// What is left when everything has been taken: the names of unknown fields, for a warning. With
     /// `strict` they are refused.
     pub(crate) fn finish(mut self, strict: bool) -> Result<Option<String>, ApiError> {
         for name in WITHOUT_EFFECT {
@@ -179,7 +179,7 @@ impl<'a> Fields<'a> {
     }
 }
 
-/// An object whose fields are there once each: with two of a name, nobody could say which one counts.
+/// An object whose fields are there once each: with two of a name, it would be open which one counts.
 struct Once<'a>(BTreeMap<String, &'a RawValue>);
 
 impl<'de: 'a, 'a> Deserialize<'de> for Once<'a> {
@@ -265,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_takes_is_told_or_refused() {
+    fn what_is_not_taken_is_told_or_refused() {
         let body = body(r#"{"known": 1, "user": "me", "odd": null, "a b\n": 2}"#);
         let taken = || {
             let mut fields = Fields::of(&body).unwrap();

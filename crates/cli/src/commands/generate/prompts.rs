@@ -57,7 +57,7 @@ pub(crate) struct Job {
 }
 
 impl Job {
-    /// Continuations.
+    /// Continuations of the prompt.
     pub(crate) fn n(&self) -> usize {
         self.request.n.unwrap_or(1)
     }

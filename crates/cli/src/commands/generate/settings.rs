@@ -1,4 +1,4 @@
-//! What is asked for as far as somebody has an opinion: a line of a file, then the flags, then the model.
+//! Settings in the order in which they count: a line of a file, then the flags, then the model.
 
 use crate::model::LoadedModel;
 use anyhow::Result;
@@ -26,7 +26,7 @@ impl Settings {
         }
     }
 
-    /// A request without a prompt and how its tokens become text. What nobody has set is the model's choice, and the
+    /// A request without a prompt and how its tokens become text. What is not set is the model's choice, and the
     /// seed and the greatest length those of `neutral`.
     pub(crate) fn request(
         &self,
