@@ -1,6 +1,6 @@
 //! Requests that nobody sends by accident. Each gets an answer with a reason, and the server lives on.
 
-use crate::support::{PATIENCE, TestServer};
+use crate::support::{PATIENCE, TestServer, client};
 use serde_json::json;
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
@@ -314,7 +314,7 @@ async fn impatient(milliseconds: u64) -> TestServer {
     })
     .await;
     // It closes idle connections as quickly, perhaps just when a client wants to use one again.
-    let client = reqwest::Client::builder().pool_max_idle_per_host(0);
+    let client = client().pool_max_idle_per_host(0);
     server.client = client.build().unwrap();
     server
 }
