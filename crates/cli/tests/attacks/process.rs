@@ -1,7 +1,7 @@
 //! Signals, clocks and settings: what an operator, a terminal or a scheduler of containers does to a server.
 
 use crate::common::served::{PATIENCE, Served, serve};
-use crate::victim::{ATTACKER, Victim, scale};
+use crate::victim::{ATTACKER, Victim};
 use serde_json::json;
 use std::fs;
 use std::io::Read;
