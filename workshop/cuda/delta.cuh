@@ -194,7 +194,7 @@ template <int C, int MT> __device__ void delta_substitute(const DeltaArgs& a, De
     }
 }
 
-template <int C, int MT> __global__ void __launch_bounds__(256, MT == 4 ? 3 : 2) delta_rule(DeltaArgs a) {
+template <int C, int MT> __global__ void __launch_bounds__(256, MT == 4 && C < 128 ? 3 : 2) delta_rule(DeltaArgs a) {
     extern __shared__ __align__(16) char memory[];
     auto& m = *reinterpret_cast<DeltaMemory<C, MT>*>(memory);
     constexpr int Parts = D / C, Columns = C / 32;

@@ -15,6 +15,7 @@ template <int C, int MT> void run(const DeltaArgs& a) {
 }
 // The state's layout has the columns of a thread block together, so that one number of columns serves all of a model's steps: 64.
 void run(const DeltaArgs& a, int columns, int most) {
+    if (columns == 128) return most <= 4 ? run<128, 4>(a) : run<128, 8>(a);
     if (columns == 64) return most <= 4 ? run<64, 4>(a) : run<64, 16>(a);
     return most <= 4 ? run<32, 4>(a) : run<32, 16>(a);
 }
@@ -184,7 +185,7 @@ int main(int argc, char** argv) {
         fill<<<1024, 256, 0, stream>>>(states, in.state_count * layers, 6, 0.1f, 0);
         for (auto [p, n] : {std::pair{in.a.entry_k, static_cast<long>(batch) * KEY_HEADS * RING * D}, {in.a.entry_u, static_cast<long>(batch) * VALUE_HEADS * RING * D}, {in.a.entry_g, static_cast<long>(batch) * VALUE_HEADS * RING}}) fill<<<256, 256, 0, stream>>>(p, n, 11, 0.05f, p == in.a.entry_g ? -0.06f : 0);
         printf("batch %3d:", batch);
-        for (int columns : {32, 64})
+        for (int columns : {32, 64, 128})
             for (int tokens : {1, 4, 8}) {
                 std::vector<DeltaRow> plan;
                 for (int b = 0; b < batch; b++) plan.push_back({b, 0, (b * 7 + 8) % 16, tokens, tokens - 1, b * tokens});
