@@ -220,11 +220,6 @@ async fn a_text_that_cannot_fit_is_refused_before_it_is_tokenised() {
     for (path, body, param) in [
         ("/v1/completions", json!({ "prompt": text }), "prompt"),
         ("/v1/completions", json!({ "prompt": ["a", text] }), "prompt"),
-        (
-            "/v1/completions",
-            json!({ "prompt": "a", "bad_words": [text] }),
-            "bad_words",
-        ),
         ("/v1/chat/completions", json!({ "messages": message }), "messages"),
         ("/v1/embeddings", json!({ "input": text }), "input"),
         ("/v1/responses", json!({ "input": text }), "input"),
@@ -245,6 +240,12 @@ async fn a_text_that_cannot_fit_is_refused_before_it_is_tokenised() {
         assert_eq!((status, &reply["error"]["param"]), (400, &param.into()), "{path}");
         assert_eq!(reply["error"]["code"], "context_length_exceeded", "{path}");
     }
+    // Texts of options have a bound of their own.
+    let body = json!({ "prompt": "a", "bad_words": [text] });
+    let (status, reply) = server.post("/v1/completions", &body).await;
+    assert_eq!((status, &reply["error"]["param"]), (400, &"bad_words".into()));
+    let told = reply["error"]["message"].as_str().unwrap_or_default();
+    assert!(told.ends_with("it must be of texts of 1 to 4096 bytes"), "{told}");
     for path in ["/v1/messages", "/v1/messages/count_tokens"] {
         let (status, reply) = server
             .post(path, &json!({ "messages": message, "max_tokens": 1 }))
