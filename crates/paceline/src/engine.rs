@@ -3,7 +3,7 @@
 use crate::drafter::{self, Drafter};
 use crate::handle::{Handle, Shared};
 use crate::memory_plan::sample_rows;
-use crate::request::Bounds;
+use crate::request::{Bounds, MAX_CHOICES};
 use crate::service::Service;
 use crate::{DrafterShape, EngineConfig, EngineLimits, MaskPool, MemoryPlan, Speculation, StartError};
 use paceline_device_cpu::{Cpu, CpuOptions, Instructions};
@@ -122,7 +122,7 @@ impl EngineParts {
             vocabulary: model.dims.vocabulary,
             width: model.dims.hidden,
             max_model_len: memory.max_model_len,
-            max_choices: config.max_num_seqs.min(128),
+            max_choices: config.max_num_seqs.min(MAX_CHOICES),
             eos: model.dims.eos.clone(),
             speculation,
             constraints: config.constraints,

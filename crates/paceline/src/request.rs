@@ -12,6 +12,9 @@ use std::time::Duration;
 /// The longest deadline: a week.
 pub const MAX_DEADLINE: Duration = Duration::from_hours(7 * 24);
 
+/// Most continuations of one prompt, however many slots there are.
+pub(crate) const MAX_CHOICES: usize = 128;
+
 /// Continuations of one prompt.
 #[derive(Clone, Debug, Default)]
 pub struct Request {

@@ -375,7 +375,10 @@ fn bad_requests_name_the_field_and_the_engine_goes_on() {
         ("prompt", with(|r| r.prompt = [].into())),
         ("prompt", with(|r| r.prompt = vec![1; 1024].into())),
         ("prompt", with(|r| r.prompt = [1, 4096].into())),
-        ("stop_tokens", with(|r| r.sampling_mut().stop_tokens = vec![9999])),
+        (
+            "stop_token_ids",
+            with(|r| r.sampling_mut().stop_tokens = vec![9999]),
+        ),
         (
             "presence_penalty",
             with(|r| r.sampling_mut().presence_penalty = 2.1),

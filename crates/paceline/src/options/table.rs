@@ -1,7 +1,7 @@
 //! The table.
 
 use super::{NumberBound, OptionKind, RequestOption};
-use crate::request::MAX_DEADLINE;
+use crate::request::{MAX_CHOICES, MAX_DEADLINE};
 use paceline_device::MAX_LOGPROBS;
 use std::time::Duration;
 
@@ -107,7 +107,7 @@ pub const OPTIONS: &[RequestOption] = &[
         "Continuations of every prompt; they share the work on it",
         OptionKind::Integer {
             low: 1,
-            high: MOST,
+            high: MAX_CHOICES as i128,
             get: |request| request.n.map(|n| n as i128),
             set: |request, value| request.n = Some(count(value)),
         },
