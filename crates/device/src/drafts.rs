@@ -86,7 +86,7 @@ pub struct ProposeNgram<'a, B: Backend> {
     pub chain_min: usize,
 }
 
-/// What a pass of a neural drafter runs over. Only plan rows that want neural drafts take part.
+/// What a draft forward of a neural drafter runs over. Only plan rows that want neural drafts take part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DraftForward {
     /// A head behind the step: for each token that is certain now, the token that followed it, at the position of
@@ -103,7 +103,7 @@ pub enum DraftForward {
         recurrent: bool,
     },
     /// A head fed with its own draft: one token per slot that has `place` drafts and wants more, at the position
-    /// before its own. `source` is the plan row of the pass before.
+    /// before its own. `source` is the plan row of the draft forward before.
     Again {
         /// Drafts made so far; at least 1.
         place: usize,
@@ -122,13 +122,13 @@ pub struct PrepareDrafts<'a, B: Backend> {
     pub pass: DraftForward,
     /// The plan.
     pub plan: &'a B::Buffer<i32>,
-    /// The slots, after [`Backend::accept`] (before it for [`DraftPass::Along`]).
+    /// The slots, after [`Backend::accept`] (before it for [`DraftForward::Along`]).
     pub slots: &'a SlotTable<B>,
     /// The step's tables.
     pub step: &'a StepTables<B>,
-    /// The step's record; counts the pass if it has plan rows. Accepted tokens are read from it.
+    /// The step's record; counts the draft forward if it has plan rows. Accepted tokens are read from it.
     pub record: &'a B::Buffer<i32>,
-    /// For [`DraftPass::Again`]: the tables of the pass before.
+    /// For [`DraftForward::Again`]: the tables of the draft forward before.
     pub before: Option<&'a StepTables<B>>,
     /// The tables of the draft forward; all of them are written.
     pub draft: &'a StepTables<B>,
@@ -160,14 +160,14 @@ pub struct GatherStates<'a, B: Backend> {
 
 /// Arguments of [`Backend::take_drafts`].
 ///
-/// Each plan row of logits of the pass belongs to a slot that has `place` drafts; its token becomes the next, unless
+/// Each plan row of logits of the draft forward belongs to a slot that has `place` drafts; its token becomes the next, unless
 /// it is a stop token, which ends the drafts: the model itself chooses it without help.
 pub struct TakeDrafts<'a, B: Backend> {
     /// Drafts made so far.
     pub place: usize,
     /// The slots.
     pub slots: &'a SlotTable<B>,
-    /// The tables of the pass.
+    /// The tables of the draft forward.
     pub draft: &'a StepTables<B>,
     /// The tokens chosen.
     pub tokens: &'a B::Buffer<i32>,

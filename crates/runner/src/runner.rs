@@ -243,7 +243,7 @@ impl<B: Backend> DeviceRunner<B> {
     }
 
     /// Passes that a program has for plan rows that want up to `drafts` drafts from the neural drafter. There are
-    /// fewer programs than numbers of passes: one too many finds no plan rows and costs next to nothing.
+    /// fewer programs than numbers of draft forwards: one too many finds no plan rows and costs next to nothing.
     fn draft_forwards(&self, drafts: usize) -> usize {
         match drafts {
             _ if !self

@@ -1,4 +1,4 @@
-//! What steps cost, as measured: time by tokens run, and time per pass of a neural drafter.
+//! What steps cost, as measured: time by tokens run, and time per draft forward of a neural drafter.
 //!
 //! Machines are shared and noisy, so nothing here believes a single measurement: a size starts with the median of
 //! its first few, and later ones count for no more than half again the time expected. What is not measured for long

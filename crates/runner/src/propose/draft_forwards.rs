@@ -1,4 +1,4 @@
-//! What the passes of neural drafters share: their tables, and the way from logits to drafts.
+//! What the draft forwards of neural drafters share: their tables, and the way from logits to drafts.
 
 use super::Stage;
 use crate::RunnerConfig;
@@ -9,11 +9,11 @@ use paceline_device::{
 
 /// Tables and buffers of a neural drafter.
 pub(super) struct DraftForwards<B: Backend> {
-    /// Of the pass over the step's tokens.
+    /// Of the draft forward over the step's tokens.
     step: StepTables<B>,
-    /// Of the passes over one token per slot. A pass reads the tables of the one before, so they take turns.
+    /// Of the draft forwards over one token per slot. A draft forward reads the tables of the one before, so they take turns.
     turns: [StepTables<B>; 2],
-    /// Per token of a pass: where its hidden state comes from.
+    /// Per token of a draft forward: where its hidden state comes from.
     pub(super) source: B::Buffer<i32>,
     sampled: B::Buffer<i32>,
     logprobs: B::Buffer<f32>,
@@ -41,7 +41,7 @@ impl<B: Backend> DraftForwards<B> {
         })
     }
 
-    /// Lays out the pass over the step's tokens.
+    /// Lays out the draft forward over the step's tokens.
     pub(super) fn over_step(&self, stage: &Stage<'_, B>, pass: DraftForward) -> StepTables<B> {
         let requests = stage.step.requests.bucket;
         // A head has one plan row more than tokens for a prompt that begins with a block.
@@ -50,7 +50,7 @@ impl<B: Backend> DraftForwards<B> {
         self.lay_out(stage, (pass, None), tables)
     }
 
-    /// Lays out the pass for the draft at `place`, one token per slot.
+    /// Lays out the draft forward for the draft at `place`, one token per slot.
     pub(super) fn over_slots(
         &self,
         stage: &Stage<'_, B>,
@@ -83,7 +83,7 @@ impl<B: Backend> DraftForwards<B> {
         tables
     }
 
-    /// Makes the drafts at `place` from a pass's logits, with the noise and the options that the model itself will
+    /// Makes the drafts at `place` from a draft forward's logits, with the noise and the options that the model itself will
     /// sample with, so that a drafter that agrees with the model agrees at any temperature.
     pub(super) fn choose(
         &self,

@@ -24,7 +24,7 @@ pub trait Proposer<B: Backend>: Send {
         &[]
     }
 
-    /// Whether it runs as many passes as drafts are wanted, each of which costs.
+    /// Whether it runs as many draft forwards as drafts are wanted, each of which costs.
     fn is_neural(&self) -> bool;
 
     /// Enqueues the making of drafts.

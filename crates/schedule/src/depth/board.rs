@@ -2,7 +2,7 @@
 //!
 //! A draft is worth verifying if its chance of being accepted is high enough, and how high that is, is the same for
 //! all requests of a step: they share its time. So requests put the chances of their drafts on a board, and the
-//! step's threshold is where expected tokens per time are greatest, over every threshold and every number of passes
+//! step's threshold is where expected tokens per time are greatest, over every threshold and every number of draft forwards
 //! of the neural drafter. The chances along a chain never rise, so a threshold cuts each chain at one place. This
 //! finds the best of all thresholds however the step time grows, also where it is flat first and steep later; a
 //! search along the slope can stop short of that.
@@ -34,7 +34,7 @@ pub(super) struct Verdict {
 }
 
 impl Verdict {
-    /// Before anything is known: what might be worth it, from a single pass.
+    /// Before anything is known: what might be worth it, from a single draft forward.
     pub(super) const HOPEFUL: Self = Self {
         levels: LEVELS,
         draft_forwards: 1,
@@ -115,7 +115,7 @@ impl Board {
         }
     }
 
-    /// The threshold and the passes with the most tokens per time, if `rows` requests like these decode.
+    /// The threshold and the draft forwards with the most tokens per time, if `rows` requests like these decode.
     pub(super) fn decide(&self, costs: &StepCosts, rows: usize) -> Verdict {
         if self.rows == 0 || rows == 0 {
             return Verdict::PLAIN;

@@ -38,8 +38,8 @@ pub(super) struct Budget {
 }
 
 impl Budget {
-    /// A step begins that runs so many passes of the neural drafter because they pay; the one before was asked for
-    /// `excess` passes more than that.
+    /// A step begins that runs so many draft forwards of the neural drafter because they pay; the one before was asked for
+    /// `excess` draft forwards more than that.
     pub(super) fn begin_step(
         &mut self,
         costs: &StepCosts,
@@ -62,7 +62,7 @@ impl Budget {
         self.ns = (self.ns + SHARE * step).min(SAVED * step);
     }
 
-    /// What a trial of one more draft than `depth` costs: its tokens, and its passes.
+    /// What a trial of one more draft than `depth` costs: its tokens, and its draft forwards.
     fn price(&self, depth: usize, neural: bool) -> (f64, f64) {
         let more_passes = if neural {
             (depth + 1).saturating_sub(self.draft_forwards)
