@@ -15,7 +15,11 @@ template <int C, int MT> void run(const DeltaArgs& a) {
 }
 // The state's layout has the columns of a thread block together, so that one number of columns serves all of a model's steps: 64.
 void run(const DeltaArgs& a, int columns, int most) {
-    if (columns == 128) return most <= 4 ? run<128, 4>(a) : run<128, 8>(a);
+    if (columns == 128) {
+        // Decode and verify windows alone: prompts need more shared memory than there is.
+        if (most > 8) printf("128 columns take at most 8 tokens, not %d\n", most), exit(1);
+        return most <= 4 ? run<128, 4>(a) : run<128, 8>(a);
+    }
     if (columns == 64) return most <= 4 ? run<64, 4>(a) : run<64, 16>(a);
     return most <= 4 ? run<32, 4>(a) : run<32, 16>(a);
 }
@@ -142,14 +146,14 @@ void check(Inputs& in, bool small) {
     printf("against f64: output %.1e, state after %d tokens %.1e\n", std::sqrt(error / size), length, std::sqrt(state_error / state_size));
     expect(std::sqrt(error / size) < 1e-5 && std::sqrt(state_error / state_size) < 1e-5, "recurrence against f64");
     int cuts = 0, wrong = 0;
-    for (int columns : {32, 64})
-        for (int kind = 0; kind < 8; kind += small ? 3 : 1) {
+    for (int columns : {32, 64, 128})
+        for (int kind = 0; kind < (columns == 128 ? 4 : 8); kind += small ? 3 : 1) {
             auto other = told(in, length, columns, [&](int at) -> std::tuple<int, int, int> {
                 switch (kind) {
                 case 0: return {1, 0, 0};
                 case 1: return {4, 3, 3};
                 case 2: return {4, 3, static_cast<int>(noise(8, at) * 2 + 2)};
-                case 3: return {16, 15, static_cast<int>(noise(9, at) * 8 + 8)};
+                case 3: return columns == 128 ? std::tuple(8, 7, static_cast<int>(noise(9, at) * 4 + 4)) : std::tuple(16, 15, static_cast<int>(noise(9, at) * 8 + 8));
                 case 4: return {96, 0, 0};
                 case 5: return {7, 0, 0};
                 case 6: return at < 37 ? std::tuple(37, 0, 0) : std::tuple(8, 7, static_cast<int>(noise(10, at) * 4 + 4));

@@ -2,7 +2,7 @@
 //
 // Weight: bf16, packed as [tile of 128 outputs][block of 64 inputs][128][64], each row of 128 bytes in the 128-byte swizzle: one bulk copy of 16 KB per block.
 // Tokens: bf16, row-major [tokens][K], read by tensor copies of [N][64]; rows past the last token read as zero.
-// Result: partial sums, f32, [tile * pieces + piece][N][128]; whoever consumes the product adds the pieces of a tile in ascending order (`sum_pieces`).
+// Result: partial sums, f32, [tile * pieces + piece][N][128]; whoever consumes the product adds the pieces of a tile in ascending order (`finish` in products.cu).
 //
 // One thread block per worker of the plan (grid = plan.workers), two per SM. One producer thread feeds a ring of `Stages` blocks; two warpgroups of 64
 // outputs each run wgmma with all N tokens on the wide side. Before `depend()` the ring is filled with weights. Bytes: 2 M K of weights, and N / 128 of that
@@ -117,13 +117,4 @@ __global__ void __launch_bounds__(288) stream_product(const char* weight, const 
         store_piece<N>(pieces + (static_cast<long>(tile) * most + piece) * N * TILE, sum, group);
     }
     if (threadIdx.x == 0) { STAMP_END(kernel); }
-}
-
-// The sum of a product's pieces for one output, in ascending K.
-__device__ __forceinline__ float sum_pieces(const float* pieces, const Plan& plan, int most, int width, int token, int output) {
-    const int tile = output / TILE, count = plan.last(tile) - plan.first(tile) + 1;
-    const float* at = pieces + (static_cast<long>(tile) * most * width + token) * TILE + output % TILE;
-    float sum = at[0];
-    for (int piece = 1; piece < count; piece++) sum = __fadd_rn(sum, at[static_cast<long>(piece) * width * TILE]);
-    return sum;
 }

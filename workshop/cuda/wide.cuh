@@ -3,7 +3,7 @@
 // Operands as in `stream.cuh`. Result: bf16 (and f32 for tests), row-major [tokens][M].
 //
 // One persistent thread block per SM walks tiles of 128 outputs x N tokens over all of K; in bands of tokens that stay in L2, token tiles innermost. The
-// plan's cuts are stops on the way: at each the sum so far is added to a running total in registers and starts at zero again, which is what `sum_pieces` does.
+// plan's cuts are stops on the way: at each the sum so far is added to a running total in registers and starts at zero again, which is what whoever adds up pieces does.
 // Two warpgroups of 64 outputs; a third feeds the ring and gives its registers away. Results leave through shared memory, 256 bytes per token.
 #pragma once
 #include "stream.cuh"
