@@ -1,7 +1,7 @@
 //! Why something could not be measured.
 
 use crate::subject::SubjectError;
-use paceline::RequestError;
+use paceline::{Failure, RequestError};
 use paceline_client::ClientError;
 use paceline_device::DeviceError;
 use paceline_types::TokenId;
@@ -19,11 +19,8 @@ pub enum BenchError {
     #[error(transparent)]
     Request(#[from] RequestError),
     /// The engine ended a request without its result.
-    #[error("{message}")]
-    Failed {
-        /// What the engine says.
-        message: String,
-    },
+    #[error(transparent)]
+    Failed(#[from] Failure),
     /// The device failed.
     #[error(transparent)]
     Device(#[from] DeviceError),

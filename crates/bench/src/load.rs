@@ -66,7 +66,7 @@ pub(crate) fn run_together(handle: &Handle, requests: Vec<Request>) -> Result<Ba
     let mut usages = Vec::new();
     while !streams.is_empty() {
         match streams.next(Instant::now() + PATIENCE) {
-            Some((index, Some(Event::Tokens { tokens: new, .. }))) => tokens[index].extend(new),
+            Some((index, Some(Event::Delta { output, .. }))) => tokens[index].extend(output.ids),
             Some((_, Some(event))) => usages.extend(usage(event)?),
             _ => {}
         }
@@ -94,9 +94,9 @@ pub fn settled_stats(handle: &Handle, requests: u64) -> Stats {
 /// What an ended continuation took.
 pub(crate) fn usage(event: Event) -> Result<Option<Usage>, BenchError> {
     match event {
-        Event::Finished { usage, .. } => Ok(Some(usage)),
-        Event::Failed { message } => Err(BenchError::Failed { message }),
-        Event::Prompt { .. } | Event::Tokens { .. } => Ok(None),
+        Event::Finished { finish, .. } => Ok(Some(finish.usage)),
+        Event::Failed(failure) => Err(BenchError::Failed(failure)),
+        Event::Prompt { .. } | Event::Delta { .. } => Ok(None),
     }
 }
 

@@ -14,7 +14,7 @@
 use paceline_device::Recorder;
 use paceline_runner::{DeviceRunner, RunnerConfig};
 use paceline_schedule::{
-    NewRequest, Pipeline, RealClock, RecurrentConfig, RequestId, RunnerFault, Scheduler, SchedulerConfig,
+    CheckedRequest, Pipeline, RealClock, RecurrentConfig, RequestId, RunnerFault, Scheduler, SchedulerConfig,
     StepRunner,
 };
 use paceline_types::{RowOutput, SamplingParams, StepOutput, StepPlan, Work};
@@ -109,19 +109,19 @@ fn pipeline(requests: usize, context: usize, real: bool) -> Pipeline<Stub, RealC
     Pipeline::new(scheduler, Stub { real }, RealClock::since(Instant::now()), 2)
 }
 
-fn request(id: usize, context: usize) -> NewRequest {
-    NewRequest {
+fn request(id: usize, context: usize) -> CheckedRequest {
+    CheckedRequest {
         id: RequestId(id as u64),
         prompt: (0..context as u32).map(|i| i * 31 % 4000 + id as u32).collect(),
         params: Arc::new(SamplingParams::default()),
-        stop_tokens: vec![1],
+        stop_tokens: [1].into(),
         priority: 0,
         deadline: None,
         tenant: 0,
         salt: id as u64,
         max_length: context + 4000,
         group: None,
-        speculation: NewRequest::ANY_DRAFTS,
+        speculation: CheckedRequest::ANY_DRAFTS,
         constraint: None,
         pooling: None,
     }

@@ -128,22 +128,17 @@ impl State {
 fn merge(event: Event, waiting: &mut Event) -> Result<Event, ()> {
     match (event, waiting) {
         (
-            Event::Tokens {
-                choice,
-                tokens,
-                logprobs,
-            },
-            Event::Tokens {
+            Event::Delta { choice, output },
+            Event::Delta {
                 choice: of,
-                tokens: all,
-                logprobs: all_logprobs,
+                output: all,
             },
         ) if choice == *of => {
-            all.extend(tokens);
-            all_logprobs.extend(logprobs);
+            all.ids.extend(output.ids);
+            all.logprobs.extend(output.logprobs);
             Err(())
         }
-        (Event::Prompt { logprobs }, Event::Prompt { logprobs: all }) => {
+        (Event::Prompt { logprobs, .. }, Event::Prompt { logprobs: all, .. }) => {
             all.extend(logprobs);
             Err(())
         }
@@ -154,24 +149,27 @@ fn merge(event: Event, waiting: &mut Event) -> Result<Event, ()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Usage;
+    use crate::{Finish, Tokens, Usage};
     use paceline_types::FinishReason;
     use std::sync::atomic::{AtomicUsize, Ordering};
     use std::task::Wake;
 
     fn tokens(choice: usize, tokens: &[u32]) -> Event {
-        Event::Tokens {
+        let (ids, logprobs) = (tokens.to_vec(), Vec::new());
+        Event::Delta {
             choice,
-            tokens: tokens.to_vec(),
-            logprobs: Vec::new(),
+            output: Tokens { ids, logprobs },
         }
     }
 
     fn end(choice: usize) -> Event {
         Event::Finished {
             choice,
-            reason: FinishReason::Length,
-            usage: Usage::default(),
+            finish: Finish {
+                reason: FinishReason::Length,
+                stop: None,
+                usage: Usage::default(),
+            },
         }
     }
 

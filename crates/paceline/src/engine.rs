@@ -15,6 +15,7 @@ use paceline_schedule::{
 };
 use paceline_weights::Checkpoint;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::sync::mpsc::sync_channel;
 use std::thread;
 
@@ -118,6 +119,7 @@ impl EngineParts {
             config,
             memory,
         } = self;
+        let clock = RealClock::since(backend.started());
         let bounds = Arc::new(Bounds {
             vocabulary: model.dims.vocabulary,
             width: model.dims.hidden,
@@ -126,13 +128,14 @@ impl EngineParts {
             eos: model.dims.eos.clone(),
             speculation,
             constraints: config.constraints,
+            clock,
+            next_id: AtomicU64::new(0),
         });
         let shape = drafter.shape(&model, &speculation, config.block_size);
         let samples = sample_rows(&config, speculation.draft_tokens, model.dims.vocabulary);
         let limits = scheduler_config((&model, &shape), (&config, &speculation), &memory, samples);
         let scheduler = Scheduler::with_policy(limits, draft_policy(&speculation));
         let runner_config = runner_config((&config, &speculation), &memory, samples);
-        let clock = RealClock::since(backend.started());
         let proposer = drafter.proposer((&backend, &mut model), &speculation, &runner_config)?;
         let mut runner = DeviceRunner::new(backend, model, runner_config)?;
         if let Some(proposer) = proposer {
@@ -157,7 +160,7 @@ impl EngineParts {
         let max_open = config.max_waiting + config.max_num_seqs;
         let (intake, jobs) = sync_channel(max_open);
         let told = Arc::clone(&shared);
-        let service = Service::new(pipeline, clock, jobs, told, config.trace);
+        let service = Service::new(pipeline, jobs, told, config.trace);
         thread::Builder::new()
             .name("paceline-engine".to_owned())
             .spawn(move || service.run())?;

@@ -4,37 +4,69 @@ use paceline_schedule::SpeculationReport;
 use paceline_types::{FinishReason, TokenId, TokenLogprobs};
 use std::time::Duration;
 
-/// Something that happened to a request.
+/// Something that happened to a request. The engine's output is [`Tokens`]; what turns them into something else, such as
+/// text, hands on the same events with that.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Event {
-    /// Log-probabilities of the prompt's tokens from the second on, in order, possibly in several events.
+#[expect(
+    clippy::large_enum_variant,
+    reason = "few wait at a time, and an end comes once per continuation"
+)]
+pub enum Event<T = Tokens> {
+    /// Log-probabilities of a prompt's tokens from the second on, in order. The engine gives them as they come, in several
+    /// events if need be.
     Prompt {
+        /// Number of the prompt, from 0, where there are several; a request of the engine has one.
+        prompt: usize,
         /// One per token.
         logprobs: Vec<TokenLogprobs>,
     },
-    /// New tokens of a continuation.
-    Tokens {
+    /// More of a continuation.
+    Delta {
         /// Number of the continuation, from 0.
         choice: usize,
-        /// The tokens, in order. A stop token is not among them.
-        tokens: Vec<TokenId>,
-        /// One per token, if asked for.
-        logprobs: Vec<TokenLogprobs>,
+        /// What comes next in it.
+        output: T,
     },
     /// A continuation ended. It is its last event.
     Finished {
         /// Number of the continuation, from 0.
         choice: usize,
-        /// Why the continuation ended.
-        reason: FinishReason,
-        /// What it took.
-        usage: Usage,
+        /// Why, and what it took.
+        finish: Finish,
     },
-    /// The engine failed. It is the last event of the request.
-    Failed {
-        /// What went wrong.
-        message: String,
-    },
+    /// All is over before its end. It is the last event.
+    Failed(Failure),
+}
+
+/// New tokens of a continuation.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Tokens {
+    /// The tokens, in order. A stop token is not among them.
+    pub ids: Vec<TokenId>,
+    /// One per token, if asked for.
+    pub logprobs: Vec<TokenLogprobs>,
+}
+
+/// How a continuation ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Finish {
+    /// Why the continuation ended.
+    pub reason: FinishReason,
+    /// The stop string that its text was found to end with. The engine sees no text and leaves this to its caller.
+    pub stop: Option<String>,
+    /// What it took.
+    pub usage: Usage,
+}
+
+/// Why a request is over before its end.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Failure {
+    /// The engine failed, for this reason.
+    #[error("the engine failed: {0}")]
+    Engine(String),
+    /// What runs the engine goes down; continuations that were open have ended as cancelled.
+    #[error("the server is shutting down")]
+    ShuttingDown,
 }
 
 /// What a continuation took.

@@ -2,13 +2,14 @@
 
 use crate::cancel_flags::CancelFlags;
 use crate::channel::{self, EventReceiver};
+use crate::client::Answer;
 use crate::embedding::{Embedding, EmbeddingRequest};
 use crate::event::Event;
-use crate::request::{Bounds, CheckedRequest, Request};
-use crate::service::{Job, Task};
+use crate::request::{Bounds, Continuations, Request};
+use crate::service::Job;
 use crate::{EngineLimits, MemoryPlan, RequestError, Speculation, Stats, trace};
 use futures_core::Stream;
-use paceline_schedule::StepRecord;
+use paceline_schedule::{CheckedRequest, StepRecord};
 use paceline_types::TokenId;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -63,8 +64,8 @@ pub struct Handle {
 }
 
 impl Handle {
-    /// Checks a request: what comes back can be served.
-    pub fn check(&self, request: Request) -> Result<CheckedRequest, RequestError> {
+    /// Checks a request: what comes back can be served. Its deadline counts from here.
+    pub fn check(&self, request: Request) -> Result<Continuations, RequestError> {
         self.bounds.check(request)
     }
 
@@ -73,11 +74,12 @@ impl Handle {
         self.start(self.check(request)?)
     }
 
-    /// Hands in a request. Fails at once if too many wait.
-    pub fn start(&self, mut request: CheckedRequest) -> Result<Generation, RequestError> {
-        let choices = request.request.count();
-        let (sender, events) = channel::channel(request.request.held.take());
-        let cancel_flags = self.submit(Task::Generate(Box::new(request), sender), choices)?;
+    /// Hands in a request that was checked. Fails at once if too many wait.
+    pub fn start(&self, continuations: Continuations) -> Result<Generation, RequestError> {
+        let Continuations { requests, held } = continuations;
+        let choices = requests.len();
+        let (sender, events) = channel::channel(held);
+        let cancel_flags = self.submit(requests, Answer::Text(Arc::new(sender)))?;
         Ok(Generation {
             events,
             cancel_flags,
@@ -88,17 +90,21 @@ impl Handle {
     /// Hands in a text that is to become a vector. It shares steps, queue and priorities with everything else. Fails at
     /// once if it cannot be served or if too many wait.
     pub fn embed(&self, request: EmbeddingRequest) -> Result<Embedding, RequestError> {
-        self.bounds.check_embedding(&request)?;
+        let request = self.bounds.check_embedding(request)?;
         let (result, receiver) = async_channel::bounded(1);
-        let cancel_flags = self.submit(Task::Embed(request, result), 1)?;
+        let cancel_flags = self.submit(vec![request], Answer::Vector(result))?;
         Ok(Embedding {
             result: Box::pin(receiver),
             cancel_flags,
         })
     }
 
-    /// Queues a task that counts as `count` requests.
-    fn submit(&self, task: Task, count: usize) -> Result<Arc<CancelFlags>, RequestError> {
+    fn submit(
+        &self,
+        requests: Vec<CheckedRequest>,
+        answer: Answer,
+    ) -> Result<Arc<CancelFlags>, RequestError> {
+        let count = requests.len();
         // The engine says why it stops before it lets go of its queue.
         if let Some(reason) = self.shared.stop_reason() {
             return Err(RequestError::Stopped(reason));
@@ -110,7 +116,8 @@ impl Handle {
         }
         let cancel_flags = Arc::new(CancelFlags::new(count));
         let job = Job {
-            task,
+            requests,
+            answer,
             cancel_flags: Arc::clone(&cancel_flags),
             arrived: Instant::now(),
         };
@@ -216,7 +223,7 @@ impl Generation {
     fn note(&mut self, event: Option<&Event>) {
         match event {
             Some(Event::Finished { .. }) => self.open -= 1,
-            Some(Event::Failed { .. }) | None => self.open = 0,
+            Some(Event::Failed(_)) | None => self.open = 0,
             Some(_) => {}
         }
     }

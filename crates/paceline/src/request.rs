@@ -4,9 +4,11 @@ use crate::options::OPTIONS;
 use crate::speculation::{Speculation, SpeculationMethod};
 use crate::{EmbeddingRequest, RequestError};
 use paceline_runner::list_words;
+use paceline_schedule::{CheckedRequest, Clock, GroupId, RealClock, RequestId};
 use paceline_types::{Constraint, DraftBudget, SamplingParams, TokenId};
 use std::any::Any;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 /// The longest deadline: a week.
@@ -59,18 +61,18 @@ impl Request {
     pub fn sampling_mut(&mut self) -> &mut SamplingParams {
         Arc::make_mut(&mut self.sampling)
     }
+}
 
-    /// Parameters of continuation `choice`: those of the first are the request's own.
-    pub(crate) fn params_of(&self, choice: usize) -> Arc<SamplingParams> {
-        if choice == 0 {
-            return Arc::clone(&self.sampling);
-        }
-        Arc::new(SamplingParams {
-            seed: seed_of(self.sampling.seed, choice),
-            prompt_logprobs: None,
-            ..SamplingParams::clone(&self.sampling)
-        })
+/// Parameters of continuation `choice`: those of the first are the request's own.
+fn params_of(sampling: &Arc<SamplingParams>, choice: usize) -> Arc<SamplingParams> {
+    if choice == 0 {
+        return Arc::clone(sampling);
     }
+    Arc::new(SamplingParams {
+        seed: seed_of(sampling.seed, choice),
+        prompt_logprobs: None,
+        ..SamplingParams::clone(sampling)
+    })
 }
 
 /// The seed of a continuation. Choice 0 keeps the seed, so `n` = 1 and the first of many are the same text.
@@ -78,21 +80,16 @@ fn seed_of(seed: u64, choice: usize) -> u64 {
     seed.wrapping_add((choice as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15))
 }
 
-/// A request that has passed every check, with what follows from it. [`Handle::check`](crate::Handle::check) alone makes
-/// them, so nothing further down looks at a request again; clones share prompt and parameters.
-#[derive(Clone, Debug)]
-pub struct CheckedRequest {
-    pub(crate) request: Request,
-    /// Tokens that end the text: the model's own unless they are to be ignored, and the caller's.
-    pub(crate) stop_tokens: Vec<TokenId>,
-    /// Most drafts, by source.
-    pub(crate) drafts: DraftBudget,
-    /// It ends when prompt and text are this long.
-    pub(crate) max_length: usize,
+/// The continuations of a request that has passed every check, each as the scheduler takes it; they share the prompt.
+/// [`Handle::check`](crate::Handle::check) alone makes them.
+#[derive(Debug)]
+pub struct Continuations {
+    pub(crate) requests: Vec<CheckedRequest>,
+    pub(crate) held: Option<Arc<dyn Any + Send + Sync>>,
 }
 
-/// What requests are checked against.
-#[derive(Clone, Debug)]
+/// What requests are checked against, and what those that pass are given.
+#[derive(Debug)]
 pub(crate) struct Bounds {
     pub(crate) vocabulary: usize,
     /// Elements of a state.
@@ -103,6 +100,10 @@ pub(crate) struct Bounds {
     pub(crate) speculation: Speculation,
     /// Whether requests may have constraints.
     pub(crate) constraints: bool,
+    /// Of deadlines.
+    pub(crate) clock: RealClock,
+    /// The id of the next request.
+    pub(crate) next_id: AtomicU64,
 }
 
 impl Bounds {
@@ -116,7 +117,7 @@ impl Bounds {
     }
 
     /// Checks everything that can be wrong with a request; each error names the field, its value and its bound.
-    pub(crate) fn check(&self, mut request: Request) -> Result<CheckedRequest, RequestError> {
+    pub(crate) fn check(&self, mut request: Request) -> Result<Continuations, RequestError> {
         self.check_fields(&request)?;
         let stop_tokens = self.stop_tokens(&request.sampling);
         list_words(&request.sampling, &stop_tokens)?;
@@ -125,12 +126,64 @@ impl Bounds {
             request.sampling_mut().min_tokens = self.max_model_len;
         }
         let length = request.prompt.len().saturating_add(request.sampling.max_tokens);
-        Ok(CheckedRequest {
-            stop_tokens,
-            drafts: self.drafts(&request.speculation)?,
+        let speculation = self.drafts(&request.speculation)?;
+        let choices = request.count();
+        let first_id = self.take_ids(choices);
+        let first = CheckedRequest {
+            id: RequestId(first_id),
+            prompt: request.prompt,
+            params: request.sampling,
+            stop_tokens: stop_tokens.into(),
+            priority: request.priority,
+            tenant: request.tenant,
+            deadline: self.deadline(request.deadline),
+            salt: request.salt,
             max_length: length.min(self.max_model_len),
-            request,
+            group: (choices > 1).then_some(GroupId(first_id)),
+            speculation,
+            constraint: request.constraint,
+            pooling: None,
+        };
+        let continuation = |choice| CheckedRequest {
+            id: RequestId(first_id + choice as u64),
+            params: params_of(&first.params, choice),
+            ..first.clone()
+        };
+        Ok(Continuations {
+            requests: (0..choices).map(continuation).collect(),
+            held: request.held,
         })
+    }
+
+    /// The same for a text that becomes a vector.
+    pub(crate) fn check_embedding(&self, request: EmbeddingRequest) -> Result<CheckedRequest, RequestError> {
+        self.check_prompt("input", &request.prompt, false)?;
+        check_deadline(request.deadline)?;
+        Ok(CheckedRequest {
+            id: RequestId(self.take_ids(1)),
+            max_length: request.prompt.len(),
+            prompt: request.prompt,
+            params: Arc::default(),
+            stop_tokens: Arc::default(),
+            priority: request.priority,
+            tenant: request.tenant,
+            deadline: self.deadline(request.deadline),
+            salt: request.salt,
+            group: None,
+            speculation: DraftBudget::NONE,
+            constraint: None,
+            pooling: Some(request.pooling),
+        })
+    }
+
+    /// Ids for `count` requests: the first of them.
+    fn take_ids(&self, count: usize) -> u64 {
+        self.next_id.fetch_add(count as u64, Ordering::Relaxed)
+    }
+
+    /// When a request that may take this long is dropped. Within bounds, which are far from where the sum ends.
+    fn deadline(&self, wait: Option<Duration>) -> Option<u64> {
+        wait.map(|wait| self.clock.now_ns() + wait.as_nanos() as u64)
     }
 
     fn check_fields(&self, request: &Request) -> Result<(), RequestError> {
@@ -200,12 +253,6 @@ impl Bounds {
             ngram: count(ngram),
             neural: count(neural),
         })
-    }
-
-    /// The same for a text that becomes a vector.
-    pub(crate) fn check_embedding(&self, request: &EmbeddingRequest) -> Result<(), RequestError> {
-        self.check_prompt("input", &request.prompt, false)?;
-        check_deadline(request.deadline)
     }
 
     fn check_prompt(
@@ -288,6 +335,8 @@ mod tests {
                 depth_control: true,
             },
             constraints: true,
+            clock: RealClock::start(),
+            next_id: AtomicU64::new(0),
         }
     }
 
@@ -359,10 +408,10 @@ mod tests {
             r.sampling_mut().min_tokens = usize::MAX;
         });
         let checked = bounds().check(endless).unwrap();
-        assert_eq!(
-            (checked.max_length, checked.request.sampling.min_tokens),
-            (32, 32)
-        );
+        let [request] = checked.requests.as_slice() else {
+            panic!("one continuation: {checked:?}");
+        };
+        assert_eq!((request.max_length, request.params.min_tokens), (32, 32));
     }
 
     #[test]
@@ -386,10 +435,29 @@ mod tests {
     }
 
     #[test]
-    fn the_first_continuation_keeps_the_seed() {
-        let request = with(|r| r.sampling_mut().seed = 7);
-        assert_eq!(request.params_of(0).seed, 7);
-        assert_ne!(request.params_of(1).seed, request.params_of(2).seed);
+    fn continuations_share_the_callers_prompt_and_the_first_its_parameters() {
+        let bounds = bounds();
+        let request = with(|r| {
+            r.n = Some(3);
+            r.sampling_mut().seed = 7;
+            r.deadline = Some(Duration::from_secs(1));
+        });
+        let (prompt, sampling) = (Arc::clone(&request.prompt), Arc::clone(&request.sampling));
+        let requests = bounds.check(request).unwrap().requests;
+        for one in &requests {
+            assert!(Arc::ptr_eq(&one.prompt, &prompt), "{one:?}");
+            assert!(Arc::ptr_eq(&one.stop_tokens, &requests[0].stop_tokens), "{one:?}");
+            assert_eq!(
+                (one.group, one.deadline),
+                (requests[0].group, requests[0].deadline)
+            );
+        }
+        assert!(Arc::ptr_eq(&requests[0].params, &sampling));
+        assert_ne!(requests[1].params.seed, requests[2].params.seed);
+        assert!(requests[0].group.is_some() && requests[0].deadline.is_some());
+        let more = bounds.check(with(|_| {})).unwrap().requests;
+        let ids: Vec<u64> = requests.iter().chain(&more).map(|one| one.id.0).collect();
+        assert_eq!((ids, more[0].group), (vec![0, 1, 2, 3], None));
     }
 
     #[test]

@@ -1,19 +1,12 @@
 //! The engine's thread: requests in, steps, events out.
 
 use crate::cancel_flags::{CancelFlag, CancelFlags};
-use crate::channel::EventSender;
-use crate::client::{Client, Reader, TextReader};
-use crate::embedding::{Embedded, EmbeddingError, EmbeddingRequest};
-use crate::event::Event;
+use crate::client::{Answer, Client};
 use crate::handle::Shared;
-use crate::request::CheckedRequest;
 use crate::stats::Stats;
-use async_channel::Sender;
 use paceline_schedule::{
-    Clock, GroupId, NewRequest, Pipeline, RequestId, RequestOutput, RunnerFault, StepRecord, StepRunner,
-    Stepped,
+    CheckedRequest, Clock, Pipeline, RequestId, RequestOutput, RunnerFault, StepRecord, StepRunner, Stepped,
 };
-use paceline_types::DraftBudget;
 use std::any::Any;
 use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -29,28 +22,21 @@ const TRACE_STEPS: usize = 1 << 20;
 /// behind another one does not wait for that.
 const QUIET: Duration = Duration::from_secs(1);
 
-/// A request on its way in.
+/// Requests on their way in: the continuations of one prompt, or a text that becomes a vector.
 pub(crate) struct Job {
-    pub(crate) task: Task,
+    pub(crate) requests: Vec<CheckedRequest>,
+    pub(crate) answer: Answer,
     pub(crate) cancel_flags: Arc<CancelFlags>,
     pub(crate) arrived: Instant,
-}
-
-/// What is asked, and where the answer goes.
-pub(crate) enum Task {
-    Generate(Box<CheckedRequest>, EventSender),
-    Embed(EmbeddingRequest, Sender<Result<Embedded, EmbeddingError>>),
 }
 
 /// The step loop with its clients.
 pub(crate) struct Service<R: StepRunner, C: Clock> {
     pub(crate) pipeline: Pipeline<R, C>,
-    pub(crate) clock: C,
     pub(crate) intake: Receiver<Job>,
     pub(crate) shared: Arc<Shared>,
     pub(crate) tracing: bool,
     clients: HashMap<RequestId, Client>,
-    next_id: u64,
     /// Something has run since the parts were last found to agree.
     unchecked: bool,
 }
@@ -58,19 +44,16 @@ pub(crate) struct Service<R: StepRunner, C: Clock> {
 impl<R: StepRunner, C: Clock> Service<R, C> {
     pub(crate) fn new(
         pipeline: Pipeline<R, C>,
-        clock: C,
         intake: Receiver<Job>,
         shared: Arc<Shared>,
         tracing: bool,
     ) -> Self {
         Self {
             pipeline,
-            clock,
             intake,
             shared,
             tracing,
             clients: HashMap::new(),
-            next_id: 0,
             unchecked: false,
         }
     }
@@ -153,102 +136,27 @@ impl<R: StepRunner, C: Clock> Service<R, C> {
     }
 
     fn admit(&mut self, job: Job) {
-        let Job {
-            task,
-            cancel_flags,
-            arrived,
-        } = job;
-        let client = |choice, prompt_tokens, reader| Client {
-            cancel_flags: Arc::clone(&cancel_flags),
-            choice,
-            arrived,
-            queued: None,
-            prompt_tokens,
-            reader,
-        };
-        match task {
-            Task::Generate(checked, events) => {
-                let (choices, prompt_tokens) = (checked.request.count(), checked.request.prompt.len());
-                let group = (choices > 1).then_some(GroupId(self.next_id));
-                let events = Arc::new(events);
-                for choice in 0..choices {
-                    let new = self.continuation(&checked, choice, group, arrived);
-                    let reader = TextReader::new(Arc::clone(&events), new.stop_tokens.clone());
-                    self.add(new, client(choice, prompt_tokens, Reader::Text(reader)));
-                }
-            }
-            Task::Embed(request, result) => {
-                let new = self.embedding(&request, arrived);
-                self.add(new, client(0, request.prompt.len(), Reader::Vector(result)));
-            }
+        for (choice, request) in job.requests.into_iter().enumerate() {
+            let client = Client::new(
+                &request,
+                choice,
+                job.answer.clone(),
+                (&job.cancel_flags, job.arrived),
+            );
+            self.add(request, client);
         }
     }
 
-    /// The scheduler's request for one continuation.
-    fn continuation(
-        &mut self,
-        checked: &CheckedRequest,
-        choice: usize,
-        group: Option<GroupId>,
-        arrived: Instant,
-    ) -> NewRequest {
-        let request = &checked.request;
-        NewRequest {
-            id: self.name(),
-            prompt: Arc::clone(&request.prompt),
-            params: request.params_of(choice),
-            stop_tokens: checked.stop_tokens.clone(),
-            priority: request.priority,
-            tenant: request.tenant,
-            deadline: self.deadline(request.deadline, arrived),
-            salt: request.salt,
-            max_length: checked.max_length,
-            group,
-            speculation: checked.drafts,
-            constraint: request.constraint.clone(),
-            pooling: None,
-        }
-    }
-
-    /// The scheduler's request for a vector.
-    fn embedding(&mut self, request: &EmbeddingRequest, arrived: Instant) -> NewRequest {
-        NewRequest {
-            id: self.name(),
-            prompt: Arc::clone(&request.prompt),
-            params: Arc::default(),
-            stop_tokens: Vec::new(),
-            priority: request.priority,
-            tenant: request.tenant,
-            deadline: self.deadline(request.deadline, arrived),
-            salt: request.salt,
-            max_length: request.prompt.len(),
-            group: None,
-            speculation: DraftBudget::NONE,
-            constraint: None,
-            pooling: Some(request.pooling),
-        }
-    }
-
-    fn name(&mut self) -> RequestId {
-        self.next_id += 1;
-        RequestId(self.next_id - 1)
-    }
-
-    fn deadline(&self, wait: Option<Duration>, arrived: Instant) -> Option<u64> {
-        // Checked when the request was handed in: a deadline is no longer than a week.
-        wait.map(|wait| self.clock.now_ns() + wait.saturating_sub(arrived.elapsed()).as_nanos() as u64)
-    }
-
-    fn add(&mut self, request: NewRequest, client: Client) {
+    fn add(&mut self, request: CheckedRequest, client: Client) {
         let id = request.id;
         match self.pipeline.scheduler_mut().add(request) {
             Ok(()) => {
                 self.clients.insert(id, client);
             }
-            // The checks of the handle leave nothing for the scheduler to refuse but a full queue.
-            Err(rejection) => {
+            // The handle lets in no more than the scheduler's queue holds.
+            Err(full) => {
                 self.shared.open.fetch_sub(1, Ordering::Relaxed);
-                client.refuse(rejection.to_string());
+                client.answer.fail(full.to_string());
             }
         }
     }
@@ -351,18 +259,10 @@ impl<R: StepRunner, C: Clock> Service<R, C> {
         drop(stats);
         self.shared.open.store(0, Ordering::Relaxed);
         for (_, client) in self.clients.drain() {
-            client.refuse(message.to_owned());
+            client.answer.fail(message.to_owned());
         }
         while let Ok(job) = self.intake.try_recv() {
-            match job.task {
-                Task::Generate(_, events) => {
-                    let message = message.to_owned();
-                    events.send([Event::Failed { message }]);
-                }
-                Task::Embed(_, result) => {
-                    drop(result.try_send(Err(EmbeddingError::Failed(message.to_owned()))));
-                }
-            }
+            job.answer.fail(message.to_owned());
         }
     }
 }

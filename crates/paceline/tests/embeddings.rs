@@ -107,7 +107,7 @@ fn tokens_of(handle: &Handle, request: Request) -> Vec<TokenId> {
     let mut text = Vec::new();
     while let Some(event) = generation.next_blocking() {
         match event {
-            Event::Tokens { tokens, .. } => text.extend(tokens),
+            Event::Delta { output, .. } => text.extend(output.ids),
             Event::Finished { .. } => {}
             other => panic!("{other:?}"),
         }

@@ -40,8 +40,8 @@ fn read(mut generation: Generation) -> (usize, Option<String>) {
     let (mut count, mut failure) = (0, None);
     while let Some(event) = generation.next_blocking() {
         match event {
-            Event::Tokens { tokens, .. } => count += tokens.len(),
-            Event::Failed { message } => failure = Some(message),
+            Event::Delta { output, .. } => count += output.ids.len(),
+            Event::Failed(failed) => failure = Some(failed.to_string()),
             other => panic!("{other:?}"),
         }
     }

@@ -51,7 +51,7 @@ struct Text {
 impl Text {
     fn take(&mut self, event: Event) {
         let choice = match &event {
-            Event::Tokens { choice, .. } | Event::Finished { choice, .. } => *choice,
+            Event::Delta { choice, .. } | Event::Finished { choice, .. } => *choice,
             other => panic!("unexpected: {other:?}"),
         };
         if self.tokens.len() <= choice {
@@ -59,12 +59,12 @@ impl Text {
             self.reasons.resize(choice + 1, None);
         }
         match event {
-            Event::Tokens { tokens, .. } => self.tokens[choice].extend(tokens),
-            Event::Finished { reason, usage, .. } => {
-                assert_eq!(usage.completion_tokens, self.tokens[choice].len());
-                self.reasons[choice] = Some(reason);
+            Event::Delta { output, .. } => self.tokens[choice].extend(output.ids),
+            Event::Finished { finish, .. } => {
+                assert_eq!(finish.usage.completion_tokens, self.tokens[choice].len());
+                self.reasons[choice] = Some(finish.reason);
             }
-            Event::Prompt { .. } | Event::Failed { .. } => {}
+            Event::Prompt { .. } | Event::Failed(_) => {}
         }
     }
 }
@@ -151,7 +151,7 @@ fn a_dropped_generation_frees_what_it_held_at_every_phase() {
     wait_until_free(&handle, 3);
     // After its first event.
     let mut first = handle.generate(request(4, 4, 900)).unwrap();
-    assert!(matches!(first.next_blocking(), Some(Event::Tokens { .. })));
+    assert!(matches!(first.next_blocking(), Some(Event::Delta { .. })));
     drop(first);
     wait_until_free(&handle, 4);
     // At once.
@@ -176,7 +176,7 @@ fn a_dropped_generation_stops_its_tokens() {
             .map(|seed| handle.generate(request(4, seed, 1000)).unwrap())
             .collect();
         for generation in &mut open {
-            assert!(matches!(generation.next_blocking(), Some(Event::Tokens { .. })));
+            assert!(matches!(generation.next_blocking(), Some(Event::Delta { .. })));
         }
         drop(open);
         ended += count;
@@ -259,7 +259,7 @@ fn a_choice_that_is_stopped_leaves_its_place_and_its_siblings_go_on() {
     // Each is stopped with its first tokens; one that does not exist is nobody's business.
     while text.reasons.iter().flatten().count() < 2 {
         let event = generation.next_blocking().unwrap();
-        if let Event::Tokens { choice, .. } = event
+        if let Event::Delta { choice, .. } = event
             && choice != 1
         {
             generation.stop_choice(choice);
@@ -290,8 +290,8 @@ fn usage_tells_what_the_prefix_cache_spared() {
         let mut generation = handle.generate(request).unwrap();
         let mut cached = Vec::new();
         while let Some(event) = generation.next_blocking() {
-            if let Event::Finished { choice, usage, .. } = event {
-                cached.push((choice, usage.cached_tokens));
+            if let Event::Finished { choice, finish } = event {
+                cached.push((choice, finish.usage.cached_tokens));
             }
         }
         cached.sort_unstable();

@@ -83,8 +83,8 @@ fn an_idle_engine_sleeps_whoever_has_not_read_his_text() {
     for generation in &mut unread {
         let mut tokens = 0;
         while let Some(event) = generation.next_blocking() {
-            if let Event::Tokens { tokens: new, .. } = event {
-                tokens += new.len();
+            if let Event::Delta { output, .. } = event {
+                tokens += output.ids.len();
             }
         }
         assert_eq!(tokens, 600);

@@ -3,7 +3,7 @@
 use paceline_device_cpu::{Cpu, CpuOptions, Instructions};
 use paceline_runner::{DeviceRunner, RunnerConfig};
 use paceline_schedule::{
-    NewRequest, Pipeline, RealClock, RecurrentConfig, RequestId, Scheduler, SchedulerConfig, StepRecord,
+    CheckedRequest, Pipeline, RealClock, RecurrentConfig, RequestId, Scheduler, SchedulerConfig, StepRecord,
 };
 use paceline_testkit::storyteller;
 use paceline_types::SamplingParams;
@@ -54,19 +54,19 @@ fn pipeline(depth: usize) -> Pipeline<DeviceRunner<Cpu>, RealClock> {
     Pipeline::new(scheduler, runner, clock, depth)
 }
 
-fn request(id: RequestId, prompt: usize, tokens: usize) -> NewRequest {
-    NewRequest {
+fn request(id: RequestId, prompt: usize, tokens: usize) -> CheckedRequest {
+    CheckedRequest {
         id,
         prompt: (0..prompt as u32).map(|i| (i * 17 + 3) % 4000).collect(),
         params: Arc::new(SamplingParams::default()),
-        stop_tokens: Vec::new(),
+        stop_tokens: Arc::default(),
         priority: 0,
         deadline: None,
         tenant: 0,
         salt: 0,
         max_length: prompt + tokens,
         group: None,
-        speculation: NewRequest::ANY_DRAFTS,
+        speculation: CheckedRequest::ANY_DRAFTS,
         constraint: None,
         pooling: None,
     }

@@ -45,8 +45,8 @@ fn the_engine_finishes_what_it_has_and_ends_with_its_last_handle() {
     let mut tokens = 0;
     while let Some(event) = generation.next_blocking() {
         match event {
-            Event::Tokens { tokens: new, .. } => tokens += new.len(),
-            Event::Finished { usage, .. } => assert_eq!(usage.completion_tokens, 100),
+            Event::Delta { output, .. } => tokens += output.ids.len(),
+            Event::Finished { finish, .. } => assert_eq!(finish.usage.completion_tokens, 100),
             other => panic!("unexpected: {other:?}"),
         }
     }

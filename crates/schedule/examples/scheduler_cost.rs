@@ -5,7 +5,7 @@
 //! of numbers, running requests and context length, to run that case alone.
 
 use paceline_schedule::{
-    DepthControl, DraftPolicy, FixedDrafts, NewRequest, RecurrentConfig, RequestId, Scheduler,
+    CheckedRequest, DepthControl, DraftPolicy, FixedDrafts, RecurrentConfig, RequestId, Scheduler,
     SchedulerConfig,
 };
 use paceline_types::{DraftSource, RowOutput, SamplingParams, StepOutput, StepPlan, Work};
@@ -48,18 +48,18 @@ fn scheduler(running: usize, context: usize, kind: Kind) -> Scheduler {
     let mut scheduler = Scheduler::with_policy(config, policy);
     for id in 0..running as u64 {
         let prompt: Vec<u32> = (0..context as u32).map(|i| i ^ id as u32).collect();
-        let new = NewRequest {
+        let new = CheckedRequest {
             id: RequestId(id),
             prompt: prompt.into(),
             params: Arc::new(SamplingParams::default()),
-            stop_tokens: vec![0],
+            stop_tokens: [0].into(),
             priority: 0,
             deadline: None,
             tenant: 0,
             salt: 0,
             max_length,
             group: None,
-            speculation: NewRequest::ANY_DRAFTS,
+            speculation: CheckedRequest::ANY_DRAFTS,
             constraint: None,
             pooling: None,
         };

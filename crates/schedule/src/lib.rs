@@ -29,6 +29,6 @@ pub use pipeline::{Pipeline, RunnerFault, StepRunner, Stepped};
 pub use policy::{Choice, DraftPolicy, FixedDrafts, RequestView, RowDrafts, Stage};
 pub use record::{HostWaits, PipelineTotals, Span, StepRecord};
 pub use report::SpeculationReport;
-pub use request::{GroupId, NewRequest, Rejection, RequestId, RequestOutput};
+pub use request::{CheckedRequest, GroupId, QueueFull, RequestId, RequestOutput};
 pub use scheduler::Scheduler;
 pub use times::StepTimes;

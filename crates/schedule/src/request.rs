@@ -7,6 +7,7 @@ use paceline_cache::TokenList;
 use paceline_types::{
     Constraint, DraftBudget, FinishReason, MAX_DRAFTS, Pooling, SamplingParams, TokenId, TokenLogprobs,
 };
+use std::ops::Deref;
 use std::sync::Arc;
 
 /// A request's name, unique among those alive.
@@ -17,7 +18,8 @@ pub struct RequestId(pub u64);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct GroupId(pub u64);
 
-/// A request as it comes in.
+/// A request that has passed every check, from the moment it was asked for until it has ended: nothing converts, copies
+/// or checks it again. Prompt, parameters and stop tokens are shared by its clones.
 ///
 /// **Groups.** The members of a group (`n` > 1) are requests of their own with one prompt. The first to arrive
 /// leads; the others are parked until its prompt is computed and its blocks are in the prefix index. Then they
@@ -26,7 +28,7 @@ pub struct GroupId(pub u64);
 /// rest of the last block and no more. Nothing is copied or forked. If the leader ends early, the next leads.
 /// Without prefix caching the members share a salt of their own.
 #[derive(Clone, Debug)]
-pub struct NewRequest {
+pub struct CheckedRequest {
     /// Its name.
     pub id: RequestId,
     /// Its prompt.
@@ -34,7 +36,7 @@ pub struct NewRequest {
     /// How tokens are chosen.
     pub params: Arc<SamplingParams>,
     /// Tokens that end it: the model's own unless they are to be ignored, and the caller's.
-    pub stop_tokens: Vec<TokenId>,
+    pub stop_tokens: Arc<[TokenId]>,
     /// Lower comes first.
     pub priority: i32,
     /// Whose it is: within a priority, waiting is shared between tenants by the tokens that they get.
@@ -47,7 +49,7 @@ pub struct NewRequest {
     pub max_length: usize,
     /// Requests with the same prompt that should share it.
     pub group: Option<GroupId>,
-    /// Most drafts, by source: [`NewRequest::ANY_DRAFTS`], or [`DraftBudget::NONE`] for none.
+    /// Most drafts, by source: [`CheckedRequest::ANY_DRAFTS`], or [`DraftBudget::NONE`] for none.
     pub speculation: DraftBudget,
     /// What its text must follow, if anything.
     pub constraint: Option<Arc<dyn Constraint>>,
@@ -56,7 +58,7 @@ pub struct NewRequest {
     pub pooling: Option<Pooling>,
 }
 
-impl NewRequest {
+impl CheckedRequest {
     /// As many drafts as the engine sees fit.
     pub const ANY_DRAFTS: DraftBudget = DraftBudget {
         ngram: MAX_DRAFTS,
@@ -64,41 +66,12 @@ impl NewRequest {
     };
 }
 
-/// Why a request was not taken in.
+/// Too many requests wait for another one to be taken in.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Rejection {
-    /// There is nothing to continue.
-    #[error("the prompt has no tokens; it must have at least 1")]
-    EmptyPrompt,
-    /// There is no room for a single token behind the prompt.
-    #[error("the prompt has {prompt} tokens and max_length is {max_length}: no room is left to generate")]
-    NoRoom {
-        /// Tokens of the prompt.
-        prompt: usize,
-        /// The request's limit.
-        max_length: usize,
-    },
-    /// It could never hold enough blocks, even alone.
-    #[error("max_length {max_length} needs {needed} blocks; {bound} is {limit}")]
-    TooLong {
-        /// The request's limit.
-        max_length: usize,
-        /// Blocks for that many tokens.
-        needed: usize,
-        /// The bound that is exceeded.
-        bound: &'static str,
-        /// Its value.
-        limit: usize,
-    },
-    /// Too many are waiting.
-    #[error("the queue is full: max_waiting is {limit}")]
-    QueueFull {
-        /// The bound.
-        limit: usize,
-    },
-    /// The name is taken.
-    #[error("request {} exists already", .0.0)]
-    Duplicate(RequestId),
+#[error("the queue is full: max_waiting is {limit}")]
+pub struct QueueFull {
+    /// The bound.
+    pub limit: usize,
 }
 
 /// What a request gets from a step.
@@ -138,31 +111,31 @@ pub(crate) struct Rank {
     pub(crate) admission: u64,
 }
 
-/// A request as it is kept.
+/// A request while it is served: what was asked, whose fields read as its own, and what has come of it so far.
 #[derive(Debug)]
 pub(crate) struct Request {
-    pub(crate) id: RequestId,
-    pub(crate) prompt: Arc<[TokenId]>,
+    pub(crate) asked: CheckedRequest,
     /// Delivered, and behind the prompt on a new start after a preemption.
     pub(crate) generated: Vec<TokenId>,
-    pub(crate) params: Arc<SamplingParams>,
-    pub(crate) stop_tokens: Vec<TokenId>,
     pub(crate) order: Order,
     /// From its first admission on.
     pub(crate) rank: Option<Rank>,
-    pub(crate) deadline: Option<u64>,
-    pub(crate) salt: u64,
-    pub(crate) max_length: usize,
-    pub(crate) group: Option<GroupId>,
-    pub(crate) speculation: DraftBudget,
+    /// The constraint that was asked for, with the matcher that follows its text.
     pub(crate) constraint: Option<Constrained>,
-    pub(crate) pooling: Option<Pooling>,
     pub(crate) report: SpeculationReport,
     /// Prompt log-probabilities delivered.
     pub(crate) scored: usize,
     /// Tokens of the prompt that its first start found cached; `None` before it.
     pub(crate) cached: Option<usize>,
     pub(crate) phase: Phase,
+}
+
+impl Deref for Request {
+    type Target = CheckedRequest;
+
+    fn deref(&self) -> &CheckedRequest {
+        &self.asked
+    }
 }
 
 /// Where a request is.
@@ -177,26 +150,17 @@ pub(crate) enum Phase {
 }
 
 impl Request {
-    pub(crate) fn new(new: NewRequest, arrival: u64, salt: u64) -> Self {
+    pub(crate) fn new(asked: CheckedRequest, arrival: u64) -> Self {
         Self {
-            id: new.id,
-            prompt: new.prompt,
             generated: Vec::new(),
-            params: new.params,
-            stop_tokens: new.stop_tokens,
             order: Order {
-                priority: new.priority,
+                priority: asked.priority,
                 arrival,
-                tenant: new.tenant,
+                tenant: asked.tenant,
             },
             rank: None,
-            deadline: new.deadline,
-            salt,
-            max_length: new.max_length,
-            group: new.group,
-            speculation: new.speculation,
-            constraint: new.constraint.map(Constrained::new),
-            pooling: new.pooling,
+            constraint: asked.constraint.clone().map(Constrained::new),
+            asked,
             report: SpeculationReport::default(),
             scored: 0,
             cached: None,

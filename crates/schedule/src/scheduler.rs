@@ -32,7 +32,7 @@ use crate::costs::StepCosts;
 use crate::counters::Counters;
 use crate::policy::{DraftPolicy, FixedDrafts};
 use crate::prefill_throttle::PrefillThrottle;
-use crate::request::{NewRequest, Order, Phase, Rank, Rejection, Request, RequestId, RequestOutput};
+use crate::request::{CheckedRequest, Order, Phase, QueueFull, Rank, Request, RequestId, RequestOutput};
 use crate::times::StepTimes;
 use groups::Groups;
 use paceline_cache::{CacheConfig, CacheUse, Caches};
@@ -123,34 +123,34 @@ impl Scheduler {
         }
     }
 
-    /// Takes a request in, or says which bound it breaks.
-    pub fn add(&mut self, new: NewRequest) -> Result<(), Rejection> {
-        self.admissible(&new)?;
-        let arrival = self.arrivals;
+    /// Takes a request in, unless too many wait. Panics on one that could never be served: that it can is part of the
+    /// check that made it.
+    pub fn add(&mut self, mut asked: CheckedRequest) -> Result<(), QueueFull> {
+        if self.room() == 0 {
+            return Err(QueueFull {
+                limit: self.config.max_waiting,
+            });
+        }
+        self.assert_servable(&asked);
+        let (id, arrival) = (asked.id, self.arrivals);
         self.arrivals += 1;
         // Without prefix caching every request has a salt of its own; with groups, the group's.
-        let salt = if self.config.prefix_caching {
-            new.salt
-        } else {
-            arrival
-        };
-        let mut request = Request::new(new, arrival, salt);
-        let (id, order) = (request.id, request.order);
+        if !self.config.prefix_caching {
+            asked.salt = arrival;
+        }
+        let mut request = Request::new(asked, arrival);
+        let order = request.order;
         if let Some(deadline) = request.deadline {
             self.deadlines.insert((deadline, id));
         }
         if let Some(group) = request.group {
-            let place = self.groups.join(group, id, order, salt);
-            request.salt = if self.config.prefix_caching {
-                request.salt
-            } else {
-                place.salt
-            };
-            request.phase = if place.parked {
-                Phase::Parked
-            } else {
-                Phase::Waiting
-            };
+            let place = self.groups.join(group, id, order, request.salt);
+            if !self.config.prefix_caching {
+                request.asked.salt = place.salt;
+            }
+            if place.parked {
+                request.phase = Phase::Parked;
+            }
         }
         self.queue.enter(order);
         if matches!(request.phase, Phase::Waiting) {
@@ -160,41 +160,26 @@ impl Scheduler {
         Ok(())
     }
 
-    fn admissible(&self, new: &NewRequest) -> Result<(), Rejection> {
-        let prompt = new.prompt.len();
-        if prompt == 0 {
-            return Err(Rejection::EmptyPrompt);
-        }
-        let least = prompt + usize::from(new.pooling.is_none());
-        if least > new.max_length {
-            return Err(Rejection::NoRoom {
-                prompt,
-                max_length: new.max_length,
-            });
-        }
-        let needed = new.max_length.div_ceil(self.config.block_size);
-        for (bound, limit) in [
-            ("blocks_per_request", self.config.blocks_per_request),
-            ("num_blocks", self.config.num_blocks),
-        ] {
-            if needed > limit {
-                return Err(Rejection::TooLong {
-                    max_length: new.max_length,
-                    needed,
-                    bound,
-                    limit,
-                });
-            }
-        }
-        if self.waiting() >= self.config.max_waiting {
-            return Err(Rejection::QueueFull {
-                limit: self.config.max_waiting,
-            });
-        }
-        if self.requests.contains_key(&new.id) {
-            return Err(Rejection::Duplicate(new.id));
-        }
-        Ok(())
+    fn assert_servable(&self, asked: &CheckedRequest) {
+        let CheckedRequest { id, max_length, .. } = *asked;
+        let least = asked.prompt.len() + usize::from(asked.pooling.is_none());
+        assert!(
+            !asked.prompt.is_empty() && least <= max_length,
+            "request {} has {} tokens and room for {max_length}",
+            id.0,
+            asked.prompt.len(),
+        );
+        let blocks = self.config.blocks_per_request.min(self.config.num_blocks);
+        assert!(
+            max_length <= blocks * self.config.block_size,
+            "request {} may become {max_length} tokens long, and has no more than {blocks} blocks",
+            id.0,
+        );
+        assert!(
+            !self.requests.contains_key(&id),
+            "there are two requests {}",
+            id.0
+        );
     }
 
     /// Ends a request at the caller's wish, wherever it is. False if it is not known (any more).

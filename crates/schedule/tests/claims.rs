@@ -3,13 +3,14 @@
 mod sim;
 
 use paceline_schedule::{
-    GroupId, NewRequest, Pipeline, RealClock, RecurrentConfig, Rejection, RequestId, RunnerFault, Scheduler,
+    CheckedRequest, GroupId, Pipeline, RealClock, RecurrentConfig, RequestId, RunnerFault, Scheduler,
     SchedulerConfig, StepRunner,
 };
 use paceline_types::{FinishReason, StepOutput, StepPlan, TokenId};
 use sim::scenario::Scenario;
 use sim::text::Limits;
 use sim::world::World;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 fn config() -> SchedulerConfig {
@@ -303,48 +304,46 @@ fn the_device_idles_between_steps_only_at_depth_one() {
 }
 
 #[test]
-fn a_request_that_can_never_be_served_is_refused_with_the_bound() {
-    let mut scheduler = Scheduler::new(SchedulerConfig {
+fn a_full_queue_refuses_and_a_request_that_can_never_be_served_is_a_fault() {
+    let limits = SchedulerConfig {
         max_waiting: 1,
         num_blocks: 8,
         blocks_per_request: 4,
         ..config()
-    });
-    let new = |id, prompt: usize, max_length| NewRequest {
+    };
+    let new = |id, prompt: usize, max_length| CheckedRequest {
         id: RequestId(id),
         prompt: text(1, prompt).into(),
         params: Arc::default(),
-        stop_tokens: Vec::new(),
+        stop_tokens: Arc::default(),
         priority: 0,
         deadline: None,
         tenant: 0,
         salt: 0,
         max_length,
         group: None,
-        speculation: NewRequest::ANY_DRAFTS,
+        speculation: CheckedRequest::ANY_DRAFTS,
         constraint: None,
         pooling: None,
     };
-    let refused =
-        |scheduler: &mut Scheduler, request| scheduler.add(request).expect_err("refused").to_string();
-    assert_eq!(scheduler.add(new(0, 0, 10)), Err(Rejection::EmptyPrompt));
-    let no_room = refused(&mut scheduler, new(0, 10, 10));
+    let refused = |request: CheckedRequest| {
+        let mut empty = Scheduler::new(limits.clone());
+        let panic =
+            catch_unwind(AssertUnwindSafe(|| empty.add(request))).expect_err("it could never be served");
+        *panic.downcast::<String>().expect("a message")
+    };
+    assert_eq!(refused(new(0, 0, 10)), "request 0 has 0 tokens and room for 10");
+    assert_eq!(refused(new(0, 10, 10)), "request 0 has 10 tokens and room for 10");
     assert_eq!(
-        no_room,
-        "the prompt has 10 tokens and max_length is 10: no room is left to generate"
+        refused(new(0, 10, 65)),
+        "request 0 may become 65 tokens long, and has no more than 4 blocks"
     );
-    let too_long = refused(&mut scheduler, new(0, 10, 65));
-    assert_eq!(too_long, "max_length 65 needs 5 blocks; blocks_per_request is 4");
+    let mut scheduler = Scheduler::new(limits.clone());
     assert_eq!(scheduler.add(new(0, 10, 64)), Ok(()));
-    assert_eq!(
-        refused(&mut scheduler, new(1, 10, 64)),
-        "the queue is full: max_waiting is 1"
-    );
+    let full = scheduler.add(new(1, 10, 64)).expect_err("one waits");
+    assert_eq!(full.to_string(), "the queue is full: max_waiting is 1");
     assert!(scheduler.plan(0).is_some());
-    assert_eq!(
-        scheduler.add(new(0, 10, 64)),
-        Err(Rejection::Duplicate(RequestId(0)))
-    );
+    assert_eq!(scheduler.add(new(1, 10, 64)), Ok(()));
     assert!(scheduler.cancel(RequestId(0)) && !scheduler.cancel(RequestId(0)));
     scheduler.check_integrity();
 }
@@ -363,18 +362,18 @@ fn a_fault_of_the_device_is_an_error_of_the_step() {
     }
     let mut pipeline = Pipeline::new(Scheduler::new(config()), Broken, RealClock::start(), 1);
     assert!(pipeline.step().expect("nothing to do").is_idle());
-    let new = NewRequest {
+    let new = CheckedRequest {
         id: RequestId(1),
         prompt: text(1, 4).into(),
         params: Arc::default(),
-        stop_tokens: Vec::new(),
+        stop_tokens: Arc::default(),
         priority: 0,
         deadline: None,
         tenant: 0,
         salt: 0,
         max_length: 8,
         group: None,
-        speculation: NewRequest::ANY_DRAFTS,
+        speculation: CheckedRequest::ANY_DRAFTS,
         constraint: None,
         pooling: None,
     };

@@ -1,7 +1,7 @@
 //! What is planned for drafts: asked for a step ahead, within each request's limit, and never at another's cost.
 
 use paceline_schedule::{
-    Choice, DraftPolicy, FixedDrafts, NewRequest, RequestId, RequestView, RowDrafts, Scheduler,
+    CheckedRequest, Choice, DraftPolicy, FixedDrafts, RequestId, RequestView, RowDrafts, Scheduler,
     SchedulerConfig, Stage, StepCosts, StepTimes,
 };
 use paceline_types::{DraftBudget, DraftSource, RowEnd, RowOutput, StepOutput, StepPlan, Work};
@@ -23,19 +23,19 @@ fn config(num_blocks: usize) -> SchedulerConfig {
     }
 }
 
-fn request(id: u64, prompt: usize, max_length: usize) -> NewRequest {
-    NewRequest {
+fn request(id: u64, prompt: usize, max_length: usize) -> CheckedRequest {
+    CheckedRequest {
         id: RequestId(id),
         prompt: vec![3; prompt].into(),
         params: Arc::default(),
-        stop_tokens: Vec::new(),
+        stop_tokens: Arc::default(),
         priority: 0,
         deadline: None,
         tenant: 0,
         salt: 0,
         max_length,
         group: None,
-        speculation: NewRequest::ANY_DRAFTS,
+        speculation: CheckedRequest::ANY_DRAFTS,
         constraint: None,
         pooling: None,
     }
@@ -106,7 +106,9 @@ fn drafts_keep_to_the_limit_of_their_request_and_to_its_length() {
     let limits = [DraftBudget::NONE, DraftBudget { ngram: 2, neural: 0 }, both(15)];
     for (id, speculation) in limits.into_iter().enumerate() {
         let new = request(id as u64, 8, 16);
-        scheduler.add(NewRequest { speculation, ..new }).expect("it fits");
+        scheduler
+            .add(CheckedRequest { speculation, ..new })
+            .expect("it fits");
     }
     let prompts = step(&mut scheduler, 0);
     let proposed: Vec<DraftBudget> = prompts.rows.iter().map(|row| row.propose).collect();

@@ -1,7 +1,9 @@
 //! What the scheduler passes on: measured times to the throttle, and places for states to those that may have them. If it
 //! did not, every token would still be right.
 
-use paceline_schedule::{DepthControl, NewRequest, RecurrentConfig, RequestId, Scheduler, SchedulerConfig};
+use paceline_schedule::{
+    CheckedRequest, DepthControl, RecurrentConfig, RequestId, Scheduler, SchedulerConfig,
+};
 use paceline_types::{DraftSource, RowOutput, StepOutput, StepPlan, Work};
 use std::sync::Arc;
 
@@ -19,19 +21,19 @@ const CONFIG: SchedulerConfig = SchedulerConfig {
     prefix_caching: false,
 };
 
-fn request(id: u64, prompt: usize) -> NewRequest {
-    NewRequest {
+fn request(id: u64, prompt: usize) -> CheckedRequest {
+    CheckedRequest {
         id: RequestId(id),
         prompt: vec![3; prompt].into(),
         params: Arc::default(),
-        stop_tokens: Vec::new(),
+        stop_tokens: Arc::default(),
         priority: 0,
         deadline: None,
         tenant: 0,
         salt: 0,
         max_length: prompt + 100,
         group: None,
-        speculation: NewRequest::ANY_DRAFTS,
+        speculation: CheckedRequest::ANY_DRAFTS,
         constraint: None,
         pooling: None,
     }
@@ -132,7 +134,7 @@ fn nothing_is_preempted_for_a_request_that_would_not_fit_all_the_same() {
         ..CONFIG
     });
     let add = |scheduler: &mut Scheduler, id, prompt, priority| {
-        let new = NewRequest {
+        let new = CheckedRequest {
             priority,
             max_length: prompt + 5,
             ..request(id, prompt)
@@ -177,7 +179,7 @@ fn plain_steps_are_measured_again_now_and_then() {
         ..CONFIG
     };
     let mut scheduler = Scheduler::with_policy(config, Box::new(DepthControl::new()));
-    let new = NewRequest {
+    let new = CheckedRequest {
         max_length: 20_000,
         ..request(1, 8)
     };

@@ -40,7 +40,7 @@ fn over(app: &App) -> ApiError {
         Phase::Failed(reason) => Failure::Engine(reason),
         Phase::Serving | Phase::Draining => Failure::ShuttingDown,
     };
-    failure.error()
+    ApiError::failed(&failure)
 }
 
 /// A refusal of the engine, with the place of the text among several.

@@ -2,7 +2,7 @@
 
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use paceline::RequestError;
+use paceline::{Failure, RequestError};
 use paceline_text::TextError;
 use std::time::Duration;
 
@@ -72,6 +72,14 @@ pub struct ApiError {
 }
 
 impl ApiError {
+    /// The failure of a generation as clients are told of it.
+    pub(crate) fn failed(failure: &Failure) -> Self {
+        match failure {
+            Failure::Engine(_) => Self::new(ErrorKind::Internal, failure.to_string()),
+            Failure::ShuttingDown => crate::admission::going_down(),
+        }
+    }
+
     /// A failure of some kind.
     pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
         let again = matches!(kind, ErrorKind::Busy | ErrorKind::Unavailable);

@@ -67,7 +67,7 @@ pub(crate) async fn create<I: Interface>(
         sse::reply(outputs, writer.stream())
     } else {
         let collected = collect(outputs, sizes).await;
-        let collected = collected.map_err(|failure| failure.error())?;
+        let collected = collected.map_err(|failure| ApiError::failed(&failure))?;
         Json(writer.whole(collected)).into_response()
     };
     warn(&mut response, unknown);

@@ -35,7 +35,8 @@ impl Piece {
         self.text.is_empty() && self.tokens.is_empty()
     }
 
-    fn append(&mut self, other: Self) {
+    /// Adds what comes next.
+    pub fn append(&mut self, other: Self) {
         self.text.push_str(&other.text);
         self.tokens.extend(other.tokens);
     }

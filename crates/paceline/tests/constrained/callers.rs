@@ -41,8 +41,8 @@ fn all(mut generation: Generation) -> Vec<(Vec<TokenId>, FinishReason)> {
     let (mut texts, mut ends) = (vec![Vec::new(); 8], Vec::new());
     while let Some(event) = generation.next_blocking() {
         match event {
-            Event::Tokens { choice, tokens, .. } => texts[choice].extend(tokens),
-            Event::Finished { choice, reason, .. } => ends.push((choice, reason)),
+            Event::Delta { choice, output } => texts[choice].extend(output.ids),
+            Event::Finished { choice, finish } => ends.push((choice, finish.reason)),
             other => panic!("unexpected: {other:?}"),
         }
     }

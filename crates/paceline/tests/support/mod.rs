@@ -12,7 +12,7 @@ use paceline_runner::{
     Chain, DeviceRunner, HeadProposer, ModelProposer, NgramProposer, Proposer, RunnerConfig,
 };
 use paceline_schedule::{
-    Counters, DepthControl, DraftPolicy, FixedDrafts, GroupId, NewRequest, Pipeline, PipelineTotals,
+    CheckedRequest, Counters, DepthControl, DraftPolicy, FixedDrafts, GroupId, Pipeline, PipelineTotals,
     RealClock, RecurrentConfig, RequestId, RequestOutput, Scheduler, SchedulerConfig,
 };
 use paceline_testkit::{Fixture, random_eagle3, storyteller};
@@ -437,12 +437,12 @@ fn drive(
     given
 }
 
-fn new_request(id: RequestId, request: &Asked, speculation: DraftBudget) -> NewRequest {
+fn new_request(id: RequestId, request: &Asked, speculation: DraftBudget) -> CheckedRequest {
     let params = request.params.clone();
-    NewRequest {
+    CheckedRequest {
         id,
         prompt: request.prompt.as_slice().into(),
-        stop_tokens: params.stop_tokens.clone(),
+        stop_tokens: params.stop_tokens.as_slice().into(),
         max_length: request.prompt.len() + params.max_tokens,
         params: Arc::new(params),
         priority: request.priority,

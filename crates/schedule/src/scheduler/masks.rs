@@ -38,7 +38,8 @@ impl Scheduler {
             };
             let most = request.speculation.most().min(most);
             let constrained = request.constraint.as_mut();
-            let job = constrained.and_then(|constrained| constrained.job(id, most, &request.stop_tokens));
+            let job =
+                constrained.and_then(|constrained| constrained.job(id, most, &request.asked.stop_tokens));
             if let Some(job) = job {
                 self.masks_away += 1;
                 return Some(job);

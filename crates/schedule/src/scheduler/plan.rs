@@ -350,7 +350,7 @@ fn admission(request: &Request, running: &Running) -> Admission {
         cached_tokens: running.cached,
         max_length: request.max_length,
         min_length: request.prompt.len() + request.params.min_tokens,
-        stop_tokens: request.stop_tokens.clone(),
+        stop_tokens: request.stop_tokens.to_vec(),
         restore: running.restore.as_ref().map(Restore::id),
     }
 }

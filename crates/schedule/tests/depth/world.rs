@@ -1,7 +1,7 @@
 //! A device on virtual time whose costs and whose drafters follow a law that the test knows.
 
 use super::rng::Rng;
-use paceline_schedule::{DraftPolicy, NewRequest, RequestId, Scheduler, SchedulerConfig};
+use paceline_schedule::{CheckedRequest, DraftPolicy, RequestId, Scheduler, SchedulerConfig};
 use paceline_types::{
     DraftBudget, DraftSource, MAX_DRAFTS, PlanRow, RowEnd, RowOutput, SamplingParams, StepOutput, StepPlan,
     Work,
@@ -156,21 +156,21 @@ impl World {
     }
 
     fn arrive(&mut self) {
-        let new = NewRequest {
+        let new = CheckedRequest {
             id: RequestId(self.names),
             prompt: vec![1; PROMPT].into(),
             params: Arc::new(SamplingParams {
                 seed: self.names,
                 ..SamplingParams::default()
             }),
-            stop_tokens: Vec::new(),
+            stop_tokens: Arc::default(),
             priority: 0,
             deadline: None,
             tenant: 0,
             salt: 0,
             max_length: PROMPT + self.law.length,
             group: None,
-            speculation: NewRequest::ANY_DRAFTS,
+            speculation: CheckedRequest::ANY_DRAFTS,
             constraint: None,
             pooling: None,
         };

@@ -3,7 +3,7 @@
 
 use super::grammar::Grammar;
 use super::rng::mix;
-use paceline_schedule::NewRequest;
+use paceline_schedule::CheckedRequest;
 use paceline_types::{DraftBudget, Pooling, TokenId};
 use std::sync::Arc;
 
@@ -51,7 +51,7 @@ impl Limits {
             max_length,
             min_tokens: 0,
             stop_tokens: Vec::new(),
-            speculation: NewRequest::ANY_DRAFTS,
+            speculation: CheckedRequest::ANY_DRAFTS,
         }
     }
 }

@@ -7,7 +7,7 @@ use super::rng::Rng;
 use super::scenario::{Policy, Scenario};
 use super::text::{Limits, Script, VOCABULARY};
 use paceline_schedule::{
-    Choice, DepthControl, DraftPolicy, FixedDrafts, GroupId, NewRequest, Pipeline, Rejection, RequestId,
+    CheckedRequest, Choice, DepthControl, DraftPolicy, FixedDrafts, GroupId, Pipeline, RequestId,
     RequestOutput, RequestView, Scheduler, StepRecord, Stepped,
 };
 use paceline_types::{DraftBudget, FinishReason, Pooling, SamplingParams, TokenId};
@@ -301,7 +301,7 @@ impl World {
         prompt: &[TokenId],
         limits: Limits,
         priority: i32,
-        special: impl FnOnce(&mut NewRequest, &mut SamplingParams),
+        special: impl FnOnce(&mut CheckedRequest, &mut SamplingParams),
     ) -> Option<RequestId> {
         let name = self.names;
         self.names += 1;
@@ -311,11 +311,11 @@ impl World {
             min_tokens: limits.min_tokens,
             ..SamplingParams::default()
         };
-        let mut new = NewRequest {
+        let mut new = CheckedRequest {
             id: RequestId(name),
             prompt: prompt.into(),
             params: Arc::default(),
-            stop_tokens: limits.stop_tokens,
+            stop_tokens: limits.stop_tokens.into(),
             priority,
             deadline: None,
             tenant: 0,
@@ -341,18 +341,13 @@ impl World {
             scored: 1,
             asked: None,
         };
-        match self.pipeline.scheduler_mut().add(new) {
-            Ok(()) => {
-                self.scripts.borrow_mut().insert(name, script);
-                self.alive.insert(name, caller);
-                Some(RequestId(name))
-            }
-            Err(Rejection::QueueFull { .. }) => {
-                self.tally.rejected += 1;
-                None
-            }
-            Err(other) => panic!("{other}"),
+        if self.pipeline.scheduler_mut().add(new).is_err() {
+            self.tally.rejected += 1;
+            return None;
         }
+        self.scripts.borrow_mut().insert(name, script);
+        self.alive.insert(name, caller);
+        Some(RequestId(name))
     }
 
     /// Hands in a request that generates `length` tokens.

@@ -3,6 +3,7 @@
 use super::blocks::{Block, Blocks};
 use super::errors::error_body;
 use crate::conversation::Reading;
+use crate::error::ApiError;
 use crate::generation::{Collected, Finish, Output, PartReader, SpeculationUsage};
 use crate::interface;
 use crate::sse::{Encoder, Frames};
@@ -100,7 +101,7 @@ impl interface::Writer for Writer {
     fn whole(self, collected: Collected) -> Message {
         let completion = collected.first();
         let (mut reader, mut blocks, mut frames) = (self.reader(), Blocks::default(), Frames::default());
-        let mut parts = reader.push(&completion.text);
+        let mut parts = reader.push(&completion.whole.text);
         parts.extend(reader.finish());
         for part in parts {
             blocks.add(part, &mut frames);
@@ -168,13 +169,13 @@ impl Encoder for Events {
     fn output(&mut self, output: Output, frames: &mut Frames) {
         match output {
             Output::Prompt { .. } => {}
-            Output::Piece { piece, .. } => {
-                for part in self.reader.push(&piece.text) {
+            Output::Delta { output, .. } => {
+                for part in self.reader.push(&output.text) {
                     self.blocks.add(part, frames);
                 }
             }
             Output::Finished { finish, .. } => self.finish(&finish, frames),
-            Output::Failed(failure) => frames.event("error", &error_body(&failure.error())),
+            Output::Failed(failure) => frames.event("error", &error_body(&ApiError::failed(&failure))),
         }
     }
 

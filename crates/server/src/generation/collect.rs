@@ -1,6 +1,6 @@
 //! The whole of a generation at once.
 
-use super::{Failure, Finish, GeneratedToken, Output, Outputs};
+use super::{Failure, Finish, Output, Outputs, Piece};
 use futures_util::StreamExt;
 use paceline::Usage;
 use paceline_types::TokenLogprobs;
@@ -17,10 +17,8 @@ pub struct Collected {
 /// A choice that has ended.
 #[derive(Clone, Debug, Default)]
 pub struct Completion {
-    /// Text up to the stop string.
-    pub text: String,
-    /// Tokens of the text, with log-probabilities if they were asked for.
-    pub tokens: Vec<GeneratedToken>,
+    /// All of its text, up to the stop string, with its tokens.
+    pub whole: Piece,
     /// How it ended; always there when all went well.
     pub finish: Option<Finish>,
 }
@@ -47,11 +45,7 @@ pub async fn collect(mut outputs: Outputs, (prompts, choices): (usize, usize)) -
     while let Some(output) = outputs.next().await {
         match output {
             Output::Prompt { prompt, logprobs } => collected.prompt_logprobs[prompt] = logprobs,
-            Output::Piece { choice, piece } => {
-                let completion = &mut collected.completions[choice];
-                completion.text.push_str(&piece.text);
-                completion.tokens.extend(piece.tokens);
-            }
+            Output::Delta { choice, output } => collected.completions[choice].whole.append(output),
             Output::Finished { choice, finish } => collected.completions[choice].finish = Some(finish),
             Output::Failed(failure) => return Err(failure),
         }

@@ -7,9 +7,9 @@ use crate::metrics::{ChoiceMetrics, RequestMetrics};
 use crate::request_log::RequestUsage;
 use futures_core::Stream;
 use futures_util::StreamExt;
-use paceline::{CheckedRequest, Event, Generation, Handle, Request, RequestError, Usage};
+use paceline::{Continuations, Event, Generation, Handle, Request, RequestError, Tokens, Usage};
 use paceline_text::{Piece, TextDecoder, Tokenizer};
-use paceline_types::{FinishReason, TokenId, TokenLogprobs};
+use paceline_types::{FinishReason, TokenLogprobs};
 use std::any::Any;
 use std::collections::VecDeque;
 use std::pin::Pin;
@@ -118,11 +118,11 @@ impl Outputs {
             return false;
         };
         match event {
-            Some(Event::Failed { message }) => {
+            Some(Event::Failed(failure)) => {
                 if let Some(reason) = self.engine.fault() {
                     self.lifecycle.fail(&reason);
                 }
-                self.fail(Failure::Engine(message));
+                self.fail(failure);
             }
             None => {
                 // The engine's thread is gone without a word.
@@ -200,7 +200,7 @@ impl Source {
     fn start(
         means: &Means<'_>,
         task: &GenerationTask,
-        (index, request): (usize, CheckedRequest),
+        (index, request): (usize, Continuations),
     ) -> Result<Self, RequestError> {
         let (n, prompt_tokens) = (task.n(), task.prompts[index].len());
         let generation = means.engine.start(request)?;
@@ -226,18 +226,10 @@ impl Source {
 
     fn take(&mut self, event: Event, ready: &mut VecDeque<Output>) {
         match event {
-            Event::Prompt { logprobs } => self.note_prompt(logprobs, ready),
-            Event::Tokens {
-                choice,
-                tokens,
-                logprobs,
-            } => self.add(choice, (tokens, logprobs), ready),
-            Event::Finished {
-                choice,
-                reason,
-                usage,
-            } => self.end(choice, (reason, usage), ready),
-            Event::Failed { .. } => {}
+            Event::Prompt { logprobs, .. } => self.note_prompt(logprobs, ready),
+            Event::Delta { choice, output } => self.add(choice, output, ready),
+            Event::Finished { choice, finish } => self.end(choice, finish, ready),
+            Event::Failed(_) => {}
         }
     }
 
@@ -256,12 +248,7 @@ impl Source {
         }
     }
 
-    fn add(
-        &mut self,
-        number: usize,
-        (tokens, logprobs): (Vec<TokenId>, Vec<TokenLogprobs>),
-        ready: &mut VecDeque<Output>,
-    ) {
+    fn add(&mut self, number: usize, tokens: Tokens, ready: &mut VecDeque<Output>) {
         let elapsed = self.started.elapsed();
         let choice = self.choices.get_mut(number);
         let Some(choice) = choice.filter(|choice| choice.stage == Stage::Open) else {
@@ -269,7 +256,7 @@ impl Source {
         };
         choice.first_token.get_or_insert(elapsed);
         let before = choice.text.tokens();
-        let piece = choice.text.push_all(tokens, logprobs);
+        let piece = choice.text.push_all(tokens.ids, tokens.logprobs);
         choice.metrics.tokens(choice.text.tokens());
         self.usage.tokens(choice.text.tokens() - before, elapsed);
         let index = choice.index;
@@ -281,32 +268,27 @@ impl Source {
             }
         }
         if !piece.is_empty() {
-            self.emit(Output::Piece { choice: index, piece }, ready);
+            self.emit(more(index, piece), ready);
         }
     }
 
     /// The engine ended a choice. Tokens that it had made beyond a stop string depend on how far ahead it was, and are
     /// no part of the reply.
-    fn end(
-        &mut self,
-        number: usize,
-        (reason, mut usage): (FinishReason, Usage),
-        ready: &mut VecDeque<Output>,
-    ) {
+    fn end(&mut self, number: usize, mut finish: Finish, ready: &mut VecDeque<Output>) {
         let choice = self.choices.get_mut(number);
         let Some(choice) = choice.filter(|choice| choice.stage != Stage::Ended) else {
             return;
         };
         let piece = choice.text.finish();
         if choice.text.stopped().is_some() {
-            usage.completion_tokens = choice.text.tokens();
+            finish.usage.completion_tokens = choice.text.tokens();
         }
         if number > 0 {
             // The prompt counts once, and what the others find of it is what the first has left there.
-            usage.cached_tokens = 0;
+            finish.usage.cached_tokens = 0;
         }
-        self.usage.cached(usage.cached_tokens);
-        self.finish(number, piece, (reason, usage), ready);
+        self.usage.cached(finish.usage.cached_tokens);
+        self.finish(number, (piece, finish), ready);
     }
 
     /// A choice ends before the engine says so. What it took is counted here.
@@ -317,37 +299,33 @@ impl Source {
             return;
         };
         let piece = choice.text.finish();
-        let usage = Usage {
-            prompt_tokens: self.prompt_tokens,
-            completion_tokens: choice.text.tokens(),
-            first_token: choice.first_token.unwrap_or(total),
-            total,
-            ..Usage::default()
+        let finish = Finish {
+            reason: FinishReason::Cancelled,
+            stop: None,
+            usage: Usage {
+                prompt_tokens: self.prompt_tokens,
+                completion_tokens: choice.text.tokens(),
+                first_token: choice.first_token.unwrap_or(total),
+                total,
+                ..Usage::default()
+            },
         };
-        self.finish(number, piece, (FinishReason::Cancelled, usage), ready);
+        self.finish(number, (piece, finish), ready);
     }
 
     /// Tells the end of a choice, and lets the engine go once that was the last.
-    fn finish(
-        &mut self,
-        number: usize,
-        piece: Piece,
-        (reason, usage): (FinishReason, Usage),
-        ready: &mut VecDeque<Output>,
-    ) {
+    fn finish(&mut self, number: usize, (piece, mut finish): (Piece, Finish), ready: &mut VecDeque<Output>) {
         let choice = &mut self.choices[number];
         choice.stage = Stage::Ended;
-        let stop = choice.text.stopped().map(str::to_owned);
-        let reason = match stop {
-            Some(_) => FinishReason::Stop,
-            None => reason,
-        };
-        choice.metrics.end(reason);
+        if let Some(stop) = choice.text.stopped() {
+            finish.reason = FinishReason::Stop;
+            finish.stop = Some(stop.to_owned());
+        }
+        choice.metrics.end(finish.reason);
         let choice = choice.index;
         if !piece.is_empty() {
-            self.emit(Output::Piece { choice, piece }, ready);
+            self.emit(more(choice, piece), ready);
         }
-        let finish = Finish { reason, stop, usage };
         self.emit(Output::Finished { choice, finish }, ready);
         if self.choices.iter().all(|choice| choice.stage == Stage::Ended) {
             self.generation = None;
@@ -360,4 +338,9 @@ impl Source {
             None => ready.push_back(output),
         }
     }
+}
+
+/// More of a choice.
+fn more(choice: usize, output: Piece) -> Output {
+    Output::Delta { choice, output }
 }

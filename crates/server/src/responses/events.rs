@@ -2,6 +2,7 @@
 
 use super::items::Items;
 use super::reply::{Reply, Writer};
+use crate::error::ApiError;
 use crate::generation::{Finish, Output, PartReader};
 use crate::sse::{Encoder, Frames};
 use paceline_types::FinishReason;
@@ -90,15 +91,15 @@ impl Encoder for Events {
     fn output(&mut self, output: Output, frames: &mut Frames) {
         match output {
             Output::Prompt { .. } => {}
-            Output::Piece { piece, .. } => {
-                for part in self.reader.push(&piece.text) {
+            Output::Delta { output, .. } => {
+                for part in self.reader.push(&output.text) {
                     self.items.add(part, &mut self.sent, frames);
                 }
             }
             Output::Finished { finish, .. } => self.finish(&finish, frames),
             Output::Failed(failure) => {
                 self.items.close(false, &mut self.sent, frames);
-                let reply = self.writer.failed(self.items.list(), &failure.error());
+                let reply = self.writer.failed(self.items.list(), &ApiError::failed(&failure));
                 self.sent.response("response.failed", &reply, frames);
             }
         }

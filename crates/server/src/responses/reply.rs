@@ -159,7 +159,7 @@ impl interface::Writer for Writer {
         let completion = collected.first();
         let (mut items, mut reader) = (Items::default(), self.reader());
         let (mut events, mut frames) = (EventWriter::default(), Frames::default());
-        let mut parts = reader.push(&completion.text);
+        let mut parts = reader.push(&completion.whole.text);
         parts.extend(reader.finish());
         for part in parts {
             items.add(part, &mut events, &mut frames);

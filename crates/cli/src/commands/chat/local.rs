@@ -7,7 +7,7 @@ use crate::interrupt::Interrupt;
 use crate::model::{LoadedModel, ModelSource};
 use crate::ui::Ui;
 use anyhow::{Context, Result, anyhow, bail};
-use paceline::{Event, Generation, Handle, Request, Usage};
+use paceline::{Event, Finish, Generation, Handle, Request, Usage};
 use paceline_text::{
     ChatInput, ChatTemplate, OutputParser, OutputParserOptions, OutputPart, Piece, ReasoningFormat,
     TextDecoder, Tokenizer,
@@ -140,16 +140,16 @@ impl Local {
             }),
             text: String::new(),
         };
-        let (reason, usage) = self.follow(generation, &mut text, interrupt, show)?;
+        let finish = self.follow(generation, &mut text, interrupt, show)?;
         for part in text.finish() {
             show(part)?;
         }
         let end = if text.stopped() {
             FinishReason::Stop
         } else {
-            reason
+            finish.reason
         };
-        let mut figures = figures(&usage);
+        let mut figures = figures(&finish.usage);
         // This engine has no other clients, so what it found meanwhile it found for this prompt.
         figures.cached_tokens = Some(hits() - before);
         Ok(Answer {
@@ -167,7 +167,7 @@ impl Local {
         text: &mut AnswerText,
         interrupt: &Interrupt,
         show: &mut dyn FnMut(Part) -> Result<()>,
-    ) -> Result<(FinishReason, Usage)> {
+    ) -> Result<Finish> {
         let mut streams = paceline::Streams::default();
         streams.add(generation);
         loop {
@@ -178,16 +178,16 @@ impl Local {
                 continue;
             };
             match event {
-                Some(Event::Tokens { tokens, .. }) => {
-                    for part in text.push(tokens) {
+                Some(Event::Delta { output, .. }) => {
+                    for part in text.push(output.ids) {
                         show(part)?;
                     }
                     if text.stopped() {
                         streams.cancel_all();
                     }
                 }
-                Some(Event::Finished { reason, usage, .. }) => return Ok((reason, usage)),
-                Some(Event::Failed { message }) => bail!(message),
+                Some(Event::Finished { finish, .. }) => return Ok(finish),
+                Some(Event::Failed(failure)) => bail!(failure),
                 Some(Event::Prompt { .. }) => {}
                 None => {
                     let fault = self.engine.fault();

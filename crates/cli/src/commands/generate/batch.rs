@@ -118,24 +118,16 @@ impl<'a> Batch<'a> {
         let of_job = self.first[index]..self.first[index] + self.jobs[index].n();
         let continuations = &mut self.continuations[of_job];
         match event {
-            Event::Prompt { logprobs } => continuations[0].prompt_logprobs.extend(logprobs),
-            Event::Tokens {
-                choice,
-                tokens,
-                logprobs,
-            } => {
-                continuations[choice].push(tokens, logprobs);
+            Event::Prompt { logprobs, .. } => continuations[0].prompt_logprobs.extend(logprobs),
+            Event::Delta { choice, output } => {
+                continuations[choice].push(output.ids, output.logprobs);
                 // The engine knows nothing of stop strings.
                 if continuations.iter().all(Continuation::is_settled) {
                     self.streams.cancel(index);
                 }
             }
-            Event::Finished {
-                choice,
-                reason,
-                usage,
-            } => continuations[choice].finish(reason, usage),
-            Event::Failed { message } => return Err(anyhow!(message)),
+            Event::Finished { choice, finish } => continuations[choice].finish(finish),
+            Event::Failed(failure) => return Err(anyhow!(failure)),
         }
         Ok(())
     }

@@ -2,7 +2,7 @@
 
 use super::prompts::Job;
 use super::report::Report;
-use paceline::Usage;
+use paceline::Finish;
 use paceline_text::{Piece, TextDecoder, Tokenizer};
 use paceline_types::{FinishReason, TokenId, TokenLogprobs};
 use std::time::Duration;
@@ -20,7 +20,7 @@ pub(super) struct Continuation<'a> {
     logprobs: Vec<TokenLogprobs>,
     /// There is no tokenizer: the ids are the text.
     ids: bool,
-    end: Option<(FinishReason, Usage)>,
+    end: Option<Finish>,
 }
 
 impl<'a> Continuation<'a> {
@@ -59,15 +59,13 @@ impl<'a> Continuation<'a> {
     }
 
     /// Takes the end.
-    pub(super) fn finish(&mut self, reason: FinishReason, usage: Usage) {
+    pub(super) fn finish(&mut self, mut finish: Finish) {
         let rest = self.decoder.finish();
         self.take(rest);
-        let reason = if self.stopped() {
-            FinishReason::Stop
-        } else {
-            reason
-        };
-        self.end = Some((reason, usage));
+        if self.stopped() {
+            finish.reason = FinishReason::Stop;
+        }
+        self.end = Some(finish);
     }
 
     /// A stop string was found: what the engine still sends is beyond it.
@@ -87,13 +85,14 @@ impl<'a> Continuation<'a> {
 
     /// Whether it was cancelled before it had a token.
     pub(super) fn came_to_nothing(&self) -> bool {
-        let cancelled = matches!(self.end, Some((FinishReason::Cancelled, _)));
+        let end = self.end.as_ref();
+        let cancelled = end.is_some_and(|end| end.reason == FinishReason::Cancelled);
         cancelled && self.tokens.is_empty()
     }
 
     /// What is to be told once it has ended.
     pub(super) fn report(&self, load_time: Duration) -> Option<Report<'_>> {
-        let (finish_reason, usage) = self.end?;
+        let finish = self.end.as_ref()?;
         Some(Report {
             job: self.job,
             choice: self.choice,
@@ -101,8 +100,8 @@ impl<'a> Continuation<'a> {
             logprobs: &self.logprobs,
             prompt_logprobs: &self.prompt_logprobs,
             text: &self.text,
-            finish_reason,
-            usage,
+            finish_reason: finish.reason,
+            usage: finish.usage,
             load_time,
         })
     }

@@ -46,11 +46,11 @@ fn stream(text: &str, reason: FinishReason) -> Vec<Value> {
     events.start(&mut frames);
     let characters: Vec<char> = text.chars().collect();
     for piece in characters.chunks(3) {
-        let piece = Piece {
+        let output = Piece {
             text: piece.iter().collect(),
             tokens: Vec::new(),
         };
-        events.output(Output::Piece { choice: 0, piece }, &mut frames);
+        events.output(Output::Delta { choice: 0, output }, &mut frames);
     }
     let finish = finish(reason);
     events.output(Output::Finished { choice: 0, finish }, &mut frames);

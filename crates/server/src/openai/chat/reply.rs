@@ -162,8 +162,8 @@ impl interface::Writer for Writer {
         let mut choices = Vec::with_capacity(collected.completions.len());
         for (index, completion) in collected.completions.into_iter().enumerate() {
             let mut reader = self.reader();
-            let mut choice = self.choice(index, &completion.tokens);
-            let first = Delta::of(reader.push(&completion.text));
+            let mut choice = self.choice(index, &completion.whole.tokens);
+            let first = Delta::of(reader.push(&completion.whole.text));
             choice.message = Some(message(first, Delta::of(reader.finish())));
             if let Some(finish) = &completion.finish {
                 choice.finish(finish, &reader);

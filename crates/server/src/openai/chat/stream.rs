@@ -2,6 +2,7 @@
 
 use super::parts::Delta;
 use super::reply::{ChoiceReply, Writer};
+use crate::error::ApiError;
 use crate::generation::{Finish, Output, PartReader, Piece};
 use crate::openai::error_body;
 use crate::openai::usage::{UsageField, UsageReply};
@@ -85,11 +86,11 @@ impl Encoder for Chunks {
     fn output(&mut self, output: Output, frames: &mut Frames) {
         match output {
             Output::Prompt { .. } => {}
-            Output::Piece { choice, piece } => self.piece(choice, &piece, frames),
+            Output::Delta { choice, output } => self.piece(choice, &output, frames),
             Output::Finished { choice, finish } => self.finish(choice, &finish, frames),
             Output::Failed(failure) => {
                 self.failed = true;
-                frames.json(&error_body(&failure.error()).0);
+                frames.json(&error_body(&ApiError::failed(&failure)).0);
             }
         }
     }

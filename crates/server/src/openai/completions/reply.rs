@@ -156,12 +156,8 @@ impl interface::Writer for Writer {
         let mut usage = self.usage();
         let mut choices = Vec::with_capacity(collected.completions.len());
         for (index, completion) in collected.completions.into_iter().enumerate() {
-            let piece = Piece {
-                text: completion.text,
-                tokens: completion.tokens,
-            };
             let logprobs = &collected.prompt_logprobs[index / self.n];
-            let mut choice = self.piece(index, piece, logprobs, &mut Progress::default());
+            let mut choice = self.piece(index, completion.whole, logprobs, &mut Progress::default());
             if let Some(finish) = &completion.finish {
                 choice.finish(finish);
                 self.count(&mut usage, finish);

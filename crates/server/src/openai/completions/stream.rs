@@ -1,6 +1,7 @@
 //! A completion as it comes.
 
 use super::reply::{Progress, Writer};
+use crate::error::ApiError;
 use crate::generation::{Output, Piece};
 use crate::openai::error_body;
 use crate::openai::usage::{UsageField, UsageReply};
@@ -47,10 +48,10 @@ impl Encoder for Chunks {
             }
             Output::Failed(failure) => {
                 self.failed = true;
-                frames.json(&error_body(&failure.error()).0);
+                frames.json(&error_body(&ApiError::failed(&failure)).0);
                 return;
             }
-            Output::Piece { choice, piece } => (choice, piece, None),
+            Output::Delta { choice, output } => (choice, output, None),
             Output::Finished { choice, finish } => (choice, Piece::default(), Some(finish)),
         };
         let logprobs = &self.prompt_logprobs[choice / self.writer.n];

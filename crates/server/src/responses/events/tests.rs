@@ -52,11 +52,11 @@ fn stream(text: &str, reason: FinishReason) -> Vec<Value> {
     events.start(&mut frames);
     let characters: Vec<char> = text.chars().collect();
     for piece in characters.chunks(3) {
-        let piece = Piece {
+        let output = Piece {
             text: piece.iter().collect(),
             tokens: Vec::new(),
         };
-        events.output(Output::Piece { choice: 0, piece }, &mut frames);
+        events.output(Output::Delta { choice: 0, output }, &mut frames);
     }
     let finish = finish(reason);
     events.output(Output::Finished { choice: 0, finish }, &mut frames);
@@ -180,8 +180,10 @@ fn a_failure_is_the_last_event() {
 fn a_whole_response_is_what_its_stream_ends_with() {
     let streamed = stream("Once upon a time", FinishReason::Stop);
     let completion = Completion {
-        text: "Once upon a time".to_owned(),
-        tokens: Vec::new(),
+        whole: Piece {
+            text: "Once upon a time".to_owned(),
+            tokens: Vec::new(),
+        },
         finish: Some(finish(FinishReason::Stop)),
     };
     let collected = Collected {
