@@ -1,12 +1,13 @@
 //! From flags and a model to a running engine, and the engine's errors in the words of the command line.
 
+use crate::env;
 use crate::flags::DraftModel;
 use crate::model::{self, LoadedModel};
 use crate::ui::{self, LateBar, Ui};
 use anyhow::{Context, Result, anyhow};
 use paceline::{
-    EngineConfig, EngineParts, Handle, ModelFiles, NeuralDrafter, RequestError, RequestOption, Speculation,
-    StartError,
+    Device, DeviceChoice, EngineConfig, Handle, LoadedEngine, ModelFiles, NeuralDrafter, RequestError,
+    RequestOption, Speculation, StartError,
 };
 use paceline_device::Recorder;
 use paceline_models::{Decoder, Eagle3, ModelDims};
@@ -16,8 +17,10 @@ use std::cell::Cell;
 /// What the user said of the engine.
 #[derive(Clone, Debug)]
 pub(crate) struct EngineOptions {
-    /// Everything but the number of slots, which depends on what is asked for unless it is given.
+    /// Everything but the device, and the number of slots, which depends on what is asked for unless it is given.
     pub(crate) config: EngineConfig,
+    /// `--device`, if it is given.
+    pub(crate) device: Option<DeviceChoice>,
     /// `--max-num-seqs`, if it is given.
     pub(crate) max_num_seqs: Option<usize>,
     /// What drafts, if it comes in files of its own.
@@ -74,6 +77,7 @@ impl EngineOptions {
             ui.note(format_args!("warning: --speculative-config: {warning}"));
         }
         let mut config = self.for_demand(demand, &outline.dims);
+        config.device = device(self.device)?;
         let drafter = self.open_drafter(&mut config, ui)?;
         let explain = |error| explain_start(error, &model.source);
         // What cannot be had is known before anything is loaded.
@@ -83,10 +87,13 @@ impl EngineOptions {
             model: &model.checkpoint,
             drafter: drafter.as_ref(),
         };
+        let device = Device::open(&config).map_err(explain)?;
         let bars = Loading::new(files, ui);
-        let parts = EngineParts::load(files, config, &|bytes| bars.advance(bytes));
+        let loaded = device.load(files, config, &|bytes| bars.advance(bytes));
         drop(bars);
-        parts.map_err(explain).and_then(|parts| launch(parts, &explain))
+        loaded
+            .map_err(explain)
+            .and_then(|loaded| launch(loaded, &explain))
     }
 
     /// Opens the files of the drafter. One that drafts alone settles the method.
@@ -105,14 +112,19 @@ impl EngineOptions {
     }
 }
 
+/// The device that is asked for: by the flag, or else by the environment.
+pub(crate) fn device(given: Option<DeviceChoice>) -> Result<DeviceChoice> {
+    let choice = given.map_or_else(env::device, |choice| Ok(Some(choice)));
+    Ok(choice?.unwrap_or_default())
+}
+
 /// Starts the engine. A build for tests lets it fail where the environment says so.
-fn launch(parts: EngineParts, explain: &dyn Fn(StartError) -> anyhow::Error) -> Result<Handle> {
+fn launch(loaded: Box<dyn LoadedEngine>, explain: &dyn Fn(StartError) -> anyhow::Error) -> Result<Handle> {
     #[cfg(debug_assertions)]
-    if let Some((fault, step)) = crate::env::fault()? {
-        let failing = |runner| paceline::faults::Failing::new(runner, fault, step);
-        return parts.start_around(failing).map_err(explain);
+    if let Some((fault, step)) = env::fault()? {
+        return loaded.start_failing(fault, step).map_err(explain);
     }
-    parts.start().map_err(explain)
+    loaded.start().map_err(explain)
 }
 
 /// What a checkpoint that is given as a drafter holds.

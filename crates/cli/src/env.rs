@@ -3,6 +3,7 @@
 //! | variable | meaning |
 //! |---|---|
 //! | `PACELINE_LOG` | level of the log on stderr where `--log` is not given |
+//! | `PACELINE_DEVICE` | the device to run on where `--device` is not given |
 //! | `PACELINE_API_KEY` | a key that requests to `serve` may carry, besides those of its flags; what `bench serve` and `chat` send where `--api-key` is not given |
 //! | `VLLM_API_KEY` | a key that requests to `serve` may carry, for those who come from vLLM |
 //! | `NO_COLOR`, `TERM` | `chat` prints without colours if the first is set or the second is `dumb` |
@@ -15,6 +16,7 @@
 use crate::flags::LogLevel;
 use anyhow::{Result, anyhow};
 use clap::ValueEnum;
+use paceline::DeviceChoice;
 use std::path::PathBuf;
 
 /// The level in `PACELINE_LOG`, if it is set.
@@ -26,6 +28,15 @@ pub(crate) fn log_level() -> Result<Option<LogLevel>> {
     LogLevel::from_str(&value, true)
         .map(Some)
         .map_err(|_| anyhow!("PACELINE_LOG is `{value}`; it must be off, error, warn, info, debug or trace"))
+}
+
+/// The device in `PACELINE_DEVICE`, if it is set.
+pub(crate) fn device() -> Result<Option<DeviceChoice>> {
+    let value = text("PACELINE_DEVICE")?.filter(|value| !value.is_empty());
+    let device = value.map(|value| value.parse());
+    device
+        .transpose()
+        .map_err(|error: String| anyhow!("PACELINE_DEVICE: {error}"))
 }
 
 const API_KEY: &str = "PACELINE_API_KEY";

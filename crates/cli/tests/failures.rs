@@ -46,6 +46,41 @@ fn an_empty_folder_is_named() {
 }
 
 #[test]
+fn a_device_that_is_not_there_is_named_by_whoever_asked_for_it() {
+    let missing = ["--device is cuda:0", "this build has no CUDA device"];
+    let generate = ["generate", "--prompt", "x", "--max-tokens", "1"];
+    expect_failure(&[&generate[..], &["--device", "cuda:0"]].concat(), &missing);
+    expect_failure(&["inspect", "--device", "cuda:0"], &missing);
+    expect_failure(&["serve", "--port", "0", "--device", "cuda:0"], &missing);
+    expect_usage_error(
+        &[&generate[..], &["--device", "gpu"]].concat(),
+        &["`gpu`", "cuda:N"],
+    );
+    let with_variable = |device: &str, arguments: &[&str]| {
+        let command = [&generate[..], arguments].concat();
+        paceline()
+            .args(command)
+            .env("PACELINE_DEVICE", device)
+            .output()
+            .unwrap()
+    };
+    check_failure(&with_variable("cuda:0", &[]), &missing);
+    check_failure(&with_variable("gpu", &[]), &["PACELINE_DEVICE", "`gpu`"]);
+    // What is typed counts.
+    assert!(with_variable("cuda:0", &["--device", "cpu"]).status.success());
+    let doctor = paceline()
+        .arg("doctor")
+        .env("PACELINE_DEVICE", "cuda:7")
+        .output()
+        .unwrap();
+    let table = String::from_utf8_lossy(&doctor.stdout).into_owned();
+    assert!(
+        doctor.status.success() && table.contains("cuda:7") && table.contains("no CUDA device"),
+        "{table}"
+    );
+}
+
+#[test]
 fn wrong_usage_gets_a_hint() {
     expect_usage_error(&["generate"], &["--prompt"]);
     expect_usage_error(

@@ -16,7 +16,7 @@ fn config(name: &str) -> Value {
     inspect(&path)
 }
 
-/// Keys and values per token, the draft head's, and the state per request.
+/// Keys and values per token, the draft head's, and the state per request: on the CPU four bytes each.
 fn memory(report: &Value) -> [u64; 3] {
     [
         "kv_bytes_per_token",
@@ -34,7 +34,10 @@ fn rounded(count: &Value, unit: f64) -> u64 {
 #[test]
 fn qwen3_5_4b_is_measured_from_its_configuration() {
     let report = config("qwen3.5-4b");
-    assert_eq!(memory(&report), [32_768, 4_096, 51_511_296]);
+    assert_eq!(
+        memory(&report),
+        [65_536, 8_192, 24 * 4 * (32 * 128 * 128 + 3 * 8192)]
+    );
     assert_eq!(rounded(&report["parameters"]["model"], 1e6), 4_206);
     assert_eq!(rounded(&report["parameters"]["draft_head"], 1e6), 121);
     assert_eq!(
@@ -50,7 +53,10 @@ fn qwen3_5_4b_is_measured_from_its_configuration() {
 #[test]
 fn qwen3_5_27b_is_measured_from_its_configuration() {
     let report = config("qwen3.5-27b");
-    assert_eq!(memory(&report), [65_536, 4_096, 153_944_064]);
+    assert_eq!(
+        memory(&report),
+        [131_072, 8_192, 48 * 4 * (48 * 128 * 128 + 3 * 10_240)]
+    );
     assert_eq!(rounded(&report["parameters"]["model"], 1e7), 2_690);
     assert_eq!(rounded(&report["parameters"]["draft_head"], 1e6), 425);
 }
@@ -58,7 +64,10 @@ fn qwen3_5_27b_is_measured_from_its_configuration() {
 #[test]
 fn qwen3_next_80b_is_measured_from_its_configuration() {
     let report = config("qwen3-next-80b-a3b");
-    assert_eq!(memory(&report), [24_576, 2_048, 77_266_944]);
+    assert_eq!(
+        memory(&report),
+        [49_152, 4_096, 36 * 4 * (32 * 128 * 128 + 3 * 8192)]
+    );
     assert_eq!(rounded(&report["parameters"]["model"], 1e7), 7_967);
     assert_eq!(rounded(&report["parameters"]["draft_head"], 1e7), 165);
     assert_eq!(
@@ -70,7 +79,7 @@ fn qwen3_next_80b_is_measured_from_its_configuration() {
 #[test]
 fn granite_4_h_small_is_measured_from_its_configuration() {
     let report = config("granite-4.0-h-small");
-    assert_eq!(memory(&report), [16_384, 0, 152_819_712]);
+    assert_eq!(memory(&report), [32_768, 0, 36 * 4 * (128 * 64 * 128 + 3 * 8448)]);
     assert_eq!(
         (&report["layers"]["attention"], &report["layers"]["mamba2"]),
         (&4.into(), &36.into())
@@ -80,7 +89,10 @@ fn granite_4_h_small_is_measured_from_its_configuration() {
 #[test]
 fn nemotron_h_8b_is_measured_from_its_configuration() {
     let report = config("nemotron-h-8b");
-    assert_eq!(memory(&report), [16_384, 0, 102_137_856]);
+    assert_eq!(
+        memory(&report),
+        [32_768, 0, 24 * 4 * (128 * 64 * 128 + 3 * 10_240)]
+    );
     assert_eq!(
         (&report["layers"]["mlp"], &report["layers"]["mamba2"]),
         (&24.into(), &24.into())
@@ -111,9 +123,36 @@ fn the_embedded_model_describes_itself() {
         "4,096 tokens",
         "<|im_end|> (2)",
         "draft head",
+        "cpu: ",
+        "F32 states and F32 windows",
     ] {
         assert!(table.contains(part), "`{part}` is not in:\n{table}");
     }
+    assert!(!table.contains("bf16"), "what this device holds is F32:\n{table}");
+}
+
+/// What is said of a token is what the plan takes for it: 16 tokens' keys and values and their ids.
+#[test]
+fn figures_and_plan_are_of_the_same_device() {
+    let report: Value = serde_json::from_str(&succeed(&[
+        "inspect",
+        "--json",
+        "--memory",
+        "8G",
+        "--speculation",
+        "off",
+    ]))
+    .unwrap();
+    let (memory, plan) = (&report["memory"], &report["memory_plan"]);
+    assert_eq!(report["device"]["name"], "cpu");
+    assert_eq!(
+        (&memory["kv_type"], &memory["state_type"]),
+        (&plan["kv_type"], &plan["state_type"])
+    );
+    let number = |value: &Value| value.as_u64().unwrap();
+    let token = number(&memory["kv_bytes_per_token"]) + 4;
+    assert_eq!(number(&plan["kv"]), number(&plan["blocks"]) * 16 * token);
+    assert_eq!(plan["state_per_request"], memory["state_bytes_per_request"]);
 }
 
 #[test]

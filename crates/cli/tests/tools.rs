@@ -112,6 +112,12 @@ fn doctor_reports_the_machine() {
     }
     let report: Value = serde_json::from_str(&succeed(&["doctor", "--json"])).unwrap();
     assert!(report["processor"]["usable_cores"].as_u64().unwrap() > 0);
+    let device = &report["device"];
+    assert_eq!(
+        (&device["asked"], &device["name"]),
+        (&"auto".into(), &"cpu".into())
+    );
+    assert!(device["free_bytes"].as_u64().unwrap() > 0);
     assert_eq!(report["cache"]["exists"], false);
 }
 

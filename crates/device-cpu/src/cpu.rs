@@ -4,13 +4,15 @@
 use crate::caches::{CpuKvCache, CpuStateCache};
 use crate::ops::experts::CpuExperts;
 use crate::simd::Instructions;
-use crate::storage::{CpuBuffer, CpuTensor, Storage};
+use crate::storage::{ALIGNMENT, CpuBuffer, CpuTensor, Storage};
 use crate::stream::{CpuRead, Op, Stream};
+use crate::usable_memory::UsableMemory;
 use crate::weight::CpuWeight;
 use paceline_device::{
-    Accept, Activation, AddNorm, Attention, Backend, CausalConv, ClearKv, DeltaRule, DeviceError, Element,
-    Epilogue, Experts, GatedNorm, GatherStates, KeepBlockEnds, KeyValueStore, KvShape, PoolStates, Prepare,
-    PrepareDrafts, ProposeNgram, Router, Rows, Sample, StateShape, StateSpace, TakeDrafts, WeightPart,
+    Accept, Activation, AddNorm, Attention, Backend, CausalConv, ClearKv, DeltaRule, DeviceError, DeviceInfo,
+    Element, ElementTypes, Epilogue, Experts, GatedNorm, GatherStates, KeepBlockEnds, KeyValueStore, KvShape,
+    PoolStates, Prepare, PrepareDrafts, ProposeNgram, Router, Rows, Sample, StateShape, StateSpace,
+    TakeDrafts, WeightPart,
 };
 use paceline_types::DType;
 use std::ops::Range;
@@ -68,17 +70,6 @@ impl Cpu {
         self.stream.threads()
     }
 
-    /// How often a host has waited for this device: reads whose [`Pending::wait`](paceline_device::Pending::wait) was
-    /// called, so that a test can say that there is no wait but the one it knows of.
-    pub fn host_waits(&self) -> u64 {
-        self.stream.waits()
-    }
-
-    /// What the device clock counts from.
-    pub fn started(&self) -> Instant {
-        self.started
-    }
-
     /// What kernels are run with.
     pub fn instructions(&self) -> Instructions {
         self.instructions
@@ -94,6 +85,32 @@ impl Backend for Cpu {
     type StateCache = CpuStateCache;
     type Program = CpuProgram;
     type Read<T: Element> = CpuRead<T>;
+
+    fn info(&self) -> DeviceInfo {
+        let memory = UsableMemory::look();
+        let (threads, kernels) = (self.threads(), self.instructions.name());
+        let plural = if threads == 1 { "" } else { "s" };
+        DeviceInfo {
+            name: "cpu".to_owned(),
+            description: format!("{threads} thread{plural}, {kernels}"),
+            kernels: kernels.to_owned(),
+            elements: ElementTypes::F32,
+            alignment: ALIGNMENT as u64,
+            total_memory: memory.total,
+            free_memory: memory.bytes(),
+            largest_program: None,
+            shares_host_memory: true,
+        }
+    }
+
+    fn epoch(&self) -> Instant {
+        self.started
+    }
+
+    /// Reads whose [`Pending::wait`](paceline_device::Pending::wait) was called.
+    fn host_waits(&self) -> u64 {
+        self.stream.waits()
+    }
 
     fn buffer<T: Element>(&self, len: usize) -> Result<CpuBuffer<T>, DeviceError> {
         Ok(CpuBuffer {

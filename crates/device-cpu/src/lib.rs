@@ -19,6 +19,7 @@ mod simd;
 mod storage;
 mod stream;
 mod sync;
+mod usable_memory;
 mod weight;
 
 pub use caches::{CpuKvCache, CpuStateCache};
@@ -29,4 +30,5 @@ pub use simd::Avx2;
 pub use simd::Instructions;
 pub use storage::{CpuBuffer, CpuTensor};
 pub use stream::CpuRead;
+pub use usable_memory::{MemoryLimit, UsableMemory};
 pub use weight::CpuWeight;

@@ -12,7 +12,7 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 
 /// Rows start at cache lines, which also satisfies every vector width.
-const ALIGNMENT: usize = 64;
+pub(crate) const ALIGNMENT: usize = 64;
 
 /// A fixed, zeroed, aligned array without synchronisation.
 pub(crate) struct Storage<T> {

@@ -5,10 +5,11 @@ use crate::args::{
     Router, Sample, StateSpace,
 };
 use crate::{
-    Accept, ClearKv, DeviceError, GatherStates, KeepBlockEnds, KvShape, PoolStates, Prepare, PrepareDrafts,
-    ProposeNgram, Rows, StateShape, TakeDrafts, WeightPart,
+    Accept, ClearKv, DeviceError, DeviceInfo, GatherStates, KeepBlockEnds, KvShape, PoolStates, Prepare,
+    PrepareDrafts, ProposeNgram, Rows, StateShape, TakeDrafts, WeightPart,
 };
 use paceline_types::DType;
+use std::time::Instant;
 
 /// A type that device buffers can hold.
 pub trait Element: Copy + Default + Send + Sync + std::fmt::Debug + 'static {
@@ -65,7 +66,16 @@ pub trait Backend: Clone + Send + Sync + 'static {
     /// A captured program.
     type Program: Clone + Send + Sync;
     /// A read in flight.
-    type Read<T: Element>: Pending<Vec<T>>;
+    type Read<T: Element>: Pending<Vec<T>> + Send;
+
+    // The device. None of these waits for it.
+
+    /// What it is and how much of it is free.
+    fn info(&self) -> DeviceInfo;
+    /// The moment that [`timestamp`](Self::timestamp) counts from.
+    fn epoch(&self) -> Instant;
+    /// How often a host has waited for it so far, counted where the waiting happens.
+    fn host_waits(&self) -> u64;
 
     // Storage. These may block; none is called between steps.
 

@@ -10,6 +10,7 @@ mod backend;
 mod drafts;
 mod error;
 mod host_map;
+mod info;
 mod pooling;
 mod recorder;
 mod slots;
@@ -27,6 +28,7 @@ pub use drafts::{
 };
 pub use error::DeviceError;
 pub use host_map::{HostMap, open_regular};
+pub use info::{DeviceInfo, ElementTypes};
 pub use pooling::{PoolStates, PoolTable};
 pub use recorder::{Recorder, RecorderBuffer, RecorderCache, RecorderTensor, RecorderWeight};
 pub use slots::{Accept, LIST_INTS, MaskTable, Prepare, SlotLimits, SlotTable, plan, record, slot};

@@ -5,14 +5,16 @@ use crate::args::{
     RouteScores, Router, Sample, StateSpace,
 };
 use crate::{
-    Accept, Backend, ClearKv, DeviceError, Element, GatherStates, KeepBlockEnds, KvShape, Pending,
-    PoolStates, Prepare, PrepareDrafts, ProposeNgram, Rows, StateShape, TakeDrafts, WeightPart,
+    Accept, Backend, ClearKv, DeviceError, DeviceInfo, Element, ElementTypes, GatherStates, KeepBlockEnds,
+    KvShape, Pending, PoolStates, Prepare, PrepareDrafts, ProposeNgram, Rows, StateShape, TakeDrafts,
+    WeightPart,
 };
 use paceline_types::DType;
 use std::fmt;
 use std::ops::Range;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
 
 /// Records operations with the identities and shapes of their operands.
 ///
@@ -22,6 +24,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 pub struct Recorder {
     log: Arc<Mutex<Vec<String>>>,
     next_id: Arc<AtomicUsize>,
+    waits: Arc<AtomicU64>,
     silent: bool,
 }
 
@@ -55,11 +58,15 @@ pub struct RecorderCache {
 }
 
 /// A read that has nothing to give.
-pub struct RecorderRead(usize);
+pub struct RecorderRead {
+    len: usize,
+    waits: Arc<AtomicU64>,
+}
 
 impl<T: Element> Pending<Vec<T>> for RecorderRead {
     fn wait(self) -> Result<Vec<T>, DeviceError> {
-        Ok(vec![T::default(); self.0])
+        self.waits.fetch_add(1, Ordering::Relaxed);
+        Ok(vec![T::default(); self.len])
     }
 }
 
@@ -124,6 +131,13 @@ impl Recorder {
         self.next_id.fetch_add(1, Ordering::Relaxed)
     }
 
+    fn reads(&self, len: usize) -> RecorderRead {
+        RecorderRead {
+            len,
+            waits: Arc::clone(&self.waits),
+        }
+    }
+
     fn record(&self, line: String) {
         if self.silent {
             return;
@@ -141,6 +155,29 @@ impl Backend for Recorder {
     type StateCache = RecorderCache;
     type Program = Vec<String>;
     type Read<T: Element> = RecorderRead;
+
+    fn info(&self) -> DeviceInfo {
+        DeviceInfo {
+            name: "recorder".to_owned(),
+            description: "no device: operations are written down".to_owned(),
+            kernels: "none".to_owned(),
+            elements: ElementTypes::F32,
+            alignment: 1,
+            total_memory: None,
+            free_memory: None,
+            largest_program: None,
+            shares_host_memory: true,
+        }
+    }
+
+    fn epoch(&self) -> Instant {
+        // Nothing runs, so there are no times to compare with.
+        Instant::now()
+    }
+
+    fn host_waits(&self) -> u64 {
+        self.waits.load(Ordering::Relaxed)
+    }
 
     fn buffer<T: Element>(&self, len: usize) -> Result<RecorderBuffer, DeviceError> {
         Ok(RecorderBuffer { id: self.id(), len })
@@ -207,11 +244,11 @@ impl Backend for Recorder {
     fn write_at<T: Element>(&self, _buffer: &RecorderBuffer, _offset: usize, _data: &[T]) {}
 
     fn read<T: Element>(&self, _buffer: &RecorderBuffer, len: usize) -> RecorderRead {
-        RecorderRead(len)
+        self.reads(len)
     }
 
     fn read_tensor(&self, tensor: &RecorderTensor) -> RecorderRead {
-        RecorderRead(tensor.rows * tensor.columns.len())
+        self.reads(tensor.rows * tensor.columns.len())
     }
 
     fn begin_capture(&self) {

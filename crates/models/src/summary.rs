@@ -2,8 +2,7 @@
 
 use crate::layers::{Block, BlockOp};
 use crate::{Decoder, LoadStats, ModelDims};
-use paceline_device::{Backend, KvShape, StateShape};
-use paceline_types::DType;
+use paceline_device::{Backend, ElementTypes, KvShape, StateShape};
 
 /// Layers by what they do. A layer that runs attention and Mamba2 side by side counts as both.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -20,10 +19,11 @@ pub struct LayerCounts {
     pub moe: usize,
 }
 
-/// Bytes a request needs on a device with 16-bit activations: keys, values and convolution windows in bf16,
-/// recurrent states in f32.
+/// Bytes that a request needs on a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MemoryFigures {
+    /// How the device stores them.
+    pub elements: ElementTypes,
     /// Keys and values per token.
     pub kv_per_token: u64,
     /// The draft head's, per token.
@@ -50,8 +50,8 @@ pub struct Summary {
 }
 
 impl Summary {
-    /// Describes a model, which may have been built from its configuration alone.
-    pub fn of<B: Backend>(model: &Decoder<B>) -> Self {
+    /// Describes a model, which may have been built from its configuration alone, on a device with these elements.
+    pub fn of<B: Backend>(model: &Decoder<B>, elements: ElementTypes) -> Self {
         let mut layers = LayerCounts::default();
         let mut experts = None;
         for Block { op, .. } in &model.blocks {
@@ -75,22 +75,22 @@ impl Summary {
             layers,
             experts,
             stats: model.stats.clone(),
-            memory: MemoryFigures::of(model),
+            memory: MemoryFigures::of(model, elements),
             draft_head: model.mtp.is_some(),
         }
     }
 }
 
 impl MemoryFigures {
-    fn of<B: Backend>(model: &Decoder<B>) -> Self {
-        let half = DType::BF16.block_bytes() as u64;
-        let full = DType::F32.block_bytes() as u64;
-        let kv_bytes = |shape: &KvShape| 2 * (shape.heads * shape.head_dim) as u64 * half;
+    fn of<B: Backend>(model: &Decoder<B>, elements: ElementTypes) -> Self {
+        let kv_bytes = |shape: &KvShape| 2 * (shape.heads * shape.head_dim) as u64 * elements.kv_bytes();
         let state_bytes = |shape: &StateShape| {
-            shape.window_elements() as u64 * half + shape.matrix_elements() as u64 * full
+            shape.window_elements() as u64 * elements.activation_bytes()
+                + shape.matrix_elements() as u64 * elements.state_bytes()
         };
         let draft = model.draft_head().map_or(Vec::new(), |head| head.kv_shapes(1, 1));
         Self {
+            elements,
             kv_per_token: model.kv_shapes(1, 1).iter().map(kv_bytes).sum(),
             draft_kv_per_token: draft.iter().map(kv_bytes).sum(),
             state_per_request: model.state_shapes(1).iter().map(state_bytes).sum(),

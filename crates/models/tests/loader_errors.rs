@@ -417,7 +417,7 @@ proptest! {
             *fields.iter_mut().nth(at).unwrap().1 = value;
         }
         if let Ok(model) = paceline_models::load_config_only(&Recorder::new(), &config) {
-            let _ = paceline_models::Summary::of(&model);
+            let _ = paceline_models::Summary::of(&model, paceline_device::ElementTypes::F32);
         }
     }
 }

@@ -1,12 +1,14 @@
 //! How an engine is set up.
 
-use crate::{SpeculationConfig, StartError};
+use crate::{DeviceChoice, SpeculationConfig, StartError};
 use paceline_types::DType;
 use std::time::Duration;
 
 /// Options of an engine. The defaults suit a machine that serves a few users.
 #[derive(Clone, Debug)]
 pub struct EngineConfig {
+    /// Where it runs.
+    pub device: DeviceChoice,
     /// Threads that operations are spread over.
     pub threads: usize,
     /// Convert weight matrices to this type; `None` keeps them as stored.
@@ -49,6 +51,7 @@ pub struct EngineConfig {
 impl Default for EngineConfig {
     fn default() -> Self {
         Self {
+            device: DeviceChoice::default(),
             threads: std::thread::available_parallelism().map_or(1, usize::from),
             dtype: None,
             pipeline_depth: 2,

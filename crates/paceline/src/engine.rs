@@ -5,8 +5,11 @@ use crate::handle::{Handle, Shared};
 use crate::memory_plan::sample_rows;
 use crate::request::{Bounds, MAX_CHOICES};
 use crate::service::Service;
-use crate::{DrafterShape, EngineConfig, EngineLimits, MaskPool, MemoryPlan, Speculation, StartError};
-use paceline_device_cpu::{Cpu, CpuOptions, Instructions};
+use crate::{
+    Device, DeviceInfo, DrafterShape, EngineConfig, EngineLimits, MaskPool, MemoryPlan, Speculation,
+    StartError,
+};
+use paceline_device::Backend;
 use paceline_models::{Decoder, ModelError};
 use paceline_runner::{DeviceRunner, RunnerConfig};
 use paceline_schedule::{
@@ -38,39 +41,37 @@ impl<'a> From<&'a Checkpoint> for ModelFiles<'a> {
 }
 
 /// A model on its device with its memory planned: everything an engine needs but its thread.
-pub struct EngineParts {
-    backend: Cpu,
-    model: Decoder<Cpu>,
-    drafter: Drafter<Cpu>,
-    speculation: Speculation,
+pub struct EngineParts<B: Backend> {
+    backend: B,
+    pub(crate) device: DeviceInfo,
+    model: Decoder<B>,
+    drafter: Drafter<B>,
+    pub(crate) speculation: Speculation,
     config: EngineConfig,
-    memory: MemoryPlan,
+    pub(crate) memory: MemoryPlan,
 }
 
 impl Engine {
-    /// Loads a checkpoint's model and starts the step loop. `progress` is told the bytes of each tensor as it is
-    /// loaded.
+    /// Loads a checkpoint's model on the device that the configuration asks for, and starts the step loop. `progress`
+    /// is told the bytes of each tensor as it is loaded.
     pub fn start<'a>(
         files: impl Into<ModelFiles<'a>>,
         config: EngineConfig,
         progress: &dyn Fn(u64),
     ) -> Result<Handle, StartError> {
-        EngineParts::load(files, config, progress)?.start()
+        Device::open(&config)?.load(files, config, progress)?.start()
     }
 }
 
-impl EngineParts {
-    /// Loads a checkpoint's model and its drafter, and plans the memory.
+impl<B: Backend> EngineParts<B> {
+    /// Loads a checkpoint's model and its drafter on a device, and plans the memory.
     pub fn load<'a>(
+        backend: B,
         files: impl Into<ModelFiles<'a>>,
         config: EngineConfig,
         progress: &dyn Fn(u64),
     ) -> Result<Self, StartError> {
         config.check()?;
-        let backend = Cpu::new(CpuOptions {
-            threads: config.threads,
-            instructions: Instructions::detect(),
-        });
         let files = files.into();
         let model = paceline_models::load(&backend, files.model, config.dtype, progress)?;
         let given = files.drafter.map(drafter::kind);
@@ -78,9 +79,11 @@ impl EngineParts {
         let place = (&backend, &model);
         let drafter = Drafter::load(place, files.drafter, (&speculation, &config), progress)?;
         let shape = drafter.shape(&model, &speculation, config.block_size);
-        let memory = MemoryPlan::new(&model, (&speculation, &shape), &config)?;
+        let device = backend.info();
+        let memory = MemoryPlan::new(&model, (&speculation, &shape), &config, &device)?;
         Ok(Self {
             backend,
+            device,
             model,
             drafter,
             speculation,
@@ -89,37 +92,23 @@ impl EngineParts {
         })
     }
 
-    /// The drafters.
-    pub fn speculation(&self) -> &Speculation {
-        &self.speculation
-    }
-
-    /// The memory the engine will take.
-    pub fn memory(&self) -> &MemoryPlan {
-        &self.memory
-    }
-
-    /// Starts the step loop on its own thread.
-    pub fn start(self) -> Result<Handle, StartError> {
-        self.start_around(|runner| runner)
-    }
-
-    /// The same with a runner of the caller's around that of the device: an instrument that watches steps, or one that
-    /// lets them fail.
-    pub fn start_around<R>(self, around: impl FnOnce(DeviceRunner<Cpu>) -> R) -> Result<Handle, StartError>
+    /// Starts the step loop on its own thread, with a runner of the caller's around that of the device: an instrument
+    /// that watches steps, or one that lets them fail.
+    pub fn start_around<R>(self, around: impl FnOnce(DeviceRunner<B>) -> R) -> Result<Handle, StartError>
     where
         R: StepRunner + Send + 'static,
         R::InFlight: Send,
     {
         let Self {
             backend,
+            device,
             mut model,
             drafter,
             speculation,
             config,
             memory,
         } = self;
-        let clock = RealClock::since(backend.started());
+        let clock = RealClock::since(backend.epoch());
         let bounds = Arc::new(Bounds {
             vocabulary: model.dims.vocabulary,
             width: model.dims.hidden,
@@ -168,6 +157,7 @@ impl EngineParts {
             intake,
             shared,
             bounds,
+            device: Arc::new(device),
             memory,
             limits,
             max_open,
@@ -201,8 +191,8 @@ fn runner_config(
     }
 }
 
-fn scheduler_config(
-    (model, drafter): (&Decoder<Cpu>, &DrafterShape),
+fn scheduler_config<B: Backend>(
+    (model, drafter): (&Decoder<B>, &DrafterShape),
     (config, speculation): (&EngineConfig, &Speculation),
     memory: &MemoryPlan,
     samples: usize,

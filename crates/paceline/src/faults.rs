@@ -1,5 +1,5 @@
 //! Steps that fail on purpose. An instrument for tests of what becomes of requests then; see
-//! [`EngineParts::start_around`](crate::EngineParts::start_around).
+//! [`LoadedEngine::start_failing`](crate::LoadedEngine::start_failing).
 
 use paceline_schedule::{RunnerFault, StepRunner};
 use paceline_types::{StepOutput, StepPlan};

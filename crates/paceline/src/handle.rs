@@ -7,7 +7,7 @@ use crate::embedding::{Embedding, EmbeddingRequest};
 use crate::event::Event;
 use crate::request::{Bounds, Continuations, Request};
 use crate::service::Job;
-use crate::{EngineLimits, MemoryPlan, RequestError, Speculation, Stats, trace};
+use crate::{DeviceInfo, EngineLimits, MemoryPlan, RequestError, Speculation, Stats, trace};
 use futures_core::Stream;
 use paceline_schedule::{CheckedRequest, StepRecord};
 use paceline_types::TokenId;
@@ -58,6 +58,7 @@ pub struct Handle {
     pub(crate) intake: SyncSender<Job>,
     pub(crate) shared: Arc<Shared>,
     pub(crate) bounds: Arc<Bounds>,
+    pub(crate) device: Arc<DeviceInfo>,
     pub(crate) memory: MemoryPlan,
     pub(crate) limits: EngineLimits,
     pub(crate) max_open: usize,
@@ -146,6 +147,11 @@ impl Handle {
     /// The times of all steps so far as a Chrome trace; empty unless the engine was started with `trace`.
     pub fn trace(&self) -> String {
         trace::chrome(&self.shared.trace.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// The device it runs on, as it was before the engine took its memory.
+    pub fn device(&self) -> &DeviceInfo {
+        &self.device
     }
 
     /// The memory the engine took.

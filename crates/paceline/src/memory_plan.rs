@@ -1,18 +1,19 @@
 //! What goes where: weights, blocks, states, rings, snapshots, scratch.
 
 use crate::speculation::{DrafterShape, Speculation};
-use crate::usable_memory::UsableMemory;
-use crate::{EngineConfig, StartError};
+use crate::{DeviceInfo, ElementTypes, EngineConfig, StartError};
 use paceline_device::{Backend, KvShape, NgramIndex, Recorder, StateShape};
 use paceline_models::Decoder;
 use std::fmt;
 
-/// Bytes of an element of blocks, states and scratch on the CPU device.
-const ELEMENT: u64 = 4;
+/// Bytes of an element of the residual stream, of logits and of tables, on every device.
+const WORD: u64 = 4;
 
 /// The memory of an engine, planned before any of it is taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MemoryPlan {
+    /// How the device stores all but weights.
+    pub elements: ElementTypes,
     /// Bytes that may be used in all.
     pub budget: u64,
     /// Weights as stored, the drafter's included.
@@ -59,17 +60,17 @@ impl MemoryPlan {
         self.weights + caches + self.scratch
     }
 
-    /// Plans the memory of a model, which may have been built from its configuration alone, and of its drafter.
+    /// Plans the memory that a model, which may have been built from its configuration alone, and its drafter take on a
+    /// device.
     pub fn new<B: Backend>(
         model: &Decoder<B>,
         (speculation, drafter): (&Speculation, &DrafterShape),
         config: &EngineConfig,
+        device: &DeviceInfo,
     ) -> Result<Self, StartError> {
         config.check()?;
-        let available = config
-            .available_memory
-            .or_else(|| UsableMemory::look().bytes())
-            .unwrap_or(8 << 30);
+        let available = config.available_memory.or(device.free_memory).unwrap_or(8 << 30);
+        let elements = device.elements;
         let budget = (available as f64 * config.memory_utilization) as u64;
         let max_model_len = match config.max_model_len {
             Some(given) if given == 0 || given > model.dims.max_positions => {
@@ -84,11 +85,12 @@ impl MemoryPlan {
         };
         let blocks_per_slot = max_model_len.div_ceil(config.block_size);
         let drafts = speculation.draft_tokens;
-        let own = StateBytes::of(&model.state_shapes(1), drafts);
+        let own = StateBytes::of(&model.state_shapes(1), drafts, elements);
         // A draft model looks ahead from wherever in the window it was right.
-        let draft_model = StateBytes::of(&drafter.states, 2 * drafts);
+        let draft_model = StateBytes::of(&drafter.states, 2 * drafts, elements);
         let (state, ring) = (own.state + draft_model.state, own.ring + draft_model.ring);
         let mut plan = Self {
+            elements,
             budget,
             weights: model.stats.bytes() + drafter.weights,
             kv: 0,
@@ -96,7 +98,7 @@ impl MemoryPlan {
             rings: ring * config.max_num_seqs as u64,
             snapshots: 0,
             ngram_index: 0,
-            scratch: scratch_bytes(model, drafter, (config, drafts)),
+            scratch: scratch_bytes(model, drafter, (config, drafts), elements),
             blocks: 0,
             block_size: config.block_size,
             blocks_per_slot,
@@ -106,7 +108,7 @@ impl MemoryPlan {
             state_per_request: state,
             ring_per_request: ring,
         };
-        let block = BlockBytes::of(model, (speculation, drafter), config.block_size);
+        let block = BlockBytes::of(model, (speculation, drafter), config.block_size, elements);
         plan.share_out(block, config, state)?;
         Ok(plan)
     }
@@ -181,12 +183,15 @@ impl BlockBytes {
         model: &Decoder<B>,
         (speculation, drafter): (&Speculation, &DrafterShape),
         block_size: usize,
+        elements: ElementTypes,
     ) -> Self {
-        let elements = |shape: &KvShape| 2 * shape.heads * shape.head_dim * block_size;
-        let own: usize = model.kv_shapes(1, block_size).iter().map(elements).sum();
-        let drafters: usize = drafter.kv.iter().map(elements).sum();
+        let kv = |shape: &KvShape| 2 * shape.heads * shape.head_dim * block_size;
+        let own: usize = model.kv_shapes(1, block_size).iter().map(kv).sum();
+        let drafters: usize = drafter.kv.iter().map(kv).sum();
+        // The states of ends of blocks are a buffer, and so are token ids.
+        let words = (drafter.block_end + block_size) as u64 * WORD;
         Self {
-            kv: (own + drafters + drafter.block_end) as u64 * ELEMENT + 4 * block_size as u64,
+            kv: (own + drafters) as u64 * elements.kv_bytes() + words,
             block_size,
             ngram: speculation.ngram,
         }
@@ -214,12 +219,12 @@ struct StateBytes {
 }
 
 impl StateBytes {
-    fn of(shapes: &[StateShape], drafts: usize) -> Self {
-        let sum =
-            |elements: fn(&StateShape) -> usize| shapes.iter().map(elements).sum::<usize>() as u64 * ELEMENT;
-        let per_draft = sum(|shape| shape.record_elements() + shape.conv_channels);
+    fn of(shapes: &[StateShape], drafts: usize, elements: ElementTypes) -> Self {
+        let sum = |count: fn(&StateShape) -> usize| shapes.iter().map(count).sum::<usize>() as u64;
+        let (state, input) = (elements.state_bytes(), elements.activation_bytes());
+        let per_draft = sum(StateShape::record_elements) * state + sum(|shape| shape.conv_channels) * input;
         Self {
-            state: sum(|shape| shape.matrix_elements() + shape.window_elements()),
+            state: sum(StateShape::matrix_elements) * state + sum(StateShape::window_elements) * input,
             ring: drafts as u64 * per_draft,
         }
     }
@@ -230,39 +235,42 @@ fn scratch_bytes<B: Backend>(
     model: &Decoder<B>,
     drafter: &DrafterShape,
     (config, drafts): (&EngineConfig, usize),
+    elements: ElementTypes,
 ) -> u64 {
+    let activation = elements.activation_bytes();
     let dims = &model.dims;
     let slots = config.max_num_seqs as u64;
     let tokens = config.max_num_batched_tokens as u64 + slots;
     let samples = sample_rows(config, drafts, dims.vocabulary) as u64;
     let widest = model.widest_row().max(drafter.widest_row) as u64;
-    let row = (dims.hidden + dims.vocabulary) as u64;
+    let hidden = dims.hidden as u64;
+    let row = hidden * activation + dims.vocabulary as u64 * WORD;
     // Per token row the residual stream, its norm and three tensors of the widest layer; per logits row a state and the
     // logits.
-    let step = tokens * (2 * dims.hidden as u64 + 3 * widest) + samples * row;
+    let step = tokens * (hidden * WORD + (hidden + 3 * widest) * activation) + samples * row;
     // A drafter has two logits rows and three tensors of its widest layer per slot; a head starts from up to three states
     // per token row.
     let drafting = if drafter.kv.is_empty() && drafter.states.is_empty() {
         0
     } else {
-        slots * (2 * row + 3 * widest) + tokens * 3 * dims.hidden as u64
+        slots * (2 * row + 3 * widest * activation) + tokens * 3 * hidden * activation
     };
     // A bit per token and choice of a constrained request.
     let masks = if config.constraints {
-        slots * (1 + drafts as u64) * dims.vocabulary.div_ceil(32) as u64
+        slots * (1 + drafts as u64) * dims.vocabulary.div_ceil(32) as u64 * WORD
     } else {
         0
     };
     // Sums and means of the states of texts that become vectors.
-    let pooled = 2 * slots * dims.hidden as u64;
-    (step + drafting + masks + pooled) * ELEMENT
+    let pooled = 2 * slots * hidden * WORD;
+    step + drafting + masks + pooled
 }
 
 /// Logits rows of a step: one verify window per request, and for prompt log-probabilities as many as fit 64 MiB, if that
 /// is more, up to the tokens of a step.
 pub(crate) fn sample_rows(config: &EngineConfig, drafts: usize, vocabulary: usize) -> usize {
     let windows = config.max_num_seqs * (1 + drafts);
-    let affordable = (64 << 20) / (ELEMENT as usize * vocabulary.max(1));
+    let affordable = (64 << 20) / (WORD as usize * vocabulary.max(1));
     windows.max(affordable.min(config.max_num_batched_tokens))
 }
 
@@ -293,12 +301,22 @@ impl fmt::Display for MemoryPlan {
             (
                 "KV blocks",
                 self.kv,
-                format!("{} × {} tokens", self.blocks, self.block_size),
+                format!(
+                    "{} × {} tokens, {}",
+                    self.blocks,
+                    self.block_size,
+                    self.elements.kv.name()
+                ),
             ),
             (
                 "states",
                 self.states,
-                format!("{} × {}", self.slots, Bytes(self.state_per_request)),
+                format!(
+                    "{} × {}, {}",
+                    self.slots,
+                    Bytes(self.state_per_request),
+                    self.elements.states.name()
+                ),
             ),
             (
                 "rings",

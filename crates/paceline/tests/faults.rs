@@ -1,9 +1,8 @@
 //! What becomes of requests when the engine cannot go on.
 
-use paceline::faults::{Failing, Fault};
+use paceline::faults::Fault;
 use paceline::{
-    EmbeddingError, EmbeddingRequest, EngineConfig, EngineParts, Event, Generation, Handle, Request,
-    RequestError,
+    Device, EmbeddingError, EmbeddingRequest, EngineConfig, Event, Generation, Handle, Request, RequestError,
 };
 use paceline_testkit::storyteller;
 use paceline_types::{Pooling, SamplingParams};
@@ -17,9 +16,11 @@ fn failing(fault: Fault, at: u64) -> Handle {
         available_memory: Some(4 << 30),
         ..EngineConfig::default()
     };
-    let parts = EngineParts::load(&storyteller(), config, &|_| {}).expect("the default model loads");
-    let around = |inner| Failing::new(inner, fault, at);
-    parts.start_around(around).expect("the engine starts")
+    let device = Device::open(&config).expect("there is a device");
+    let loaded = device
+        .load(&storyteller(), config, &|_| {})
+        .expect("the default model loads");
+    loaded.start_failing(fault, at).expect("the engine starts")
 }
 
 fn request(seed: u32) -> Request {

@@ -1,5 +1,6 @@
 //! A long prompt arrives while a stream runs: the stream gets its token in every step all the same.
 
+use paceline_device::Backend;
 use paceline_device_cpu::{Cpu, CpuOptions, Instructions};
 use paceline_runner::{DeviceRunner, RunnerConfig};
 use paceline_schedule::{
@@ -21,7 +22,7 @@ fn pipeline(depth: usize) -> Pipeline<DeviceRunner<Cpu>, RealClock> {
     });
     let model =
         paceline_models::load(&backend, &storyteller(), None, &|_| {}).expect("the default model loads");
-    let clock = RealClock::since(backend.started());
+    let clock = RealClock::since(backend.epoch());
     let config = RunnerConfig {
         slots: 4,
         tokens: BUDGET,

@@ -23,6 +23,7 @@ pub(crate) async fn engine(State(app): State<App>) -> Json<Value> {
             "max_model_len": app.model.max_model_len,
             "chat": app.model.template.is_some(),
         },
+        "device": device(&app.engine),
         "features": app.features,
         "slots": {
             "total": app.engine.memory().slots,
@@ -48,6 +49,24 @@ fn status(app: &App) -> Value {
         Phase::Draining => json!({ "phase": "draining" }),
         Phase::Failed(reason) => json!({ "phase": "failed", "reason": reason }),
     }
+}
+
+/// The device, and how it stores what is not a weight.
+fn device(engine: &Handle) -> Value {
+    let device = engine.device();
+    let elements = device.elements;
+    json!({
+        "name": device.name,
+        "description": device.description,
+        "kernels": device.kernels,
+        "elements": {
+            "activations": elements.activations.name(),
+            "kv": elements.kv.name(),
+            "states": elements.states.name(),
+        },
+        "total_memory": device.total_memory,
+        "free_memory_at_start": device.free_memory,
+    })
 }
 
 fn cache(engine: &Handle, stats: &Stats) -> Value {

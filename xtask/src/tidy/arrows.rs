@@ -35,16 +35,7 @@ const ALLOWED: [(&str, &[&str]); 17] = [
     (
         "cli",
         &[
-            "bench",
-            "types",
-            "device",
-            "device-cpu",
-            "weights",
-            "text",
-            "grammar",
-            "models",
-            "paceline",
-            "server",
+            "bench", "types", "device", "weights", "text", "grammar", "models", "paceline", "server",
             "client",
         ],
     ),

@@ -9,6 +9,7 @@ use crate::model::{self, EMBEDDED, LoadedModel, ModelSource};
 use crate::ui::Ui;
 use anyhow::Result;
 use memory::{Plan, PlanReport};
+use paceline::{Device, EngineConfig};
 use paceline_models::Summary;
 use paceline_weights::Checkpoint;
 use report::ModelReport;
@@ -19,12 +20,15 @@ use std::path::Path;
 pub(crate) fn run(flags: &InspectFlags, ui: Ui) -> Result<()> {
     let model = open(&ModelSource::new(flags.model.clone()), ui)?;
     let decoder = engine::outline(&model)?;
-    let plan = memory::plan(flags, &decoder, &model.source)?;
-    let report = ModelReport::new(
-        &model,
-        &Summary::of(&decoder),
-        plan.as_ref().map(PlanReport::from),
-    );
+    let config = EngineConfig {
+        device: engine::device(flags.device)?,
+        ..EngineConfig::default()
+    };
+    let device = Device::open(&config).map_err(|error| engine::explain_start(error, &model.source))?;
+    let device = device.info();
+    let plan = memory::plan(flags, &decoder, (&config, &device), &model.source)?;
+    let summary = Summary::of(&decoder, device.elements);
+    let report = ModelReport::new(&model, &summary, &device, plan.as_ref().map(PlanReport::from));
     let mut out = io::stdout().lock();
     if flags.json {
         serde_json::to_writer_pretty(&mut out, &report).map_err(io::Error::from)?;
@@ -33,7 +37,8 @@ pub(crate) fn run(flags: &InspectFlags, ui: Ui) -> Result<()> {
         report.facts().write(&mut out)?;
         if let Some(plan) = plan {
             let Plan { speculation, memory } = plan;
-            writeln!(out, "memory plan (speculation: {speculation})\n{memory}")?;
+            let name = &device.name;
+            writeln!(out, "memory plan ({name}; speculation: {speculation})\n{memory}")?;
         }
     }
     out.flush()?;

@@ -5,7 +5,7 @@ use super::speculation::SpeculationFlags;
 use crate::engine::EngineOptions;
 use crate::model::ModelSource;
 use clap::{Args, ValueEnum};
-use paceline::EngineConfig;
+use paceline::{DeviceChoice, EngineConfig};
 use paceline_types::DType;
 use std::time::Duration;
 
@@ -20,7 +20,10 @@ pub(crate) struct ModelFlags {
     /// Element type to compute with: `auto` keeps what is stored, the others convert the matrices.
     #[arg(long, value_name = "TYPE", default_value = "auto", help_heading = "Model")]
     dtype: DTypeFlag,
-    /// Threads to compute on [default: the cores this process may use].
+    /// Device to run on: auto, the best there is, cpu, or cuda:N [default: $PACELINE_DEVICE, or auto].
+    #[arg(long, value_name = "DEVICE", help_heading = "Model")]
+    device: Option<DeviceChoice>,
+    /// Threads to compute on, on the CPU [default: the cores this process may use].
     #[arg(long, value_name = "N", value_parser = parsed(numbers::threads), help_heading = "Model")]
     threads: Option<usize>,
 }
@@ -85,6 +88,7 @@ impl EngineFlags {
         let default = EngineConfig::default();
         let speculation = self.speculation.options();
         EngineOptions {
+            device: model.device,
             max_num_seqs: self.max_num_seqs,
             config: EngineConfig {
                 threads: model.threads.unwrap_or(default.threads),

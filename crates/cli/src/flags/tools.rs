@@ -4,6 +4,7 @@ use super::numbers::{self, ByteSize, parsed};
 use super::speculation::{DraftTokens, MethodFlag};
 use clap::Args;
 use clap_complete::Shell;
+use paceline::DeviceChoice;
 
 const INSPECT: &str = "\
 Examples:
@@ -23,7 +24,10 @@ pub(crate) struct InspectFlags {
     /// Print one JSON object with exact numbers.
     #[arg(long)]
     pub(crate) json: bool,
-    /// Plan an engine's memory, within SIZE (such as 64G) [default: what this machine has available].
+    /// Device whose memory is meant: auto, cpu or cuda:N [default: $PACELINE_DEVICE, or auto].
+    #[arg(long, value_name = "DEVICE")]
+    pub(crate) device: Option<DeviceChoice>,
+    /// Plan an engine's memory, within SIZE (such as 64G) [default: what the device has available].
     #[arg(long, value_name = "SIZE", num_args = 0..=1, help_heading = "Memory")]
     #[expect(clippy::option_option, reason = "the flag may be given without a size")]
     pub(crate) memory: Option<Option<ByteSize>>,

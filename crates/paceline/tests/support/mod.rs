@@ -6,6 +6,7 @@ pub(crate) mod scripted;
 pub(crate) mod whimsy;
 
 use paceline::MaskPool;
+use paceline_device::Backend;
 use paceline_device_cpu::{Cpu, CpuOptions, Instructions};
 use paceline_models::{Decoder, Eagle3};
 use paceline_runner::{
@@ -282,7 +283,7 @@ impl Bench {
             (setup, &config),
             texts,
         );
-        let clock = RealClock::since(backend.started());
+        let clock = RealClock::since(backend.epoch());
         let device = backend.clone();
         let mut runner = DeviceRunner::new(backend, model, config).expect("memory for a small model");
         if let Some(proposer) = proposer {

@@ -1,8 +1,8 @@
 //! What clients see of an engine that fails.
 
 use crate::support::{PATIENCE, TestServer, engine_config};
-use paceline::faults::{Failing, Fault};
-use paceline::{EngineConfig, EngineParts, Request};
+use paceline::faults::Fault;
+use paceline::{Device, EngineConfig, Request};
 use paceline_server::{ServeError, ServerConfig};
 use paceline_testkit::storyteller;
 use paceline_types::SamplingParams;
@@ -16,8 +16,9 @@ async fn failing(fault: Fault, step: u64, config: ServerConfig) -> TestServer {
         max_num_batched_tokens: 64,
         ..engine_config()
     };
-    let parts = EngineParts::load(&storyteller(), short, &|_| {}).unwrap();
-    let engine = parts.start_around(|runner| Failing::new(runner, fault, step));
+    let device = Device::open(&short).unwrap();
+    let loaded = device.load(&storyteller(), short, &|_| {}).unwrap();
+    let engine = loaded.start_failing(fault, step);
     TestServer::of(config, engine.unwrap(), |_| {}).await
 }
 

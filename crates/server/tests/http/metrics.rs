@@ -408,6 +408,8 @@ async fn the_live_state_tells_what_is_on_and_how_it_is_going() {
     assert_eq!(status, 200);
     assert_eq!(state["model"]["name"], MODEL);
     assert_eq!(state["status"]["phase"], "serving");
+    assert_eq!(state["device"]["name"], "cpu");
+    assert_eq!(state["device"]["elements"]["kv"], "F32");
     assert_eq!(state["slots"]["total"], 8);
     assert_eq!(state["slots"]["requests_ended"], 1);
     assert_eq!(state["cache"]["blocks"], 512);

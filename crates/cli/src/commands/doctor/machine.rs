@@ -2,7 +2,6 @@
 
 use crate::format::{self, Facts};
 use paceline::UsableMemory;
-use paceline_device_cpu::Instructions;
 use serde::Serialize;
 use std::fs;
 
@@ -11,7 +10,6 @@ use std::fs;
 pub(super) struct Processor {
     model: Option<String>,
     features: Vec<Feature>,
-    kernels: &'static str,
     logical_cores: Option<usize>,
     usable_cores: usize,
 }
@@ -46,7 +44,6 @@ impl Processor {
         Self {
             model: values("model name").next(),
             features: features(),
-            kernels: Instructions::detect().name(),
             logical_cores: Some(logical_cores).filter(|count| *count > 0),
             usable_cores: std::thread::available_parallelism().map_or(1, usize::from),
         }
@@ -71,7 +68,6 @@ impl Processor {
             };
             facts.add("features", format!("{present}{absent}"));
         }
-        facts.add("kernels", self.kernels);
         let logical = self.logical_cores.map(|count| format!(" of {count}"));
         let logical = logical.unwrap_or_default();
         facts.add("cores", format!("{}{logical} usable", self.usable_cores));

@@ -2,6 +2,7 @@
 
 mod cache;
 mod cuda;
+mod device;
 mod machine;
 
 use crate::flags::DoctorFlags;
@@ -10,6 +11,7 @@ use crate::model;
 use anyhow::Result;
 use cache::Cache;
 use cuda::Cuda;
+use device::Picked;
 use machine::{Memory, Processor};
 use paceline_weights::hub::HubConfig;
 use serde::Serialize;
@@ -21,6 +23,7 @@ struct Diagnosis {
     version: &'static str,
     processor: Processor,
     memory: Memory,
+    device: Picked,
     cuda: Cuda,
     cache: Cache,
     hub: Hub,
@@ -48,6 +51,7 @@ pub(crate) fn run(flags: &DoctorFlags) -> Result<()> {
         version: env!("CARGO_PKG_VERSION"),
         processor: Processor::look(),
         memory: Memory::look(),
+        device: Picked::look()?,
         cuda: Cuda::look(),
         cache: Cache::look(&hub.cache_dir),
         hub: Hub {
@@ -77,6 +81,7 @@ impl Diagnosis {
         facts.add("paceline", self.version);
         self.processor.describe(&mut facts);
         self.memory.describe(&mut facts);
+        self.device.describe(&mut facts);
         self.cuda.describe(&mut facts);
         self.cache.describe(&mut facts);
         let Hub {

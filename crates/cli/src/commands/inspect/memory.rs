@@ -4,7 +4,9 @@ use crate::engine::explain_start;
 use crate::flags::numbers::ByteSize;
 use crate::flags::{DraftTokens, InspectFlags};
 use anyhow::Result;
-use paceline::{DrafterShape, EngineConfig, MemoryPlan, Speculation, SpeculationConfig, SpeculationMethod};
+use paceline::{
+    DeviceInfo, DrafterShape, EngineConfig, MemoryPlan, Speculation, SpeculationConfig, SpeculationMethod,
+};
 use paceline_device::Backend;
 use paceline_models::Decoder;
 use serde::Serialize;
@@ -21,12 +23,12 @@ pub(super) struct Plan {
 pub(super) fn plan<B: Backend>(
     flags: &InspectFlags,
     model: &Decoder<B>,
+    (default, device): (&EngineConfig, &DeviceInfo),
     source: &str,
 ) -> Result<Option<Plan>> {
     let Some(memory) = flags.memory else {
         return Ok(None);
     };
-    let default = EngineConfig::default();
     let config = EngineConfig {
         available_memory: memory.map(|ByteSize(bytes)| bytes),
         max_num_seqs: flags.max_num_seqs.unwrap_or(default.max_num_seqs),
@@ -36,12 +38,12 @@ pub(super) fn plan<B: Backend>(
             draft_tokens: flags.draft_tokens.and_then(|DraftTokens(number)| number),
             ..default.speculation
         },
-        ..default
+        ..default.clone()
     };
     let speculation = Speculation::resolve(&config.speculation, model.mtp.is_some(), None);
     let plan = speculation.and_then(|speculation| {
         let drafter = DrafterShape::of_own(model, &speculation, config.block_size);
-        let memory = MemoryPlan::new(model, (&speculation, &drafter), &config)?;
+        let memory = MemoryPlan::new(model, (&speculation, &drafter), &config, device)?;
         Ok(Plan { speculation, memory })
     });
     plan.map(Some).map_err(|error| explain_start(error, source))
@@ -52,6 +54,9 @@ pub(super) fn plan<B: Backend>(
 pub(super) struct PlanReport {
     /// The drafters, for people.
     speculation: String,
+    /// Element types of keys and values, and of recurrent states.
+    kv_type: &'static str,
+    state_type: &'static str,
     /// Most drafts per request and step.
     draft_tokens: usize,
     budget: u64,
@@ -83,6 +88,8 @@ impl From<&Plan> for PlanReport {
         } = plan;
         Self {
             speculation: speculation.to_string(),
+            kv_type: plan.elements.kv.name(),
+            state_type: plan.elements.states.name(),
             draft_tokens: speculation.draft_tokens,
             budget: plan.budget,
             weights: plan.weights,

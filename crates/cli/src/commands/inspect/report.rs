@@ -3,6 +3,7 @@
 use super::memory::PlanReport;
 use crate::format::{self, Facts};
 use crate::model::LoadedModel;
+use paceline::DeviceInfo;
 use paceline_models::Summary;
 use paceline_text::Tokenizer;
 use paceline_types::TokenId;
@@ -28,6 +29,7 @@ pub(super) struct ModelReport {
     weights_bytes: u64,
     /// Bytes of all tensors in the files, those this engine has no use for included.
     file_bytes: Option<u64>,
+    device: Device,
     memory: Memory,
     /// Of an engine, where it was asked for.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -67,8 +69,18 @@ struct TensorType {
     bytes: u64,
 }
 
+/// The device whose memory is meant.
+#[derive(Serialize)]
+struct Device {
+    name: String,
+    description: String,
+}
+
 #[derive(Serialize)]
 struct Memory {
+    kv_type: &'static str,
+    window_type: &'static str,
+    state_type: &'static str,
     kv_bytes_per_token: u64,
     draft_kv_bytes_per_token: u64,
     state_bytes_per_request: u64,
@@ -96,7 +108,12 @@ struct TemplateReport {
 }
 
 impl ModelReport {
-    pub(super) fn new(model: &LoadedModel, summary: &Summary, memory_plan: Option<PlanReport>) -> Self {
+    pub(super) fn new(
+        model: &LoadedModel,
+        summary: &Summary,
+        device: &DeviceInfo,
+        memory_plan: Option<PlanReport>,
+    ) -> Self {
         let Summary {
             dims,
             layers,
@@ -140,7 +157,14 @@ impl ModelReport {
             } else {
                 types
             },
+            device: Device {
+                name: device.name.clone(),
+                description: device.description.clone(),
+            },
             memory: Memory {
+                kv_type: memory.elements.kv.name(),
+                window_type: memory.elements.activations.name(),
+                state_type: memory.elements.states.name(),
                 kv_bytes_per_token: memory.kv_per_token,
                 draft_kv_bytes_per_token: memory.draft_kv_per_token,
                 state_bytes_per_request: memory.state_per_request,
@@ -188,7 +212,12 @@ impl ModelReport {
         facts.add("context", format!("{context} tokens"));
         facts.add("weights", self.weights_line());
         facts.add_all("tensor types", self.tensor_types.iter().map(TensorType::line));
+        let Device { name, description } = &self.device;
+        facts.add("device", format!("{name}: {description}"));
         let Memory {
+            kv_type,
+            window_type,
+            state_type,
             kv_bytes_per_token,
             draft_kv_bytes_per_token,
             state_bytes_per_request,
@@ -198,10 +227,13 @@ impl ModelReport {
             bytes => format!(" + {} B draft head", format::grouped(bytes)),
         };
         let kv = format::grouped(kv_bytes_per_token);
-        facts.add("KV per token", format!("{kv} B{draft}, bf16"));
+        facts.add("KV per token", format!("{kv} B{draft}, {kv_type}"));
         let state = match state_bytes_per_request {
             0 => "none".to_owned(),
-            bytes => format!("{}, f32 states and bf16 windows", exact_bytes(bytes)),
+            bytes => format!(
+                "{}, {state_type} states and {window_type} windows",
+                exact_bytes(bytes)
+            ),
         };
         facts.add("state per request", state);
         facts.add("draft head", if self.draft_head { "yes" } else { "no" });

@@ -18,6 +18,11 @@ pub(super) fn features(config: &ServeConfig, engine: &Handle, texts: &Texts) -> 
             "--served-model-name, or the model as given",
         ),
         row(
+            "device",
+            engine.device().to_string(),
+            "--device, $PACELINE_DEVICE, or the best there is",
+        ),
+        row(
             "context",
             format!("{} tokens", memory.max_model_len),
             given(

@@ -1,0 +1,172 @@
+//! Which device an engine runs on. This is the one place that names them; everything else is generic over
+//! [`Backend`] or sees a [`LoadedEngine`].
+
+use crate::engine::EngineParts;
+use crate::faults::{Failing, Fault};
+use crate::{EngineConfig, Handle, MemoryPlan, ModelFiles, Speculation, StartError};
+use paceline_device::{Backend, DeviceInfo};
+use paceline_device_cpu::{Cpu, CpuOptions, Instructions};
+use std::fmt;
+use std::str::FromStr;
+
+pub use paceline_device_cpu::{MemoryLimit, UsableMemory};
+
+/// The device that is asked for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum DeviceChoice {
+    /// The best there is.
+    #[default]
+    Auto,
+    /// The processor.
+    Cpu,
+    /// A GPU of NVIDIA, by its number.
+    Cuda(usize),
+}
+
+impl FromStr for DeviceChoice {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let number = |text: &str| text.parse().ok().map(Self::Cuda);
+        match text {
+            "auto" => Some(Self::Auto),
+            "cpu" => Some(Self::Cpu),
+            "cuda" => Some(Self::Cuda(0)),
+            _ => text.strip_prefix("cuda:").and_then(number),
+        }
+        .ok_or_else(|| format!("`{text}` is no device; it must be auto, cpu or cuda:N such as cuda:0"))
+    }
+}
+
+impl fmt::Display for DeviceChoice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Auto => f.write_str("auto"),
+            Self::Cpu => f.write_str("cpu"),
+            Self::Cuda(number) => write!(f, "cuda:{number}"),
+        }
+    }
+}
+
+/// A device that is there.
+pub enum Device {
+    /// The processor.
+    Cpu(Cpu),
+}
+
+impl Device {
+    /// Opens the device that the configuration asks for.
+    pub fn open(config: &EngineConfig) -> Result<Self, StartError> {
+        config.check()?;
+        match config.device {
+            DeviceChoice::Auto | DeviceChoice::Cpu => Ok(Self::Cpu(Cpu::new(CpuOptions {
+                threads: config.threads,
+                instructions: Instructions::detect(),
+            }))),
+            DeviceChoice::Cuda(_) => Err(StartError::Option {
+                option: "device",
+                value: config.device.to_string(),
+                bound: "auto or cpu: this build has no CUDA device".to_owned(),
+            }),
+        }
+    }
+
+    /// What it is.
+    pub fn info(&self) -> DeviceInfo {
+        match self {
+            Self::Cpu(cpu) => cpu.info(),
+        }
+    }
+
+    /// Loads a checkpoint's model and its drafter, and plans the memory. `progress` is told the bytes of each tensor
+    /// as it is loaded.
+    pub fn load<'a>(
+        self,
+        files: impl Into<ModelFiles<'a>>,
+        config: EngineConfig,
+        progress: &dyn Fn(u64),
+    ) -> Result<Box<dyn LoadedEngine>, StartError> {
+        let files = files.into();
+        Ok(match self {
+            Self::Cpu(cpu) => Box::new(EngineParts::load(cpu, files, config, progress)?),
+        })
+    }
+}
+
+/// A model on its device with its memory planned, whichever device that is.
+pub trait LoadedEngine {
+    /// The device.
+    fn device(&self) -> &DeviceInfo;
+    /// The drafters.
+    fn speculation(&self) -> &Speculation;
+    /// The memory the engine will take.
+    fn memory(&self) -> &MemoryPlan;
+    /// Starts the step loop on its own thread.
+    fn start(self: Box<Self>) -> Result<Handle, StartError>;
+    /// The same for tests of what becomes of requests when step number `step` fails.
+    fn start_failing(self: Box<Self>, fault: Fault, step: u64) -> Result<Handle, StartError>;
+}
+
+impl<B: Backend> LoadedEngine for EngineParts<B> {
+    fn device(&self) -> &DeviceInfo {
+        &self.device
+    }
+
+    fn speculation(&self) -> &Speculation {
+        &self.speculation
+    }
+
+    fn memory(&self) -> &MemoryPlan {
+        &self.memory
+    }
+
+    fn start(self: Box<Self>) -> Result<Handle, StartError> {
+        self.start_around(|runner| runner)
+    }
+
+    fn start_failing(self: Box<Self>, fault: Fault, step: u64) -> Result<Handle, StartError> {
+        self.start_around(|runner| Failing::new(runner, fault, step))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn devices_have_the_names_that_they_print() {
+        for (text, choice) in [
+            ("auto", DeviceChoice::Auto),
+            ("cpu", DeviceChoice::Cpu),
+            ("cuda:0", DeviceChoice::Cuda(0)),
+            ("cuda:13", DeviceChoice::Cuda(13)),
+        ] {
+            assert_eq!(text.parse(), Ok(choice));
+            assert_eq!(choice.to_string(), text);
+        }
+        assert_eq!("cuda".parse(), Ok(DeviceChoice::Cuda(0)));
+        for text in ["", "gpu", "cuda:", "cuda:x", "cuda:-1", "cuda:0:1", "CPU"] {
+            let error = text.parse::<DeviceChoice>().unwrap_err();
+            assert!(error.contains("auto, cpu or cuda:N"), "{error}");
+        }
+    }
+
+    #[test]
+    fn what_is_not_there_is_an_error_that_says_so() {
+        let open = |device| {
+            Device::open(&EngineConfig {
+                device,
+                ..EngineConfig::default()
+            })
+        };
+        for choice in [DeviceChoice::Auto, DeviceChoice::Cpu] {
+            assert_eq!(open(choice).map(|device| device.info().name).unwrap(), "cpu");
+        }
+        let error = open(DeviceChoice::Cuda(1)).err().map(|error| error.to_string());
+        let error = error.unwrap_or_default();
+        assert!(
+            error.contains("`device` is cuda:1") && error.contains("no CUDA device"),
+            "{error}"
+        );
+    }
+}
