@@ -26,6 +26,8 @@ pub(crate) struct Shared {
     /// Cloned, never run: locked for that alone.
     parser: Mutex<TokenParser>,
     forbidden: SimpleVob,
+    /// Whether the request has written rules of its own.
+    rules: bool,
 }
 
 impl Grammar {
@@ -54,6 +56,7 @@ impl Grammar {
                 info: info.clone(),
                 parser: Mutex::new(parser),
                 forbidden,
+                rules: spec.has_rules(),
             }),
         };
         // What nothing can satisfy is the fault of the request, not of the text that would try.
@@ -89,6 +92,11 @@ impl Shared {
     pub(crate) fn parser(&self) -> TokenParser {
         let parser = self.parser.lock().unwrap_or_else(PoisonError::into_inner);
         parser.deep_clone()
+    }
+
+    /// Whether the request has written rules of its own.
+    pub(crate) fn has_rules(&self) -> bool {
+        self.rules
     }
 
     /// Special tokens that are no part of the grammar.

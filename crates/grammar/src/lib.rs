@@ -15,6 +15,7 @@ mod limits;
 mod matcher;
 mod spec;
 mod tokenizer;
+mod work;
 
 pub use budget::CompileBudget;
 pub use error::GrammarError;

@@ -26,8 +26,8 @@ pub struct GrammarLimits {
     pub mask_work: u64,
     /// Work for all masks of a text, in microseconds of a usual machine: what a text may begin with.
     pub text_work: u64,
-    /// The same for every token that the text grows by. A grammar that goes on taking more is not followed any further:
-    /// it would hold a slot for minutes.
+    /// The same for every token that the text grows by; real grammars take a tenth of it. One that goes on taking more is
+    /// not followed any further: it would hold a slot for minutes.
     pub token_work: u64,
     /// Properties of one object that may be left out. Each is something that can come next, at every place before it.
     pub optional: usize,
@@ -43,8 +43,8 @@ impl Default for GrammarLimits {
             symbols: 200_000,
             regex_work: 1_000_000,
             mask_work: 200_000,
-            text_work: 300_000,
-            token_work: 3_000,
+            text_work: 500_000,
+            token_work: 1_000,
             optional: 300,
         }
     }
@@ -62,6 +62,12 @@ impl GrammarLimits {
             verbose_errors: false,
             ..ParserLimits::default()
         }
+    }
+
+    /// The most work for a text of this many tokens, in microseconds of a usual machine.
+    pub(crate) fn work(&self, tokens: usize) -> u64 {
+        self.text_work
+            .saturating_add(self.token_work.saturating_mul(tokens as u64))
     }
 
     /// Checks a grammar that is text.

@@ -2,6 +2,7 @@
 
 use crate::grammar::Shared;
 use crate::tokenizer::first_line;
+use crate::work::Work;
 use llguidance::TokenParser;
 use llguidance::api::StopReason;
 use llguidance::earley::ParserStats;
@@ -20,10 +21,9 @@ pub(crate) struct GrammarMatcher {
     /// Drafts have been looked at since the start. What they come to is taken back, but the work for it counts against
     /// the limits.
     drafted: bool,
-    /// Drafts ran into a limit, and the way back was long: no more are looked at.
+    /// Drafts ran into a limit: no more are looked at.
     burnt: bool,
-    /// Work for masks so far, drafts left out.
-    work: u64,
+    work: Work,
 }
 
 /// Which token a probe goes on with.
@@ -36,6 +36,7 @@ pub(crate) enum Path {
 
 impl GrammarMatcher {
     pub(crate) fn new(grammar: Arc<Shared>) -> Self {
+        let rules = grammar.has_rules();
         Self {
             parser: grammar.parser(),
             grammar,
@@ -43,7 +44,7 @@ impl GrammarMatcher {
             ended: false,
             drafted: false,
             burnt: false,
-            work: 0,
+            work: Work::new(rules),
         }
     }
 
@@ -65,20 +66,21 @@ impl GrammarMatcher {
         }
     }
 
-    /// Counts the work of the parser since it was `before`, and ends a text whose masks take too much of it. It is
-    /// counted, not timed, so that what a text may be does not depend on how busy the machine is.
+    /// What the parser has done since `before`.
+    fn done(&self, before: &ParserStats) -> ParserStats {
+        self.parser.parser_stats().delta(before)
+    }
+
+    /// Counts what was done for the text since `before`.
     fn count(&mut self, before: &ParserStats) -> Result<(), ConstraintError> {
-        self.work += work(&self.parser.parser_stats().delta(before));
-        let (limits, tokens) = (self.grammar.info().limits(), self.committed.len());
-        let most = limits.text_work + limits.token_work * tokens as u64;
-        if self.work > most {
-            return Err(ConstraintError(format!(
-                "after {tokens} tokens the grammar has taken {} ms of work, and {} ms is the most: make it smaller or less ambiguous",
-                self.work / 1000,
-                most / 1000
-            )));
-        }
-        Ok(())
+        let (done, limits) = (self.done(before), self.grammar.info().limits());
+        self.work.count(&done, self.committed.len(), limits)
+    }
+
+    /// Counts what was done for drafts since `before`; where it is too much, these were the last.
+    fn count_drafts(&mut self, before: &ParserStats) {
+        let (done, limits) = (self.done(before), self.grammar.info().limits());
+        self.burnt |= !self.work.count_drafts(&done, self.committed.len(), limits);
     }
 
     /// Runs something of the library that may panic.
@@ -165,13 +167,15 @@ impl GrammarMatcher {
         Ok(drafts.len())
     }
 
-    /// Goes back to the committed text after something else went wrong behind it.
+    /// Goes back to the committed text after drafts went wrong behind it, which is work for them.
     fn restart(&mut self) -> Result<(), ConstraintError> {
         self.parser = self.grammar.parser();
         (self.ended, self.drafted) = (false, false);
         let committed = std::mem::take(&mut self.committed);
-        // Its work was counted when it was done first.
-        self.advance(&committed)
+        let before = self.parser.parser_stats().clone();
+        let advanced = self.advance(&committed);
+        self.count_drafts(&before);
+        advanced
     }
 
     fn advance(&mut self, tokens: &[TokenId]) -> Result<(), ConstraintError> {
@@ -188,20 +192,11 @@ impl GrammarMatcher {
     }
 }
 
-/// What the parser has done, in microseconds of a usual machine.
-fn work(done: &ParserStats) -> u64 {
-    /// Steps of regular expressions in a microsecond.
-    const STEPS: u64 = 14;
-    /// Pairs of items of a row, each of which is held against the others, in a microsecond.
-    const PAIRS: u64 = 200;
-    let (items, rows) = (done.all_items as u64, (done.rows as u64).max(1));
-    done.lexer_cost / STEPS + items * items / rows / PAIRS
-}
-
 impl Matcher for GrammarMatcher {
     fn commit(&mut self, tokens: &[TokenId]) -> Result<(), ConstraintError> {
         let before = self.parser.parser_stats().clone();
         self.advance(tokens)?;
+        self.work.grow(&self.done(&before));
         self.count(&before)
     }
 
@@ -209,7 +204,9 @@ impl Matcher for GrammarMatcher {
         if most == 0 || self.parser.stop_reason() != StopReason::NotStopped {
             return Ok(Vec::new());
         }
+        let before = self.parser.parser_stats().clone();
         let mut tokens = self.guarded(|parser| Ok(parser.compute_ff_tokens()))?;
+        self.count(&before)?;
         tokens.truncate(most);
         Ok(tokens)
     }
@@ -234,6 +231,7 @@ impl Matcher for GrammarMatcher {
             return Ok(masks);
         }
         // What drafts run into is no fault of the text: without them it would not have happened.
+        let before = self.parser.parser_stats().clone();
         let went_back = match self.look_ahead(drafts, &mut masks) {
             Ok(0) => Ok(()),
             Ok(consumed) => {
@@ -241,6 +239,7 @@ impl Matcher for GrammarMatcher {
             }
             Err(error) => Err(error),
         };
+        self.count_drafts(&before);
         if went_back.is_err() {
             self.burnt = true;
             self.restart()?;

@@ -49,6 +49,15 @@ impl GrammarSpec {
             Self::Either(specs) => specs.first().map_or("grammar", Self::place),
         }
     }
+
+    /// Whether it has rules that its author wrote, which may be ambiguous.
+    pub(crate) fn has_rules(&self) -> bool {
+        match self {
+            Self::Lark(_) => true,
+            Self::Either(specs) => specs.iter().any(Self::has_rules),
+            _ => false,
+        }
+    }
 }
 
 /// What a text may have before what it is to follow, such as a model's reasoning. Newlines between the two belong to

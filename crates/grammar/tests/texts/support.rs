@@ -35,6 +35,15 @@ pub(crate) fn refusal(spec: &GrammarSpec) -> String {
     }
 }
 
+/// One of two numbers: for every run, and for the long one.
+pub(crate) fn rounds(short: u64, long: u64) -> u64 {
+    if std::env::var_os("PACELINE_TEST_LONG").is_some() {
+        long
+    } else {
+        short
+    }
+}
+
 /// Numbers from a seed.
 pub(crate) struct Random(pub(crate) u64);
 

@@ -1,18 +1,10 @@
 //! Whatever is drawn from the masks is what the grammar describes; looking ahead changes nothing.
 
-use crate::support::{ENDS, Random, compile, text, walk};
+use crate::support::{ENDS, Random, compile, rounds, text, walk};
 use paceline_grammar::GrammarSpec;
 use paceline_testkit::random_schema;
 use paceline_types::{Constraint, TokenId};
 use serde_json::{Value, json};
-
-fn rounds(short: u64, long: u64) -> u64 {
-    if std::env::var_os("PACELINE_TEST_LONG").is_some() {
-        long
-    } else {
-        short
-    }
-}
 
 #[test]
 fn texts_drawn_from_masks_validate() {

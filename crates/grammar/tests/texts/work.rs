@@ -1,9 +1,9 @@
 //! The work for compiling and following a grammar is bounded, and what cannot be followed is refused before a text
 //! begins.
 
-use crate::support::{accepts, compile, info, refusal, tokenizer};
+use crate::support::{ENDS, Random, accepts, compile, info, refusal, rounds, tokenizer};
 use paceline_grammar::{Call, CompileBudget, Grammar, GrammarError, GrammarSpec, Lead};
-use paceline_types::Constraint;
+use paceline_types::{Constraint, TokenId};
 use serde_json::{Map, Value, json};
 use std::time::Duration;
 
@@ -68,18 +68,67 @@ fn what_cannot_be_followed_is_refused_before_a_text_begins() {
     assert!(message.contains("items"), "{message}");
 }
 
+/// Follows a text of one token again and again, with this many drafts of it behind every place: why it ended, after
+/// how many tokens, and the last of them behind which drafts were looked at.
+fn repeat(grammar: &Grammar, token: TokenId, drafts: usize) -> (String, usize, usize) {
+    let (mut matcher, drafts) = (grammar.matcher(), vec![token; drafts]);
+    let mut drafted = 0;
+    for tokens in 0..900 {
+        let step = matcher.forced(drafts.len()).and_then(|_| matcher.masks(&drafts));
+        let step = step.and_then(|masks| matcher.commit(&[token]).map(|()| masks));
+        match step {
+            Ok(masks) if masks.len() > 1 => drafted = tokens,
+            Ok(_) => {}
+            Err(error) => return (error.to_string(), tokens, drafted),
+        }
+    }
+    panic!("{grammar:?} was followed to the end");
+}
+
+/// Without a bound these hold a slot for half a minute: what a token costs grows with the third power of the text.
 #[test]
 fn a_text_ends_when_its_grammar_takes_too_much_work() {
-    let ambiguous = "start: e\ne: e e | e \"a\" | \"a\" e | \"a\"\n";
-    let grammar = compile(&GrammarSpec::Lark(ambiguous.to_owned()));
     let token = tokenizer().encode("a", false).unwrap()[0];
-    let mut matcher = grammar.matcher();
-    let ended = (0..900).find_map(|_| {
-        let step = matcher.masks(&[]).and_then(|_| matcher.commit(&[token]));
-        step.err()
-    });
-    let message = ended.unwrap().to_string();
-    assert!(message.contains("ms of work"), "{message}");
+    let ambiguous = [
+        "start: s\ns: s s | \"a\"\n",
+        "start: s\ns: s s s | s s | \"a\" | \"aa\"\n",
+        "start: e\ne: e e | e \"a\" | \"a\" e | \"a\"\n",
+        "start: e\ne: e e e e | \"a\" | \"\"\n",
+    ];
+    for ambiguous in ambiguous.into_iter().take(rounds(2, 4) as usize) {
+        let grammar = compile(&GrammarSpec::Lark(ambiguous.to_owned()));
+        let (message, tokens, _) = repeat(&grammar, token, 0);
+        assert!(message.contains("ms of work"), "{message}");
+        assert!((100..320).contains(&tokens), "{ambiguous}: {tokens} tokens");
+        // Drafts take no more than the text does, and do not change it.
+        let (same, with_drafts, drafted) = repeat(&grammar, token, 7);
+        assert_eq!((same, with_drafts), (message, tokens), "{ambiguous}");
+        assert!(
+            (50..tokens - 20).contains(&drafted),
+            "{ambiguous}: {drafted} of {tokens}"
+        );
+    }
+}
+
+/// As wide as real grammars get.
+#[test]
+fn languages_and_wide_schemas_are_followed_for_as_long_as_their_texts() {
+    let grammar = compile(&GrammarSpec::Lark(include_str!("queries.lark").to_owned()));
+    for seed in 0..4 {
+        let (mut random, mut matcher) = (Random(seed), grammar.matcher());
+        for tokens in 0..600 {
+            let mask = matcher.masks(&[]).unwrap().remove(0);
+            let on: Vec<_> = mask.tokens().filter(|token| !ENDS.contains(token)).collect();
+            let token = on[random.below(on.len())];
+            let grown = matcher.commit(&[token]);
+            assert_eq!(grown, Ok(()), "seed {seed}, {tokens} tokens");
+        }
+    }
+    let wide = json_of(&optional(300)).clone();
+    let list = compile(&GrammarSpec::JsonSchema(json!({"type": "array", "items": wide})));
+    let members: Vec<_> = (0..10).map(|number| format!("\"p{number}\":null")).collect();
+    let object = format!("{{{}}}", members.join(","));
+    assert!(accepts(&list, &format!("[{}]", vec![object; 40].join(","))));
 }
 
 #[test]
