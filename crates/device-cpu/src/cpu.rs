@@ -4,15 +4,15 @@
 use crate::caches::{CpuKvCache, CpuStateCache};
 use crate::ops::experts::CpuExperts;
 use crate::simd::Instructions;
-use crate::storage::{ALIGNMENT, CpuBuffer, CpuTensor, Storage};
-use crate::stream::{CpuRead, Op, Stream};
+use crate::storage::{ALIGNMENT, CpuBuffer, CpuRing, CpuTensor, Storage};
+use crate::stream::{CpuArrival, CpuRead, Op, Stream};
 use crate::usable_memory::UsableMemory;
 use crate::weight::CpuWeight;
 use paceline_device::{
     Accept, Activation, AddNorm, Attention, Backend, CausalConv, ClearKv, DeltaRule, DeviceError, DeviceInfo,
     Element, ElementTypes, Epilogue, Experts, GatedNorm, GatherStates, KeepBlockEnds, KeyValueStore, KvShape,
-    PoolStates, Prepare, PrepareDrafts, ProposeNgram, Router, Rows, Sample, StateShape, StateSpace,
-    TakeDrafts, WeightPart,
+    PoolStates, Prepare, PrepareDrafts, ProposeNgram, Publish, RingPlace, Router, Rows, Sample, StateShape,
+    StateSpace, StepRecord, StepTables, TakeDrafts, WeightPart,
 };
 use paceline_types::DType;
 use std::ops::Range;
@@ -85,6 +85,8 @@ impl Backend for Cpu {
     type StateCache = CpuStateCache;
     type Program = CpuProgram;
     type Read<T: Element> = CpuRead<T>;
+    type Ring = CpuRing;
+    type Arrival = CpuArrival;
 
     fn info(&self) -> DeviceInfo {
         let memory = UsableMemory::look();
@@ -179,6 +181,19 @@ impl Backend for Cpu {
         CpuStateCache::new(shape)
     }
 
+    fn ring(&self, places: usize, words: usize) -> Result<CpuRing, DeviceError> {
+        CpuRing::new(places, words)
+    }
+
+    fn post(&self, ring: &CpuRing, place: &RingPlace, words: &[i32]) {
+        // SAFETY: whoever holds a place has it for itself, and the stream reads it only in programs launched later.
+        unsafe { ring.write(place.index())[..words.len()].copy_from_slice(words) };
+    }
+
+    fn arrival(&self, ring: &CpuRing, place: &RingPlace) -> CpuArrival {
+        CpuArrival::enqueue(&self.stream, ring, place.index())
+    }
+
     fn write_at<T: Element>(&self, buffer: &CpuBuffer<T>, offset: usize, data: &[T]) {
         assert!(
             offset <= buffer.storage.len() && data.len() <= buffer.storage.len() - offset,
@@ -229,8 +244,8 @@ impl Backend for Cpu {
         self.stream.launch(Arc::clone(&program.0));
     }
 
-    fn embed(&self, ids: &CpuBuffer<i32>, table: &CpuWeight, scale: f32, out: &mut CpuTensor) {
-        self.enqueue_embed(ids, table, scale, out);
+    fn embed(&self, step: &StepTables<Self>, table: &CpuWeight, scale: f32, out: &mut CpuTensor) {
+        self.enqueue_embed(step, table, scale, out);
     }
 
     fn linear(&self, x: &CpuTensor, w: &CpuWeight, epilogue: Epilogue<'_, Self>, out: &mut CpuTensor) {
@@ -255,12 +270,12 @@ impl Backend for Cpu {
 
     fn rope_angles(
         &self,
-        positions: &CpuBuffer<i32>,
+        step: &StepTables<Self>,
         frequencies: &CpuBuffer<f32>,
         factor: f32,
         out: &mut CpuTensor,
     ) {
-        self.enqueue_rope_angles(positions, frequencies, factor, out);
+        self.enqueue_rope_angles(step, frequencies, factor, out);
     }
 
     fn store_kv(&self, args: KeyValueStore<'_, Self>) {
@@ -297,6 +312,10 @@ impl Backend for Cpu {
 
     fn gather(&self, x: &CpuTensor, index: &CpuBuffer<i32>, out: &mut CpuTensor) {
         self.enqueue_gather(x, index, out);
+    }
+
+    fn gather_sampled(&self, x: &CpuTensor, step: &StepTables<Self>, out: &mut CpuTensor) {
+        self.enqueue_gather_sampled(x, step, out);
     }
 
     fn copy(&self, x: &CpuTensor, out: &mut CpuTensor) {
@@ -347,7 +366,11 @@ impl Backend for Cpu {
         self.enqueue_spread(x, columns, out);
     }
 
-    fn timestamp(&self, record: &CpuBuffer<i32>, at: usize) {
-        self.enqueue_timestamp(record, at);
+    fn mark_drafting(&self, record: &StepRecord<Self>) {
+        self.enqueue_mark_drafting(record);
+    }
+
+    fn publish(&self, args: Publish<'_, Self>) {
+        self.enqueue_publish(&args);
     }
 }

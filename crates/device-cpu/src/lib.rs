@@ -28,7 +28,7 @@ pub use ops::experts::CpuExperts;
 #[cfg(target_arch = "x86_64")]
 pub use simd::Avx2;
 pub use simd::Instructions;
-pub use storage::{CpuBuffer, CpuTensor};
-pub use stream::CpuRead;
+pub use storage::{CpuBuffer, CpuRing, CpuTensor};
+pub use stream::{CpuArrival, CpuRead};
 pub use usable_memory::{MemoryLimit, UsableMemory};
 pub use weight::CpuWeight;

@@ -124,6 +124,45 @@ impl<T: Element> CpuBuffer<T> {
     }
 }
 
+/// Memory that the host and the stream share, in places. Who may touch a place follows from the step that has it.
+#[derive(Clone)]
+pub struct CpuRing {
+    storage: Arc<Storage<i32>>,
+    words: usize,
+}
+
+impl CpuRing {
+    pub(crate) fn new(places: usize, words: usize) -> Result<Self, DeviceError> {
+        let storage = Storage::zeroed(places * words, "ring")?;
+        Ok(Self { storage, words })
+    }
+
+    /// A place, for reading.
+    ///
+    /// # Safety
+    /// Nothing writes the place meanwhile.
+    pub(crate) unsafe fn read(&self, place: usize) -> &[i32] {
+        // SAFETY: forwarded.
+        unsafe { self.storage.slice(place * self.words..(place + 1) * self.words) }
+    }
+
+    /// A place, for writing.
+    ///
+    /// # Safety
+    /// Nothing else touches the place meanwhile.
+    #[expect(
+        clippy::mut_from_ref,
+        reason = "exclusive by the step that has the place, not by borrow"
+    )]
+    pub(crate) unsafe fn write(&self, place: usize) -> &mut [i32] {
+        // SAFETY: forwarded.
+        unsafe {
+            self.storage
+                .slice_mut(place * self.words..(place + 1) * self.words)
+        }
+    }
+}
+
 /// An activation matrix on the CPU device: some columns of a row-major array.
 #[derive(Clone)]
 pub struct CpuTensor {

@@ -2,7 +2,9 @@
 
 use crate::pool::Pool;
 use crate::simd::Instructions;
+use crate::storage::CpuRing;
 use crate::sync::{JoinHandle, Mutex, Receiver, SyncSender, receive, sync_channel, thread};
+use paceline_device::abi::RecordHeader;
 use paceline_device::{DeviceError, Pending};
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -174,6 +176,34 @@ impl<T: Send + 'static> CpuRead<T> {
             last_wait: Arc::clone(&stream.last_wait),
             waits: Arc::clone(&stream.waits),
         }
+    }
+}
+
+/// A record in flight on the CPU device.
+pub struct CpuArrival {
+    ended: CpuRead<()>,
+    records: CpuRing,
+    place: usize,
+}
+
+impl CpuArrival {
+    /// The record that the program launched last leaves in a place.
+    pub(crate) fn enqueue(stream: &Stream, records: &CpuRing, place: usize) -> Self {
+        Self {
+            ended: CpuRead::enqueue(stream, Vec::new),
+            records: records.clone(),
+            place,
+        }
+    }
+}
+
+impl Pending<Vec<i32>> for CpuArrival {
+    fn wait(self) -> Result<Vec<i32>, DeviceError> {
+        self.ended.wait()?;
+        // SAFETY: the step has ended, and its place is not handed to another before this record is read.
+        let words = unsafe { self.records.read(self.place) };
+        let header: &RecordHeader = bytemuck::from_bytes(bytemuck::cast_slice(&words[..RecordHeader::WORDS]));
+        Ok(words[..header.words()].to_vec())
     }
 }
 

@@ -1,5 +1,6 @@
 //! Arguments of the operations that need more than a few.
 
+use crate::abi::Logprobs;
 use crate::{Backend, SlotTable, StepTables};
 
 /// What happens to the outputs of a matrix product.
@@ -281,6 +282,14 @@ pub enum SampledText {
     Drafts,
 }
 
+/// Where the options of requests are found.
+pub struct SampleOptions<'a, B: Backend> {
+    /// The slots.
+    pub slots: &'a SlotTable<B>,
+    /// The plan.
+    pub plan: &'a B::Buffer<i32>,
+}
+
 /// Arguments of [`Backend::sample`].
 ///
 /// Greedy rows take the largest logit, the lowest id among equals. Other rows divide by the temperature, drop
@@ -296,12 +305,12 @@ pub struct Sample<'a, B: Backend> {
     pub logits: &'a B::Tensor,
     /// The step: positions and sampling parameters per row.
     pub step: &'a StepTables<B>,
-    /// The slots, for penalties, biases, bad words, stop tokens and masks; `None` leaves those out.
-    pub slots: Option<&'a SlotTable<B>>,
+    /// The slots, for penalties, biases, bad words and stop tokens, and the plan, for masks; `None` leaves those out.
+    pub options: Option<SampleOptions<'a, B>>,
     /// What those options take for the text before a row.
     pub text: SampledText,
     /// `[S]`, the chosen tokens.
     pub tokens: &'a B::Buffer<i32>,
-    /// `[S, SAMPLE_FLOATS]`, written for rows that ask for log-probabilities.
-    pub logprobs: &'a B::Buffer<f32>,
+    /// Per row of logits, written for those that ask for log-probabilities.
+    pub logprobs: &'a B::Buffer<Logprobs>,
 }

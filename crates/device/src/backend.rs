@@ -6,13 +6,14 @@ use crate::args::{
 };
 use crate::{
     Accept, ClearKv, DeviceError, DeviceInfo, GatherStates, KeepBlockEnds, KvShape, PoolStates, Prepare,
-    PrepareDrafts, ProposeNgram, Rows, StateShape, TakeDrafts, WeightPart,
+    PrepareDrafts, ProposeNgram, Publish, RingPlace, Rows, StateShape, StepRecord, StepTables, TakeDrafts,
+    WeightPart,
 };
 use paceline_types::DType;
 use std::time::Instant;
 
-/// A type that device buffers can hold.
-pub trait Element: Copy + Default + Send + Sync + std::fmt::Debug + 'static {
+/// A type that device buffers can hold: any bits are a value of it.
+pub trait Element: bytemuck::Pod + Default + Send + Sync + std::fmt::Debug {
     /// Name used in recordings and messages.
     const NAME: &'static str;
 }
@@ -23,6 +24,10 @@ impl Element for f32 {
 
 impl Element for i32 {
     const NAME: &'static str = "i32";
+}
+
+impl Element for u32 {
+    const NAME: &'static str = "u32";
 }
 
 /// A value on its way from the device. Waiting for it is the one place where a host blocks.
@@ -67,12 +72,16 @@ pub trait Backend: Clone + Send + Sync + 'static {
     type Program: Clone + Send + Sync;
     /// A read in flight.
     type Read<T: Element>: Pending<Vec<T>> + Send;
+    /// Memory that host and device see, in places of equal size.
+    type Ring: Clone + Send + Sync;
+    /// A record in flight.
+    type Arrival: Pending<Vec<i32>> + Send;
 
     // The device. None of these waits for it.
 
     /// What it is and how much of it is free.
     fn info(&self) -> DeviceInfo;
-    /// The moment that [`timestamp`](Self::timestamp) counts from.
+    /// The moment that the clock of its records counts from.
     fn epoch(&self) -> Instant;
     /// How often a host has waited for it so far, counted where the waiting happens.
     fn host_waits(&self) -> u64;
@@ -108,6 +117,9 @@ pub trait Backend: Clone + Send + Sync + 'static {
     /// Zeroed states for one recurrent layer.
     fn state_cache(&self, shape: StateShape) -> Result<Self::StateCache, DeviceError>;
 
+    /// Memory that host and device see: `places` arrays of `words` words.
+    fn ring(&self, places: usize, words: usize) -> Result<Self::Ring, DeviceError>;
+
     // The stream.
 
     /// Enqueues a copy of `data` to the elements of `buffer` from `offset` on. Never part of a captured program.
@@ -127,10 +139,17 @@ pub trait Backend: Clone + Send + Sync + 'static {
     /// Enqueues a whole captured program.
     fn launch(&self, program: &Self::Program);
 
+    /// Writes `words` to the front of a place of a ring, at once and without the stream: the next program launched
+    /// finds them there. No step in flight has the place, or there would be no [`RingPlace`] of it.
+    fn post(&self, ring: &Self::Ring, place: &RingPlace, words: &[i32]);
+    /// The record that the program launched last leaves in a place of a ring. Waiting for it ends with an error if the
+    /// stream has failed. Nothing writes the place again before the [`RingPlace`] is handed to another step.
+    fn arrival(&self, ring: &Self::Ring, place: &RingPlace) -> Self::Arrival;
+
     // Operations. T is the number of rows of the space of the tensors.
 
-    /// `out[t] = table[ids[t]] · scale`. Ids outside the table are an error of the step.
-    fn embed(&self, ids: &Self::Buffer<i32>, table: &Self::Weight, scale: f32, out: &mut Self::Tensor);
+    /// `out[t] = table[id of t] · scale`. Ids outside the table are an error of the step.
+    fn embed(&self, step: &StepTables<Self>, table: &Self::Weight, scale: f32, out: &mut Self::Tensor);
     /// `out = (x · wᵀ + bias) · scale`, bias and scale per output and optional.
     fn linear(
         &self,
@@ -150,7 +169,7 @@ pub trait Backend: Clone + Send + Sync + 'static {
     /// `out[t] = cos(p·f) | sin(p·f)`, times `factor`, for position `p` of token `t` and every frequency `f`.
     fn rope_angles(
         &self,
-        positions: &Self::Buffer<i32>,
+        step: &StepTables<Self>,
         frequencies: &Self::Buffer<f32>,
         factor: f32,
         out: &mut Self::Tensor,
@@ -174,6 +193,8 @@ pub trait Backend: Clone + Send + Sync + 'static {
     fn run_experts(&self, args: Experts<'_, Self>);
     /// `out[s] = x[index[s]]`.
     fn gather(&self, x: &Self::Tensor, index: &Self::Buffer<i32>, out: &mut Self::Tensor);
+    /// The rows of `x` that rows of logits come from: `out[s] = x[token of s]`.
+    fn gather_sampled(&self, x: &Self::Tensor, step: &StepTables<Self>, out: &mut Self::Tensor);
     /// Copies a tensor.
     fn copy(&self, x: &Self::Tensor, out: &mut Self::Tensor);
     /// Chooses a token per row of logits.
@@ -181,9 +202,9 @@ pub trait Backend: Clone + Send + Sync + 'static {
 
     // The frame of a step.
 
-    /// Turns a plan and the slots into the step's tables.
+    /// Takes in the plan and turns it and the slots into the step's tables.
     fn prepare(&self, args: Prepare<'_, Self>);
-    /// Counts accepted drafts, advances the slots and writes the record.
+    /// Counts accepted drafts and advances the slots.
     fn accept(&self, args: Accept<'_, Self>);
     /// Adds up states of texts.
     fn pool_states(&self, args: PoolStates<'_, Self>);
@@ -201,6 +222,9 @@ pub trait Backend: Clone + Send + Sync + 'static {
     fn clear_kv(&self, args: ClearKv<'_, Self>);
     /// `out[s] = -∞`, but `out[s][columns[i]] = x[s][i]`.
     fn spread(&self, x: &Self::Tensor, columns: &Self::Buffer<i32>, out: &mut Self::Tensor);
-    /// Writes the device clock in nanoseconds to two words of a record, low word first.
-    fn timestamp(&self, record: &Self::Buffer<i32>, at: usize);
+    /// Writes the device clock to the record: drafting begins. [`prepare`](Self::prepare) and
+    /// [`publish`](Self::publish) do the same for the step's begin and end.
+    fn mark_drafting(&self, record: &StepRecord<Self>);
+    /// Hands the record to the host; the last operation of a step.
+    fn publish(&self, args: Publish<'_, Self>);
 }

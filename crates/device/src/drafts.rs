@@ -1,6 +1,6 @@
 //! Drafting: the operations between the acceptance of one step's tokens and the next step.
 
-use crate::{Backend, DeviceError, SlotTable, StepTables};
+use crate::{Backend, DeviceError, SlotTable, StepRecord, StepTables};
 
 /// Where n-grams of the slots' texts were seen, shared by all slots.
 ///
@@ -64,7 +64,7 @@ impl<B: Backend> NgramIndex<B> {
 /// Arguments of [`Backend::propose_ngram`].
 ///
 /// For each plan row of the plan that ran tokens of its owner: the n-grams that end at known tokens from
-/// [`INDEXED`](crate::slot::INDEXED) on enter the index, all but the newest token's, whose follower is not known, and
+/// [`INDEXED`](crate::abi::Slot::indexed) on enter the index, all but the newest token's, whose follower is not known, and
 /// [`NgramIndex::PER_STEP`] at most. That goes for plan rows that want no drafts and for requests that have just
 /// ended, too: their blocks may become another request's beginning.
 ///
@@ -127,7 +127,7 @@ pub struct PrepareDrafts<'a, B: Backend> {
     /// The step's tables.
     pub step: &'a StepTables<B>,
     /// The step's record; counts the draft forward if it has plan rows. Accepted tokens are read from it.
-    pub record: &'a B::Buffer<i32>,
+    pub record: &'a StepRecord<B>,
     /// For [`DraftForward::Again`]: the tables of the draft forward before.
     pub before: Option<&'a StepTables<B>>,
     /// The tables of the draft forward; all of them are written.

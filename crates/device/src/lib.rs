@@ -5,6 +5,7 @@
 //! holds [`Recorder`], a backend that owns no memory and writes down what it was asked to do: it shows that a
 //! step's program depends on its shape alone, and it lets a model be measured from its configuration.
 
+pub mod abi;
 mod args;
 mod backend;
 mod drafts;
@@ -13,6 +14,7 @@ mod host_map;
 mod info;
 mod pooling;
 mod recorder;
+mod rings;
 mod slots;
 mod step;
 mod weights;
@@ -20,7 +22,8 @@ mod workspace;
 
 pub use args::{
     Activation, AddNorm, Attention, CausalConv, DeltaRule, Epilogue, Experts, GateOrder, GatedNorm, HeadMap,
-    HeadNorms, KeyValueStore, MoeRouting, RouteScores, Router, Sample, SampledText, StateSpace,
+    HeadNorms, KeyValueStore, MoeRouting, RouteScores, Router, Sample, SampleOptions, SampledText,
+    StateSpace,
 };
 pub use backend::{Backend, Element, Pending};
 pub use drafts::{
@@ -31,7 +34,8 @@ pub use host_map::{HostMap, open_regular};
 pub use info::{DeviceInfo, ElementTypes};
 pub use pooling::{PoolStates, PoolTable};
 pub use recorder::{Recorder, RecorderBuffer, RecorderCache, RecorderTensor, RecorderWeight};
-pub use slots::{Accept, LIST_INTS, MaskTable, Prepare, SlotLimits, SlotTable, plan, record, slot};
-pub use step::{KvShape, MAX_LOGPROBS, Rows, SAMPLE_FLOATS, SamplingRow, StateShape, StepLimits, StepTables};
+pub use rings::{FreePlaces, RingPlace, StepRings};
+pub use slots::{Accept, Prepare, Publish, SlotLimits, SlotTable, StepRecord};
+pub use step::{KvShape, Rows, StateShape, StepLimits, StepTables};
 pub use weights::{RowOrder, WeightPart};
 pub use workspace::{Scratch, Workspace};

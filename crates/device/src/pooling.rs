@@ -31,10 +31,10 @@ impl<B: Backend> PoolTable<B> {
 
 /// Arguments of [`Backend::pool_states`].
 ///
-/// The flags of a plan's plan row say what becomes of its states: [`POOL_SUM`](crate::plan::POOL_SUM) adds them to
+/// The flags of a plan row say what becomes of its states: [`POOL_SUM`](crate::abi::PlanRow::POOL_SUM) adds them to
 /// the slot's sum, one token after the other in f32, so that the sum does not depend on how the text was cut into
-/// plan rows; a plan row that begins at position 0 begins a new sum. [`POOL_MEAN`](crate::plan::POOL_MEAN) then gives
-/// the sum, divided by the number of its tokens; [`POOL_LAST`](crate::plan::POOL_LAST) gives the state of the row's
+/// plan rows; a plan row that begins at position 0 begins a new sum. [`POOL_MEAN`](crate::abi::PlanRow::POOL_MEAN) then gives
+/// the sum, divided by the number of its tokens; [`POOL_LAST`](crate::abi::PlanRow::POOL_LAST) gives the state of the row's
 /// last token. A plan row that gives something has a place in `done` even if it did not run.
 pub struct PoolStates<'a, B: Backend> {
     /// The plan.

@@ -6,8 +6,8 @@ use crate::args::{
 };
 use crate::{
     Accept, Backend, ClearKv, DeviceError, DeviceInfo, Element, ElementTypes, GatherStates, KeepBlockEnds,
-    KvShape, Pending, PoolStates, Prepare, PrepareDrafts, ProposeNgram, Rows, StateShape, TakeDrafts,
-    WeightPart,
+    KvShape, Pending, PoolStates, Prepare, PrepareDrafts, ProposeNgram, Publish, RingPlace, Rows, StateShape,
+    StepRecord, StepTables, TakeDrafts, WeightPart,
 };
 use paceline_types::DType;
 use std::fmt;
@@ -155,6 +155,8 @@ impl Backend for Recorder {
     type StateCache = RecorderCache;
     type Program = Vec<String>;
     type Read<T: Element> = RecorderRead;
+    type Ring = RecorderBuffer;
+    type Arrival = RecorderRead;
 
     fn info(&self) -> DeviceInfo {
         DeviceInfo {
@@ -241,6 +243,17 @@ impl Backend for Recorder {
         Ok(RecorderCache { id: self.id() })
     }
 
+    fn ring(&self, places: usize, words: usize) -> Result<RecorderBuffer, DeviceError> {
+        self.buffer::<i32>(places * words)
+    }
+
+    fn post(&self, _ring: &RecorderBuffer, _place: &RingPlace, _words: &[i32]) {}
+
+    /// A record without plan rows.
+    fn arrival(&self, _ring: &RecorderBuffer, _place: &RingPlace) -> RecorderRead {
+        self.reads(crate::abi::RecordHeader::WORDS)
+    }
+
     fn write_at<T: Element>(&self, _buffer: &RecorderBuffer, _offset: usize, _data: &[T]) {}
 
     fn read<T: Element>(&self, _buffer: &RecorderBuffer, len: usize) -> RecorderRead {
@@ -265,7 +278,8 @@ impl Backend for Recorder {
         }
     }
 
-    fn embed(&self, ids: &RecorderBuffer, table: &RecorderWeight, scale: f32, out: &mut RecorderTensor) {
+    fn embed(&self, step: &StepTables<Self>, table: &RecorderWeight, scale: f32, out: &mut RecorderTensor) {
+        let ids = &step.token_rows;
         self.record(format!("embed {ids} {table} {scale} -> {out}"));
     }
 
@@ -302,11 +316,12 @@ impl Backend for Recorder {
 
     fn rope_angles(
         &self,
-        positions: &RecorderBuffer,
+        step: &StepTables<Self>,
         frequencies: &RecorderBuffer,
         factor: f32,
         out: &mut RecorderTensor,
     ) {
+        let positions = &step.token_rows;
         self.record(format!("rope_angles {positions} {frequencies} {factor} -> {out}"));
     }
 
@@ -383,16 +398,20 @@ impl Backend for Recorder {
         self.record(format!("gather {x} {index} -> {out}"));
     }
 
+    fn gather_sampled(&self, x: &RecorderTensor, step: &StepTables<Self>, out: &mut RecorderTensor) {
+        self.record(format!("gather_sampled {x} {} -> {out}", step.logits_rows));
+    }
+
     fn copy(&self, x: &RecorderTensor, out: &mut RecorderTensor) {
         self.record(format!("copy {x} -> {out}"));
     }
 
     fn sample(&self, a: Sample<'_, Self>) {
-        let slots = optional(a.slots.map(|slots| &slots.state));
-        let masks = optional(a.slots.map(|slots| &slots.masks.bits));
+        let slots = optional(a.options.as_ref().map(|options| &options.slots.state));
+        let plan = optional(a.options.as_ref().map(|options| options.plan));
         self.record(format!(
-            "sample {} {} {slots} {masks} {:?} -> {} {}",
-            a.logits, a.step.sampling, a.text, a.tokens, a.logprobs
+            "sample {} {} {slots} {plan} {:?} -> {} {}",
+            a.logits, a.step.logits_rows, a.text, a.tokens, a.logprobs
         ));
     }
 
@@ -400,15 +419,15 @@ impl Backend for Recorder {
         let step = a.step;
         let shape = [step.tokens.bucket, step.requests.bucket, step.samples.bucket];
         self.record(format!(
-            "prepare {} {} {} -> {shape:?}",
-            a.plan, a.slots.state, a.slots.history
+            "prepare {} {} {} {} -> {shape:?} {} {}",
+            a.rings.plans, a.rings.begun, a.slots.state, a.slots.history, a.plan, a.record.header
         ));
     }
 
     fn accept(&self, a: Accept<'_, Self>) {
         self.record(format!(
             "accept {} {} {} -> {}",
-            a.plan, a.slots.state, a.tokens, a.record
+            a.plan, a.slots.state, a.tokens, a.record.rows
         ));
     }
 
@@ -427,9 +446,9 @@ impl Backend for Recorder {
             a.pass,
             a.plan,
             a.slots.state,
-            a.record,
-            optional(a.before.map(|before| &before.ids)),
-            draft.ids,
+            a.record.rows,
+            optional(a.before.map(|before| &before.token_rows)),
+            draft.token_rows,
             a.source
         ));
     }
@@ -444,7 +463,7 @@ impl Backend for Recorder {
     fn keep_block_ends(&self, a: KeepBlockEnds<'_, Self>) {
         self.record(format!(
             "keep_block_ends {} {} -> {}",
-            a.states, a.step.positions, a.kept
+            a.states, a.step.token_rows, a.kept
         ));
     }
 
@@ -458,14 +477,14 @@ impl Backend for Recorder {
     fn take_drafts(&self, a: TakeDrafts<'_, Self>) {
         self.record(format!(
             "take_drafts {} {} {} -> {}",
-            a.place, a.draft.sample_request, a.tokens, a.slots.state
+            a.place, a.draft.logits_rows, a.tokens, a.slots.state
         ));
     }
 
     fn clear_kv(&self, a: ClearKv<'_, Self>) {
         self.record(format!(
             "clear_kv {} {} -> {}",
-            a.plan, a.step.token_count, a.cache
+            a.plan, a.step.request_rows, a.cache
         ));
     }
 
@@ -473,7 +492,14 @@ impl Backend for Recorder {
         self.record(format!("spread {x} {columns} -> {out}"));
     }
 
-    fn timestamp(&self, record: &RecorderBuffer, at: usize) {
-        self.record(format!("timestamp -> {record} {at}"));
+    fn mark_drafting(&self, record: &StepRecord<Self>) {
+        self.record(format!("mark_drafting -> {}", record.header));
+    }
+
+    fn publish(&self, a: Publish<'_, Self>) {
+        self.record(format!(
+            "publish {} {} {} {} {} -> {}",
+            a.plan, a.slots.state, a.record.rows, a.logprobs, a.pooled.done, a.rings.records
+        ));
     }
 }

@@ -1,13 +1,7 @@
 //! What a step looks like from inside an operation: row spaces, request tables and cache shapes.
 
+use crate::abi::{LogitsRow, RequestRow, TokenRow};
 use crate::{Backend, DeviceError};
-
-/// Most alternatives that can be reported per sampled position.
-pub const MAX_LOGPROBS: usize = 20;
-
-/// Floats written per sampled row: log-probability of the chosen token, then (id, log-probability) pairs.
-/// Ids travel as the bit pattern of an `i32`.
-pub const SAMPLE_FLOATS: usize = 1 + 2 * MAX_LOGPROBS;
 
 /// The rows of a set of tensors: how many the program was shaped for and how many carry data.
 #[derive(Clone)]
@@ -65,49 +59,14 @@ pub struct StepTables<B: Backend> {
     pub requests: Rows<B>,
     /// Rows of logits.
     pub samples: Rows<B>,
-    /// Per token: its id.
-    pub ids: B::Buffer<i32>,
-    /// Per token: its position in its request.
-    pub positions: B::Buffer<i32>,
-    /// Per token: the request row it belongs to.
-    pub request_of: B::Buffer<i32>,
-    /// Per request row: its first token row.
-    pub first_token: B::Buffer<i32>,
-    /// Per request row: how many tokens it has in this step.
-    pub token_count: B::Buffer<i32>,
-    /// Per request row: its slot, which is also the index of its recurrent state and its row of `block_table`. A
-    /// request whose first token is at position 0 starts from the zero state.
-    pub state_slot: B::Buffer<i32>,
-    /// Per request row: records of the last step's drafts to fold into the state before the first token. The
-    /// convolution window is read this many inputs further on.
-    pub replay: B::Buffer<i32>,
-    /// Per request row: how many of its last tokens are drafts. The others are certain and are folded into the
-    /// state that is kept; drafts are run on a copy of it, and recorded.
-    pub drafts: B::Buffer<i32>,
-    /// Per request row: not 0 to look ahead. The records to replay and all tokens are run on a copy of the state;
-    /// state and window stay as they are, and the tokens are recorded behind the replayed records.
-    pub ahead: B::Buffer<i32>,
-    /// Per request row: the number of folds, replayed ones counted, after which the state is saved; 0 for not at all.
-    pub snapshot_after: B::Buffer<i32>,
-    /// Per request row: the snapshot to write.
-    pub snapshot_slot: B::Buffer<i32>,
-    /// Per request row: one more than the snapshot to start from; 0 for none.
-    pub restore: B::Buffer<i32>,
+    /// What is run.
+    pub token_rows: B::Buffer<TokenRow>,
+    /// Whose it is.
+    pub request_rows: B::Buffer<RequestRow>,
+    /// What is chosen.
+    pub logits_rows: B::Buffer<LogitsRow>,
     /// Per slot: `blocks_per_request` block ids, in order of position.
     pub block_table: B::Buffer<i32>,
-    /// Per row of logits: the token row it comes from.
-    pub sample_token: B::Buffer<i32>,
-    /// Per row of logits: the position of the token to be sampled, which keys the noise.
-    pub sample_position: B::Buffer<i32>,
-    /// Per row of logits: the request row it belongs to.
-    pub sample_request: B::Buffer<i32>,
-    /// Per row of logits: one more than the known token whose log-probability is wanted instead of a choice; 0
-    /// to choose.
-    pub sample_known: B::Buffer<i32>,
-    /// Per row of logits: one more than the mask of its slot that confines the choice; 0 for none.
-    pub sample_mask: B::Buffer<i32>,
-    /// Per row of logits: a [`SamplingRow`] as [`SamplingRow::INTS`] numbers.
-    pub sampling: B::Buffer<i32>,
 }
 
 impl<B: Backend> StepTables<B> {
@@ -125,25 +84,10 @@ impl<B: Backend> StepTables<B> {
             tokens: Rows::new(backend, tokens)?,
             requests: Rows::new(backend, requests)?,
             samples: Rows::new(backend, samples)?,
-            ids: backend.buffer(tokens)?,
-            positions: backend.buffer(tokens)?,
-            request_of: backend.buffer(tokens)?,
-            first_token: backend.buffer(requests)?,
-            token_count: backend.buffer(requests)?,
-            state_slot: backend.buffer(requests)?,
-            replay: backend.buffer(requests)?,
-            drafts: backend.buffer(requests)?,
-            ahead: backend.buffer(requests)?,
-            snapshot_after: backend.buffer(requests)?,
-            snapshot_slot: backend.buffer(requests)?,
-            restore: backend.buffer(requests)?,
+            token_rows: backend.buffer(tokens)?,
+            request_rows: backend.buffer(requests)?,
+            logits_rows: backend.buffer(samples)?,
             block_table: backend.buffer(requests * blocks_per_request)?,
-            sample_token: backend.buffer(samples)?,
-            sample_position: backend.buffer(samples)?,
-            sample_request: backend.buffer(samples)?,
-            sample_known: backend.buffer(samples)?,
-            sample_mask: backend.buffer(samples)?,
-            sampling: backend.buffer(samples * SamplingRow::INTS)?,
         })
     }
 
@@ -155,53 +99,6 @@ impl<B: Backend> StepTables<B> {
         tables.requests = self.requests.with_bucket(requests);
         tables.samples = self.samples.with_bucket(samples);
         tables
-    }
-}
-
-/// Sampling parameters of one row of logits as the device reads them.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct SamplingRow {
-    /// 0 takes the most likely token.
-    pub temperature: f32,
-    /// See [`paceline_types::SamplingParams`].
-    pub top_p: f32,
-    /// 0 keeps all.
-    pub top_k: u32,
-    /// 0 keeps all.
-    pub min_p: f32,
-    /// Key of the noise.
-    pub seed: u64,
-    /// Alternatives to report, at most [`MAX_LOGPROBS`]; -1 for no log-probabilities at all.
-    pub logprobs: i32,
-}
-
-impl SamplingRow {
-    /// Numbers per row.
-    pub const INTS: usize = 7;
-
-    /// The row as the device stores it: floats by their bits.
-    pub fn encode(&self) -> [i32; Self::INTS] {
-        [
-            self.temperature.to_bits() as i32,
-            self.top_p.to_bits() as i32,
-            self.top_k as i32,
-            self.min_p.to_bits() as i32,
-            self.seed as u32 as i32,
-            (self.seed >> 32) as u32 as i32,
-            self.logprobs,
-        ]
-    }
-
-    /// The inverse of [`encode`](Self::encode).
-    pub fn decode(row: &[i32]) -> Self {
-        Self {
-            temperature: f32::from_bits(row[0] as u32),
-            top_p: f32::from_bits(row[1] as u32),
-            top_k: row[2] as u32,
-            min_p: f32::from_bits(row[3] as u32),
-            seed: u64::from(row[4] as u32) | (u64::from(row[5] as u32) << 32),
-            logprobs: row[6],
-        }
     }
 }
 

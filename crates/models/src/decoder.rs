@@ -143,7 +143,7 @@ impl<B: Backend> Decoder<B> {
         let hidden = self.dims.hidden;
         let mut residual = cx.tokens(hidden)?;
         cx.backend
-            .embed(&cx.step.ids, &self.embedding, self.embedding_scale, &mut residual);
+            .embed(cx.step, &self.embedding, self.embedding_scale, &mut residual);
         let tapped = match taps {
             [] => None,
             _ => Some(cx.tokens(taps.len() * hidden)?),
@@ -178,7 +178,7 @@ impl<B: Backend> Decoder<B> {
     /// Logits of the step's sampled positions from the hidden states of its tokens.
     pub fn logits(&self, cx: &Forward<'_, B>, hidden: &B::Tensor) -> Result<Scratch<B>, DeviceError> {
         let mut rows = cx.samples(self.dims.hidden)?;
-        cx.backend.gather(hidden, &cx.step.sample_token, &mut rows);
+        cx.backend.gather_sampled(hidden, cx.step, &mut rows);
         let mut logits = cx.samples(self.dims.vocabulary)?;
         self.head.run_into(cx, &rows, &mut logits);
         Ok(logits)

@@ -64,12 +64,7 @@ impl<B: Backend> DraftHead<B> for Mtp<B> {
         let width = self.width();
         let backend = cx.backend;
         let mut embedded = cx.tokens(width)?;
-        backend.embed(
-            &cx.step.ids,
-            &model.embedding,
-            model.embedding_scale,
-            &mut embedded,
-        );
+        backend.embed(cx.step, &model.embedding, model.embedding_scale, &mut embedded);
         let joined = cx.tokens(2 * width)?;
         self.embedding_norm
             .run(cx, &embedded, &mut backend.columns(&joined, 0..width));

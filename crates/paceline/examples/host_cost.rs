@@ -77,6 +77,7 @@ fn pipeline(requests: usize, context: usize, real: bool) -> Pipeline<Stub, RealC
         max_batched_tokens: tokens,
         max_step_ns: None,
         max_samples: tokens,
+        max_masks: 64,
         block_size: BLOCK,
         num_blocks: blocks,
         blocks_per_request: per_request,
@@ -97,7 +98,8 @@ fn pipeline(requests: usize, context: usize, real: bool) -> Pipeline<Stub, RealC
         block_size: BLOCK,
         snapshots: requests,
         drafts: 0,
-        constraints: false,
+        masks: 0,
+        depth: 2,
     };
     let real = real.then(|| {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../assets/storyteller");

@@ -2,7 +2,7 @@
 
 use crate::drafter::{self, Drafter};
 use crate::handle::{Handle, Shared};
-use crate::memory_plan::sample_rows;
+use crate::memory_plan::{mask_rows, sample_rows};
 use crate::request::{Bounds, MAX_CHOICES};
 use crate::service::Service;
 use crate::{
@@ -122,9 +122,11 @@ impl<B: Backend> EngineParts<B> {
         });
         let shape = drafter.shape(&model, &speculation, config.block_size);
         let samples = sample_rows(&config, speculation.draft_tokens, model.dims.vocabulary);
-        let limits = scheduler_config((&model, &shape), (&config, &speculation), &memory, samples);
+        let masks = mask_rows(&config, speculation.draft_tokens, model.dims.vocabulary);
+        let rows = (samples, masks);
+        let limits = scheduler_config((&model, &shape), (&config, &speculation), &memory, rows);
         let scheduler = Scheduler::with_policy(limits, draft_policy(&speculation));
-        let runner_config = runner_config((&config, &speculation), &memory, samples);
+        let runner_config = runner_config((&config, &speculation), &memory, rows);
         let proposer = drafter.proposer((&backend, &mut model), &speculation, &runner_config)?;
         let mut runner = DeviceRunner::new(backend, model, runner_config)?;
         if let Some(proposer) = proposer {
@@ -176,7 +178,7 @@ fn draft_policy(speculation: &Speculation) -> Box<dyn DraftPolicy> {
 fn runner_config(
     (config, speculation): (&EngineConfig, &Speculation),
     memory: &MemoryPlan,
-    samples: usize,
+    (samples, masks): (usize, usize),
 ) -> RunnerConfig {
     RunnerConfig {
         slots: memory.slots,
@@ -187,7 +189,8 @@ fn runner_config(
         block_size: memory.block_size,
         snapshots: memory.snapshot_count,
         drafts: speculation.draft_tokens,
-        constraints: config.constraints,
+        masks,
+        depth: config.pipeline_depth,
     }
 }
 
@@ -195,7 +198,7 @@ fn scheduler_config<B: Backend>(
     (model, drafter): (&Decoder<B>, &DrafterShape),
     (config, speculation): (&EngineConfig, &Speculation),
     memory: &MemoryPlan,
-    samples: usize,
+    (samples, masks): (usize, usize),
 ) -> SchedulerConfig {
     // A recurrent drafter of a model that is not needs its states saved all the same.
     let recurrent = !model.state_shapes(1).is_empty() || !drafter.states.is_empty();
@@ -207,6 +210,7 @@ fn scheduler_config<B: Backend>(
             .max_step
             .map(|limit| u64::try_from(limit.as_nanos()).unwrap_or(u64::MAX)),
         max_samples: samples,
+        max_masks: masks,
         block_size: memory.block_size,
         num_blocks: memory.blocks,
         blocks_per_request: memory.blocks_per_slot,

@@ -2,6 +2,7 @@
 
 use crate::speculation::{DrafterShape, Speculation};
 use crate::{DeviceInfo, ElementTypes, EngineConfig, StartError};
+use paceline_device::abi::{PlanLimits, RecordLimits};
 use paceline_device::{Backend, KvShape, NgramIndex, Recorder, StateShape};
 use paceline_models::Decoder;
 use std::fmt;
@@ -255,15 +256,47 @@ fn scratch_bytes<B: Backend>(
     } else {
         slots * (2 * row + 3 * widest * activation) + tokens * 3 * hidden * activation
     };
-    // A bit per token and choice of a constrained request.
-    let masks = if config.constraints {
-        slots * (1 + drafts as u64) * dims.vocabulary.div_ceil(32) as u64 * WORD
-    } else {
-        0
-    };
+    let messages = message_words(model, (config, drafts), samples as usize) as u64 * WORD;
     // Sums and means of the states of texts that become vectors.
     let pooled = 2 * slots * hidden * WORD;
-    step + drafting + masks + pooled
+    step + drafting + messages + pooled
+}
+
+/// Words of the rings between host and device, and of the running step's plan on the device.
+fn message_words<B: Backend>(
+    model: &Decoder<B>,
+    (config, drafts): (&EngineConfig, usize),
+    samples: usize,
+) -> usize {
+    let vocabulary = model.dims.vocabulary;
+    let plan = PlanLimits {
+        slots: config.max_num_seqs,
+        tokens: config.max_num_batched_tokens,
+        block_size: config.block_size,
+        // A word or two per block, which is nothing next to the block.
+        blocks: 0,
+        masks: mask_rows(config, drafts, vocabulary),
+        mask_words: vocabulary.div_ceil(32),
+    };
+    let record = RecordLimits {
+        rows: config.max_num_seqs,
+        samples,
+        embedding_width: model.dims.hidden,
+    };
+    config.pipeline_depth * (plan.words() + record.words()) + plan.words()
+}
+
+/// Masks that a step has room for: what all requests can have, but no more than travels to a device in a fraction of a
+/// millisecond. One plan row's always fit.
+pub(crate) fn mask_rows(config: &EngineConfig, drafts: usize, vocabulary: usize) -> usize {
+    const BYTES: usize = 16 << 20;
+    if !config.constraints {
+        return 0;
+    }
+    let own = 1 + drafts;
+    (config.max_num_seqs * own)
+        .min(BYTES / vocabulary.div_ceil(8).max(1))
+        .max(own)
 }
 
 /// Logits rows of a step: one verify window per request, and for prompt log-probabilities as many as fit 64 MiB, if that

@@ -32,7 +32,8 @@ fn pipeline(depth: usize) -> Pipeline<DeviceRunner<Cpu>, RealClock> {
         block_size: 16,
         snapshots: 8,
         drafts: 0,
-        constraints: false,
+        masks: 0,
+        depth: 2,
     };
     let mut runner = DeviceRunner::new(backend, model, config).expect("memory for a small model");
     runner.warm_up().expect("memory for a small model");
@@ -41,6 +42,7 @@ fn pipeline(depth: usize) -> Pipeline<DeviceRunner<Cpu>, RealClock> {
         max_batched_tokens: BUDGET,
         max_step_ns: None,
         max_samples: BUDGET,
+        max_masks: 64,
         block_size: 16,
         num_blocks: BLOCKS,
         blocks_per_request: 160,

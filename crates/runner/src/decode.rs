@@ -1,6 +1,7 @@
-//! Records as the host reads them; the layout is [`paceline_device::record`].
+//! Records as the host reads them; the layout is [`paceline_device::abi::Record`].
 
-use paceline_device::{SAMPLE_FLOATS, record, slot};
+use paceline_device::abi::{DraftsMade, Logprobs, Record, RecordHeader, RecordRow, Slot};
+use paceline_schedule::RunnerFault;
 use paceline_types::{DraftSource, RowEnd, RowOutput, StepOutput, TokenId, TokenLogprobs};
 
 /// What the host remembers of a plan row until its record arrives.
@@ -12,38 +13,75 @@ pub(crate) struct RowNote {
     pub(crate) prompt_logprobs: Option<(usize, usize)>,
     /// The plan row is the last of a text that becomes a vector.
     pub(crate) embeds: bool,
-    /// The slot whose drafts behind the plan row are read back: the host has to look at them.
-    pub(crate) shows_drafts: Option<usize>,
+    /// The drafts behind the plan row are in the record: the host has to look at them.
+    pub(crate) shows_drafts: bool,
 }
 
-/// Turns a record, and the log-probabilities of the step if any plan row wanted them, into values.
-pub(crate) fn decode(step: u64, words: &[i32], floats: Option<&[f32]>, notes: &[RowNote]) -> StepOutput {
-    let clock = |at: usize| u64::from(words[at] as u32) | (u64::from(words[at + 1] as u32) << 32);
-    let rows = words[record::HEADER..].chunks_exact(record::ROW);
-    StepOutput {
+/// Turns the record of step `step` into values. `number` is what the device has counted it as.
+pub(crate) fn decode(
+    (step, number): (u64, u64),
+    words: &[i32],
+    notes: &[RowNote],
+) -> Result<StepOutput, RunnerFault> {
+    let record = Record::parse(words).ok_or_else(|| RunnerFault("a record ends early".to_owned()))?;
+    check(&record, number, notes.len())?;
+    let RecordHeader {
+        begin,
+        drafting,
+        end,
+        draft_forwards,
+        ..
+    } = *record.header;
+    let (mut drafts, mut embeddings) = (record.drafts.iter(), record.embeddings());
+    let rows = record.rows.iter().zip(notes).map(|(row, note)| {
+        let mut output = decode_row(row, record.logprobs, *note);
+        if note.shows_drafts {
+            output.made = drafts.next().map(decode_drafts).unwrap_or_default();
+        }
+        if note.embeds {
+            output.embedding = embeddings.next().unwrap_or_default().to_vec();
+        }
+        output
+    });
+    Ok(StepOutput {
         step,
-        rows: rows
-            .zip(notes)
-            .map(|(row, note)| decode_row(row, floats.unwrap_or(&[]), *note))
-            .collect(),
-        device_ns: (clock(record::BEGIN), clock(record::END)),
-        draft_ns: clock(record::END).saturating_sub(clock(record::DRAFTING)),
-        draft_passes: words[record::PASSES] as usize,
-    }
+        rows: rows.collect(),
+        device_ns: (begin.into(), end.into()),
+        draft_ns: u64::from(end).saturating_sub(drafting.into()),
+        draft_passes: draft_forwards as usize,
+    })
 }
 
-fn decode_row(row: &[i32], floats: &[f32], note: RowNote) -> RowOutput {
-    let count = row[record::COUNT] as usize;
-    let tokens = row[record::TOKENS..][..count]
-        .iter()
-        .map(|token| *token as TokenId)
-        .collect();
-    let mut sample = row[record::FIRST_SAMPLE] as usize;
+/// The record is that of the step, and the device has nothing to complain of.
+fn check(record: &Record<'_>, number: u64, rows: usize) -> Result<(), RunnerFault> {
+    let found = u64::from(record.header.step);
+    let fault = match record.header.error {
+        0 if found != number => format!("step {number} found the record of step {found}"),
+        0 if record.rows.len() != rows => {
+            format!(
+                "the record of step {number} has {} rows of {rows}",
+                record.rows.len()
+            )
+        }
+        0 => return Ok(()),
+        RecordHeader::WRONG_STEP => {
+            format!("the device found the plan of another step in that of step {found}")
+        }
+        RecordHeader::BAD_PLAN => format!("the plan of step {found} does not fit its program"),
+        other => format!("step {found} ended with error {other}"),
+    };
+    Err(RunnerFault(fault))
+}
+
+fn decode_row(row: &RecordRow, logprobs: &[Logprobs], note: RowNote) -> RowOutput {
+    let count = row.count as usize;
+    let mut next = row.first_logprobs as usize;
     let mut take = |rows: usize, alternatives: usize| {
-        let read = (sample..sample + rows)
-            .map(|row| decode_sample(floats, row, alternatives))
+        let read = logprobs[next..next + rows]
+            .iter()
+            .map(|position| decode_logprobs(position, alternatives))
             .collect();
-        sample += rows;
+        next += rows;
         read
     };
     let prompt_logprobs = note
@@ -55,15 +93,18 @@ fn decode_row(row: &[i32], floats: &[f32], note: RowNote) -> RowOutput {
         .map(|alternatives| take(count, alternatives))
         .unwrap_or_default();
     RowOutput {
-        tokens,
-        end: match row[record::ENDED] {
-            record::STOPPED => Some(RowEnd::StopToken),
-            record::FULL => Some(RowEnd::Length),
+        tokens: row.tokens[..count]
+            .iter()
+            .map(|token| *token as TokenId)
+            .collect(),
+        end: match row.ended {
+            RecordRow::STOPPED => Some(RowEnd::StopToken),
+            RecordRow::FULL => Some(RowEnd::Length),
             _ => None,
         },
-        snapshot_written: row[record::SNAPSHOT] != 0,
-        drafted: row[record::DRAFTED].max(0) as usize,
-        source: source_of(row[record::SOURCE]),
+        snapshot_written: row.snapshot != 0,
+        drafted: row.drafted.max(0) as usize,
+        source: source_of(row.source),
         made: (Vec::new(), None),
         logprobs,
         prompt_logprobs,
@@ -73,82 +114,105 @@ fn decode_row(row: &[i32], floats: &[f32], note: RowNote) -> RowOutput {
 
 fn source_of(word: i32) -> Option<DraftSource> {
     match word {
-        slot::FROM_NGRAM => Some(DraftSource::Ngram),
-        slot::FROM_NEURAL => Some(DraftSource::Neural),
-        slot::FROM_GRAMMAR => Some(DraftSource::Grammar),
+        Slot::FROM_NGRAM => Some(DraftSource::Ngram),
+        Slot::FROM_NEURAL => Some(DraftSource::Neural),
+        Slot::FROM_GRAMMAR => Some(DraftSource::Grammar),
         _ => None,
     }
 }
 
-/// The drafts that the slots hold behind the step, for the plan rows that tell the host of them.
-pub(crate) fn decode_drafts(output: &mut StepOutput, slots: &[i32], notes: &[RowNote]) {
-    for (row, note) in output.rows.iter_mut().zip(notes) {
-        let Some(index) = note.shows_drafts else { continue };
-        let state = &slots[index * slot::INTS..][..slot::INTS];
-        let count = state[slot::DRAFT_COUNT].max(0) as usize;
-        let drafts = state[slot::DRAFTS..].iter().take(count);
-        row.made = (
-            drafts.map(|token| *token as TokenId).collect(),
-            source_of(state[slot::SOURCE]),
-        );
-    }
+fn decode_drafts(made: &DraftsMade) -> (Vec<TokenId>, Option<DraftSource>) {
+    let drafts = made.tokens.iter().take(made.count.max(0) as usize);
+    (
+        drafts.map(|token| *token as TokenId).collect(),
+        source_of(made.source),
+    )
 }
 
-/// The vectors that the step has completed, one after the other.
-pub(crate) fn decode_embeddings(output: &mut StepOutput, floats: &[f32], notes: &[RowNote], width: usize) {
-    let rows = output.rows.iter_mut().zip(notes).filter(|(_, note)| note.embeds);
-    for ((row, _), vector) in rows.zip(floats.chunks_exact(width)) {
-        row.embedding = vector.to_vec();
-    }
-}
-
-/// One logits row of the sampler's floats with its first `alternatives`.
-fn decode_sample(floats: &[f32], row: usize, alternatives: usize) -> TokenLogprobs {
-    let floats = &floats[row * SAMPLE_FLOATS..(row + 1) * SAMPLE_FLOATS];
-    let pairs = floats[1..=2 * alternatives].chunks_exact(2);
+/// One position with its first `alternatives`.
+fn decode_logprobs(position: &Logprobs, alternatives: usize) -> TokenLogprobs {
+    let top = position.top.iter().take(alternatives);
     TokenLogprobs {
-        chosen: floats[0],
-        top: pairs.map(|pair| (pair[0].to_bits(), pair[1])).collect(),
+        chosen: position.chosen,
+        top: top.map(|one| (one.token as TokenId, one.logprob)).collect(),
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use paceline_device::abi::Alternative;
 
-    /// A step of three plan rows with 2, 0 and 1 chosen tokens behind a prompt's 3 known ones, in a buffer with room
-    /// for more: what is read from another place is another value, and not out of bounds.
-    #[test]
-    fn each_row_has_the_log_probabilities_of_its_own_logits() {
-        let floats: Vec<f32> = (0..10 * SAMPLE_FLOATS)
-            .map(|at| (at / SAMPLE_FLOATS * 100 + at % SAMPLE_FLOATS) as f32)
-            .collect();
-        let rows = [(2, 0), (0, 2), (1, 2)];
-        let mut words = vec![0; record::HEADER];
-        for (count, first_sample) in rows {
-            let mut row = vec![0; record::ROW];
-            row[record::COUNT] = count;
-            row[record::FIRST_SAMPLE] = first_sample;
-            words.extend(row);
-        }
-        let note = |logprobs, prompt_logprobs| RowNote {
+    fn note(logprobs: Option<usize>, prompt_logprobs: Option<(usize, usize)>) -> RowNote {
+        RowNote {
             logprobs,
             prompt_logprobs,
             embeds: false,
-            shows_drafts: None,
+            shows_drafts: false,
+        }
+    }
+
+    fn record(header: RecordHeader, rows: &[RecordRow], logprobs: &[Logprobs]) -> Vec<i32> {
+        let header = RecordHeader {
+            step: 9.into(),
+            rows: rows.len() as u32,
+            logprobs: logprobs.len() as u32,
+            ..header
         };
+        let mut words = bytemuck::cast_slice(&[header]).to_vec();
+        words.extend_from_slice(bytemuck::cast_slice(rows));
+        words.extend_from_slice(bytemuck::cast_slice(logprobs));
+        words
+    }
+
+    /// A step of three plan rows with 2, 0 and 1 chosen tokens, the last behind a prompt's 3 known ones, and room for
+    /// more: what is read from another place is another value, and not out of bounds.
+    #[test]
+    fn each_row_has_the_log_probabilities_of_its_own_logits() {
+        let logprobs: Vec<Logprobs> = (0..10)
+            .map(|at| Logprobs {
+                chosen: at as f32 * 100.0,
+                top: std::array::from_fn(|place| Alternative {
+                    token: at * 100 + place as i32,
+                    logprob: (at * 100 + place as i32) as f32 + 0.5,
+                }),
+            })
+            .collect();
+        let rows = [(2, 0), (0, 2), (1, 2)].map(|(count, first_logprobs)| RecordRow {
+            count,
+            first_logprobs,
+            ..RecordRow::default()
+        });
+        let words = record(RecordHeader::default(), &rows, &logprobs);
         let notes = [note(Some(1), None), note(None, None), note(Some(2), Some((0, 3)))];
-        let output = decode(1, &words, Some(&floats), &notes);
+        let output = decode((1, 9), &words, &notes).unwrap();
         let chosen = |read: &[TokenLogprobs]| read.iter().map(|token| token.chosen).collect::<Vec<_>>();
         assert_eq!(chosen(&output.rows[0].logprobs), [0.0, 100.0]);
-        assert_eq!(output.rows[0].logprobs[1].top, [(101f32.to_bits(), 102.0)]);
+        assert_eq!(output.rows[0].logprobs[1].top, [(100, 100.5)]);
         assert!(output.rows[1].logprobs.is_empty());
         assert_eq!(chosen(&output.rows[2].prompt_logprobs), [200.0, 300.0, 400.0]);
         assert_eq!(chosen(&output.rows[2].logprobs), [500.0]);
-        let second = (503f32.to_bits(), 504.0);
-        assert_eq!(
-            output.rows[2].logprobs[0].top,
-            [(501f32.to_bits(), 502.0), second]
-        );
+        assert_eq!(output.rows[2].logprobs[0].top, [(500, 500.5), (501, 501.5)]);
+    }
+
+    #[test]
+    fn errors_of_the_device_and_records_of_other_steps_are_faults() {
+        let header = |error| RecordHeader {
+            error,
+            ..RecordHeader::default()
+        };
+        let row = [RecordRow::default()];
+        let notes = [note(None, None)];
+        let fault = |words: &[i32], number, notes: &[RowNote]| {
+            decode((1, number), words, notes).expect_err("it is a fault").0
+        };
+        assert!(decode((1, 9), &record(header(0), &row, &[]), &notes).is_ok());
+        assert!(fault(&record(header(0), &row, &[]), 8, &notes).contains("record of step 9"));
+        assert!(fault(&record(header(0), &row, &[]), 9, &[]).contains("1 rows of 0"));
+        let wrong = record(header(RecordHeader::WRONG_STEP), &row, &[]);
+        assert!(fault(&wrong, 9, &notes).contains("plan of another step"));
+        let bad = record(header(RecordHeader::BAD_PLAN), &row, &[]);
+        assert!(fault(&bad, 9, &notes).contains("does not fit"));
+        assert!(fault(&bad[..4], 9, &notes).contains("ends early"));
     }
 }

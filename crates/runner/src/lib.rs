@@ -3,9 +3,11 @@
 
 mod decode;
 mod encode;
+mod programs;
 mod propose;
 mod runner;
 
 pub use encode::{ListsTooLong, list_words};
+pub use programs::{ProgramSet, Shape};
 pub use propose::{Chain, HeadProposer, ModelProposer, NgramProposer, Proposer, Stage};
 pub use runner::{DeviceRunner, InFlight, RunnerConfig};

@@ -1,17 +1,18 @@
 //! The device side of the step loop.
 
-use crate::decode::{RowNote, decode, decode_drafts, decode_embeddings};
-use crate::encode::{encode, mask_words};
+use crate::decode::{RowNote, decode};
+use crate::encode::encode;
+use crate::programs::{ProgramSet, Shape};
 use crate::propose::{Proposer, Stage};
+use paceline_device::abi::{Logprobs, PlanLimits, PlanMessage, RecordLimits};
 use paceline_device::{
-    Accept, Backend, DeviceError, LIST_INTS, MaskTable, Pending, PoolStates, PoolTable, Prepare,
-    SAMPLE_FLOATS, Sample, SampledText, SlotLimits, SlotTable, StepLimits, StepTables, Workspace, plan,
-    record, slot,
+    Accept, Backend, DeviceError, FreePlaces, Pending, PoolStates, PoolTable, Prepare, Publish, RingPlace,
+    Sample, SampleOptions, SampledText, SlotLimits, SlotTable, StepLimits, StepRecord, StepRings, StepTables,
+    Workspace,
 };
 use paceline_models::{Caches, Decoder, Forward, ModelError};
 use paceline_schedule::{RunnerFault, StepRunner};
 use paceline_types::{DraftBudget, MAX_DRAFTS, PlanRow, SamplingParams, StepOutput, StepPlan, Work};
-use std::collections::HashMap;
 use std::sync::Arc;
 
 /// How much a runner is built for.
@@ -33,31 +34,19 @@ pub struct RunnerConfig {
     pub snapshots: usize,
     /// Most drafts of a plan row.
     pub drafts: usize,
-    /// Whether plan rows may have constraints: their masks take memory.
-    pub constraints: bool,
+    /// Most masks of a step: a constrained plan row has one more than drafts. 0 if none may be constrained.
+    pub masks: usize,
+    /// Most steps in flight.
+    pub depth: usize,
 }
 
-/// The shape a program is captured for. What a program does depends on nothing else.
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
-struct Shape {
-    tokens: usize,
-    requests: usize,
-    samples: usize,
-    /// Of the neural drafter.
-    draft_forwards: usize,
-    /// Some states are pooled.
-    pools: bool,
-}
-
-/// A step on the device. It owns the read of its own record, so no two steps share a host buffer.
+/// A step on the device. It owns its place in the rings, so no two steps share one.
 pub struct InFlight<B: Backend> {
     step: u64,
-    record: B::Read<i32>,
-    logprobs: Option<B::Read<f32>>,
-    /// The slots behind the step, if the host has to see drafts.
-    slots: Option<B::Read<i32>>,
-    /// Vectors that the step completes.
-    embeddings: Option<B::Read<f32>>,
+    /// The step as the device counts it.
+    number: u64,
+    place: RingPlace,
+    record: B::Arrival,
     notes: Vec<RowNote>,
 }
 
@@ -70,14 +59,20 @@ pub struct DeviceRunner<B: Backend> {
     slots: SlotTable<B>,
     tables: StepTables<B>,
     workspace: Workspace<B>,
-    programs: HashMap<Shape, B::Program>,
+    programs: ProgramSet<B>,
+    rings: StepRings<B>,
+    /// Places of the rings that no step in flight has.
+    free: FreePlaces,
+    /// Steps submitted.
+    submitted: u64,
+    /// The plan of the running step, in device memory.
     plan: B::Buffer<i32>,
-    record: B::Buffer<i32>,
+    record: StepRecord<B>,
     sampled: B::Buffer<i32>,
-    logprobs: B::Buffer<f32>,
+    logprobs: B::Buffer<Logprobs>,
     pooled: PoolTable<B>,
     params: Vec<Option<Arc<SamplingParams>>>,
-    words: Vec<i32>,
+    message: PlanMessage,
     config: RunnerConfig,
 }
 
@@ -86,7 +81,6 @@ impl<B: Backend> DeviceRunner<B> {
     pub fn new(backend: B, model: Decoder<B>, config: RunnerConfig) -> Result<Self, ModelError> {
         let RunnerConfig {
             slots,
-            tokens,
             samples,
             blocks,
             blocks_per_slot,
@@ -113,30 +107,27 @@ impl<B: Backend> DeviceRunner<B> {
             block_size,
             snapshots: config.snapshots,
         };
-        let mut slot_table = SlotTable::new(&backend, slot_limits)?;
-        if config.constraints {
-            let vocabulary = model.dims.vocabulary;
-            slot_table.masks = MaskTable::new(&backend, slots, 1 + config.drafts, vocabulary)?;
-        }
+        let slot_table = SlotTable::new(&backend, slot_limits)?;
         let mut tables = StepTables::new(&backend, limits)?;
         tables.block_table = slot_table.block_table.clone();
-        let updates = (tokens + slots * MAX_DRAFTS).div_ceil(block_size) + 2 * slots + blocks;
-        let plan_words =
-            plan::HEADER + slots * (plan::ADMISSION + LIST_INTS + plan::ROW) + updates * plan::BLOCK + tokens;
+        let (plan_words, record_words) = config.message_words(&model);
         let caches = model.caches(&backend, &config.cache_sizes())?;
         Ok(Self {
             caches,
             slots: slot_table,
             tables,
             workspace: Workspace::new(backend.clone()),
-            programs: HashMap::new(),
+            programs: ProgramSet::new(&config, false),
+            rings: StepRings::new(&backend, config.depth, (plan_words, record_words))?,
+            free: FreePlaces::new(config.depth),
+            submitted: 0,
             plan: backend.buffer(plan_words)?,
-            record: backend.buffer(record::HEADER + slots * record::ROW)?,
+            record: StepRecord::new(&backend, slots)?,
             sampled: backend.buffer(samples)?,
-            logprobs: backend.buffer(samples * SAMPLE_FLOATS)?,
+            logprobs: backend.buffer(samples)?,
             pooled: PoolTable::new(&backend, slots, model.dims.hidden)?,
             params: vec![None; slots],
-            words: Vec::new(),
+            message: PlanMessage::new(mask_words(&model)),
             config,
             proposer: None,
             model,
@@ -147,7 +138,7 @@ impl<B: Backend> DeviceRunner<B> {
     /// The same runner with a proposer.
     #[must_use]
     pub fn with_proposer(mut self, proposer: Box<dyn Proposer<B>>) -> Self {
-        self.programs.clear();
+        self.programs = ProgramSet::new(&self.config, proposer.is_neural());
         self.proposer = Some(proposer);
         self
     }
@@ -157,48 +148,61 @@ impl<B: Backend> DeviceRunner<B> {
         &self.model
     }
 
-    /// Captures the program of the largest shape, so that all scratch exists before the first request.
-    pub fn warm_up(&mut self) -> Result<(), DeviceError> {
-        let limits = self.tables.limits;
-        let shape = Shape {
-            tokens: self.config.tokens,
-            requests: limits.requests,
-            samples: limits.samples,
-            draft_forwards: self.draft_forwards(self.config.drafts),
-            // Pooling takes no scratch.
-            pools: false,
-        };
-        self.program(shape).map(|_| ())
+    /// The programs.
+    pub fn programs(&self) -> &ProgramSet<B> {
+        &self.programs
     }
 
-    fn program(&mut self, shape: Shape) -> Result<B::Program, DeviceError> {
-        if let Some(program) = self.programs.get(&shape) {
-            return Ok(program.clone());
+    /// Captures all programs, the largest first: it takes all scratch there will be. Nothing is allocated or captured
+    /// after that.
+    pub fn warm_up(&mut self) -> Result<(), DeviceError> {
+        for shape in self.programs.missing() {
+            let program = self.capture(shape)?;
+            self.programs.insert(shape, program);
         }
+        self.programs.complete();
+        Ok(())
+    }
+
+    fn capture(&self, shape: Shape) -> Result<B::Program, DeviceError> {
         self.backend.begin_capture();
         let outcome = self.record_step(shape);
         let program = self.backend.end_capture();
-        outcome?;
+        outcome.map(|()| program)
+    }
+
+    /// The program of a shape. One that is missing is captured now, and counted: that happens only to a runner that was
+    /// not warmed up.
+    fn program(&mut self, shape: Shape) -> Result<B::Program, DeviceError> {
+        if let Some(program) = self.programs.get(shape) {
+            return Ok(program.clone());
+        }
+        let program = self.capture(shape)?;
         self.programs.insert(shape, program.clone());
         Ok(program)
     }
 
-    /// The whole step: prepare, forward, sample, accept, draft.
+    /// The whole step: prepare, forward, sample, accept, draft, publish.
     fn record_step(&self, shape: Shape) -> Result<(), DeviceError> {
         let backend = &self.backend;
-        let step = self
-            .tables
-            .with_buckets(shape.tokens, shape.requests, shape.samples);
-        backend.timestamp(&self.record, record::BEGIN);
+        let limits = self.tables.limits;
+        // Every plan row runs a token, and rows of logits come from tokens.
+        let (requests, samples) = (
+            shape.tokens.min(limits.requests),
+            shape.tokens.min(limits.samples),
+        );
+        let step = self.tables.with_buckets(shape.tokens, requests, samples);
         backend.prepare(Prepare {
+            rings: &self.rings,
             plan: &self.plan,
             slots: &self.slots,
             step: &step,
+            record: &self.record,
         });
         let mut cx = Forward::new(backend, &step, &self.workspace, &self.caches);
         let taps = self.proposer.as_ref().map_or(&[][..], |proposer| proposer.taps());
         let (hidden, tapped) = self.model.forward_tapped(&mut cx, taps)?;
-        if shape.pools {
+        if shape.prompts {
             backend.pool_states(PoolStates {
                 plan: &self.plan,
                 step: &step,
@@ -206,17 +210,19 @@ impl<B: Backend> DeviceRunner<B> {
                 table: &self.pooled,
             });
         }
-        if shape.samples > 0 {
-            let logits = self.model.logits(&cx, &hidden)?;
-            backend.sample(Sample {
-                logits: &logits,
-                step: &step,
-                slots: Some(&self.slots),
-                text: SampledText::Step,
-                tokens: &self.sampled,
-                logprobs: &self.logprobs,
-            });
-        }
+        let logits = self.model.logits(&cx, &hidden)?;
+        backend.sample(Sample {
+            logits: &logits,
+            step: &step,
+            options: Some(SampleOptions {
+                slots: &self.slots,
+                plan: &self.plan,
+            }),
+            text: SampledText::Step,
+            tokens: &self.sampled,
+            logprobs: &self.logprobs,
+        });
+        drop(logits);
         backend.accept(Accept {
             plan: &self.plan,
             slots: &self.slots,
@@ -224,7 +230,7 @@ impl<B: Backend> DeviceRunner<B> {
             tokens: &self.sampled,
             record: &self.record,
         });
-        backend.timestamp(&self.record, record::DRAFTING);
+        backend.mark_drafting(&self.record);
         if let Some(proposer) = &self.proposer {
             proposer.propose(&Stage {
                 backend,
@@ -238,27 +244,16 @@ impl<B: Backend> DeviceRunner<B> {
                 draft_forwards: shape.draft_forwards,
             })?;
         }
-        backend.timestamp(&self.record, record::END);
+        backend.publish(Publish {
+            rings: &self.rings,
+            plan: &self.plan,
+            slots: &self.slots,
+            step: &step,
+            record: &self.record,
+            logprobs: &self.logprobs,
+            pooled: &self.pooled,
+        });
         Ok(())
-    }
-
-    /// Passes that a program has for plan rows that want up to `drafts` drafts from the neural drafter. There are
-    /// fewer programs than numbers of draft forwards: one too many finds no plan rows and costs next to nothing.
-    fn draft_forwards(&self, drafts: usize) -> usize {
-        match drafts {
-            _ if !self
-                .proposer
-                .as_ref()
-                .is_some_and(|proposer| proposer.is_neural()) =>
-            {
-                0
-            }
-            0..=4 => drafts,
-            5..=6 => 6,
-            7..=8 => 8,
-            _ => MAX_DRAFTS,
-        }
-        .min(self.config.drafts)
     }
 
     /// Most drafts wanted behind any plan row. A plan row that chooses no token has none, but is to be seen.
@@ -290,32 +285,7 @@ impl<B: Backend> DeviceRunner<B> {
                 .filter(|_| row.work.samples() > 0),
             prompt_logprobs: prompt.map(|count| (count, prompt_rows)),
             embeds: matches!(row.work, Work::Embed { last: true, .. }),
-            shows_drafts: (row.constraint.is_some() && row.propose != DraftBudget::NONE)
-                .then_some(row.slot.0 as usize),
-        }
-    }
-
-    /// Brings the masks of the step's plan rows to their slots. The stream is in order, so those of steps in flight
-    /// have been read by then.
-    fn write_masks(&self, step: &StepPlan) {
-        let MaskTable {
-            positions,
-            words,
-            bits,
-        } = &self.slots.masks;
-        for row in &step.rows {
-            let Some(constraint) = &row.constraint else {
-                continue;
-            };
-            let count = constraint.drafts.len() + 1;
-            assert!(
-                count <= *positions && count <= constraint.masks.len(),
-                "{count} masks wanted, {} made, {positions} possible",
-                constraint.masks.len()
-            );
-            let masks = mask_words(constraint.masks.iter().take(count), *words);
-            self.backend
-                .write_at(bits, row.slot.0 as usize * positions * words, &masks);
+            shows_drafts: row.constraint.is_some() && row.propose != DraftBudget::NONE,
         }
     }
 }
@@ -325,6 +295,24 @@ impl RunnerConfig {
     /// same size, so that they share scratch.
     pub(crate) fn table_tokens(&self) -> usize {
         self.tokens + self.slots
+    }
+
+    /// Words of the largest plan and of the largest record.
+    fn message_words<B: Backend>(&self, model: &Decoder<B>) -> (usize, usize) {
+        let plan = PlanLimits {
+            slots: self.slots,
+            tokens: self.tokens,
+            block_size: self.block_size,
+            blocks: self.blocks,
+            masks: self.masks,
+            mask_words: mask_words(model),
+        };
+        let record = RecordLimits {
+            rows: self.slots,
+            samples: self.samples,
+            embedding_width: model.dims.hidden,
+        };
+        (plan.words(), record.words())
     }
 
     pub(crate) fn cache_sizes(&self) -> paceline_models::CacheSizes {
@@ -338,73 +326,51 @@ impl RunnerConfig {
     }
 }
 
-/// Programs are captured for powers of two; a step runs the smallest that holds it.
-fn bucket(count: usize, limit: usize) -> usize {
-    if count == 0 {
-        0
-    } else {
-        count.next_power_of_two().min(limit)
-    }
+/// Words of a mask: a bit per token.
+fn mask_words<B: Backend>(model: &Decoder<B>) -> usize {
+    model.dims.vocabulary.div_ceil(32)
 }
 
 impl<B: Backend> StepRunner for DeviceRunner<B> {
     type InFlight = InFlight<B>;
 
-    /// Writes the plan and launches its program. Never waits for the device.
+    /// Writes the plan to its place in the ring and launches its program. Never waits for the device.
     fn submit(&mut self, step: &StepPlan) -> Result<InFlight<B>, RunnerFault> {
         let fault = |error: &dyn std::fmt::Display| RunnerFault(error.to_string());
         for admission in &step.admissions {
             self.params[admission.slot.0 as usize] = Some(Arc::clone(&admission.params));
         }
-        let mut words = std::mem::take(&mut self.words);
-        encode(step, &mut words).map_err(|error| fault(&error))?;
-        self.backend.write(&self.plan, &words);
-        self.words = words;
-        self.write_masks(step);
-        let limits = self.tables.limits;
-        let samples = step.samples();
-        let shape = Shape {
-            tokens: bucket(step.tokens(), self.config.tokens),
-            requests: bucket(step.rows.len(), limits.requests),
-            samples: bucket(samples, limits.samples),
-            draft_forwards: self.draft_forwards(Self::wanted_drafts(step)),
-            pools: step.rows.iter().any(|row| matches!(row.work, Work::Embed { .. })),
-        };
+        let prompts = |row: &PlanRow| !matches!(row.work, Work::Verify { .. });
+        let shape = self.programs.shape(
+            step.tokens(),
+            Self::wanted_drafts(step),
+            step.rows.iter().any(prompts),
+        );
         let program = self.program(shape).map_err(|error| fault(&error))?;
+        let notes = step.rows.iter().map(|row| self.note(row)).collect();
+        encode(step, &mut self.message).map_err(|error| fault(&error))?;
+        let place = self.free.take();
+        let place = place.ok_or_else(|| fault(&"more steps in flight than the rings have places"))?;
+        self.submitted += 1;
+        let words = self.message.encode(self.submitted);
+        self.backend.post(&self.rings.plans, &place, words);
         self.backend.launch(&program);
-        let notes: Vec<RowNote> = step.rows.iter().map(|row| self.note(row)).collect();
-        let wanted = notes
-            .iter()
-            .any(|note| note.logprobs.is_some() || note.prompt_logprobs.is_some());
-        let shown = notes.iter().filter_map(|note| note.shows_drafts).max();
-        let embeddings = notes.iter().filter(|note| note.embeds).count();
-        let record_words = record::HEADER + step.rows.len() * record::ROW;
         Ok(InFlight {
             step: step.step,
-            record: self.backend.read(&self.record, record_words),
-            logprobs: wanted.then(|| self.backend.read(&self.logprobs, samples * SAMPLE_FLOATS)),
-            slots: shown.map(|slot| self.backend.read(&self.slots.state, (slot + 1) * slot::INTS)),
-            embeddings: (embeddings > 0).then(|| {
-                self.backend
-                    .read(&self.pooled.done, embeddings * self.pooled.width)
-            }),
+            number: self.submitted,
+            record: self.backend.arrival(&self.rings.records, &place),
+            place,
             notes,
         })
     }
 
-    /// Waits for a step's record: the one place where the host waits for the device.
+    /// Waits for a step's record, once: the one place where the host waits for the device.
     fn collect(&mut self, step: InFlight<B>) -> Result<StepOutput, RunnerFault> {
-        let fault = |error: DeviceError| RunnerFault(error.to_string());
-        let words = step.record.wait().map_err(fault)?;
-        let floats = step.logprobs.map(Pending::wait).transpose().map_err(fault)?;
-        let mut output = decode(step.step, &words, floats.as_deref(), &step.notes);
-        if let Some(slots) = step.slots {
-            decode_drafts(&mut output, &slots.wait().map_err(fault)?, &step.notes);
-        }
-        if let Some(embeddings) = step.embeddings {
-            let floats = embeddings.wait().map_err(fault)?;
-            decode_embeddings(&mut output, &floats, &step.notes, self.pooled.width);
-        }
-        Ok(output)
+        let words = step
+            .record
+            .wait()
+            .map_err(|error| RunnerFault(error.to_string()))?;
+        self.free.put_back(step.place);
+        decode((step.step, step.number), &words, &step.notes)
     }
 }

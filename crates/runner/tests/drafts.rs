@@ -24,7 +24,8 @@ const CONFIG: RunnerConfig = RunnerConfig {
     block_size: BLOCK,
     snapshots: 2,
     drafts: 3,
-    constraints: true,
+    masks: 8,
+    depth: 2,
 };
 
 struct Bench {

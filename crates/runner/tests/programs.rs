@@ -24,7 +24,8 @@ const CONFIG: RunnerConfig = RunnerConfig {
     block_size: 16,
     snapshots: 4,
     drafts: 3,
-    constraints: true,
+    masks: 8,
+    depth: 2,
 };
 
 const CACHES: CacheSizes = CacheSizes {

@@ -30,6 +30,7 @@ fn scheduler(running: usize, context: usize, kind: Kind) -> Scheduler {
         max_batched_tokens: 8192,
         max_step_ns: None,
         max_samples: 8192,
+        max_masks: 64,
         block_size: BLOCK_SIZE,
         num_blocks: blocks * (running + 1),
         blocks_per_request: blocks,

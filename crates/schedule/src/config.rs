@@ -14,6 +14,9 @@ pub struct SchedulerConfig {
     pub max_step_ns: Option<u64>,
     /// Most positions a step samples.
     pub max_samples: usize,
+    /// Most masks of constrained requests that a step has room for: one more than drafts for each of its plan rows.
+    /// Those that do not fit wait for the next step.
+    pub max_masks: usize,
     /// Tokens per block.
     pub block_size: usize,
     /// Blocks of the whole cache, shared by all requests.

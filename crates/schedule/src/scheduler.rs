@@ -62,6 +62,8 @@ pub struct Scheduler {
     outbox: Vec<RequestOutput>,
     /// Constrained requests whose masks are not being computed yet. Each is there once; some may have ended.
     masks_due: VecDeque<RequestId>,
+    /// Requests whose masks found no room in the last step.
+    waiting_for_masks: Vec<RequestId>,
     /// Jobs of masks that workers have.
     masks_away: usize,
     counters: Counters,
@@ -110,6 +112,7 @@ impl Scheduler {
             slots: Slots::new(config.slots),
             outbox: Vec::new(),
             masks_due: VecDeque::new(),
+            waiting_for_masks: Vec::new(),
             masks_away: 0,
             counters: Counters::default(),
             arrivals: 0,

@@ -13,6 +13,7 @@ fn config(num_blocks: usize) -> SchedulerConfig {
         max_batched_tokens: 64,
         max_step_ns: None,
         max_samples: 64,
+        max_masks: 64,
         block_size: 16,
         num_blocks,
         blocks_per_request: num_blocks,
@@ -151,6 +152,7 @@ fn drafts_leave_half_of_a_tight_step_to_prompts() {
     let mut scheduler = Scheduler::new(SchedulerConfig {
         max_batched_tokens: 16,
         max_samples: 16,
+        max_masks: 64,
         ..config(100)
     });
     for (id, prompt) in [(1, 4), (2, 4), (3, 100)] {

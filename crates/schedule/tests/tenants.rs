@@ -15,6 +15,7 @@ fn config() -> SchedulerConfig {
         max_batched_tokens: 64,
         max_step_ns: None,
         max_samples: 64,
+        max_masks: 64,
         block_size: 16,
         num_blocks: 300,
         blocks_per_request: 200,

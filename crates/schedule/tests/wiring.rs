@@ -12,6 +12,7 @@ const CONFIG: SchedulerConfig = SchedulerConfig {
     max_batched_tokens: 512,
     max_step_ns: None,
     max_samples: 64,
+    max_masks: 64,
     block_size: 16,
     num_blocks: 400,
     blocks_per_request: 100,

@@ -3,8 +3,8 @@
 //! Independent of scheduler, slots and pipeline, so it can judge them.
 
 use paceline_device::{
-    Backend, DeviceError, Pending, SAMPLE_FLOATS, Sample, SamplingRow, Scratch, StepLimits, StepTables,
-    Workspace,
+    Backend, DeviceError, Pending, Sample, Scratch, StepLimits, StepTables, Workspace,
+    abi::{LogitsRow, Logprobs, RequestRow, SamplingRow, TokenRow},
 };
 use paceline_models::{CacheSizes, Caches, Decoder, DraftHead, Forward, ModelError};
 use paceline_types::TokenId;
@@ -88,7 +88,7 @@ pub struct Stepper<B: Backend> {
     programs: HashMap<Shape, B::Program>,
     logits: B::Tensor,
     sampled: B::Buffer<i32>,
-    logprobs: B::Buffer<f32>,
+    logprobs: B::Buffer<Logprobs>,
 }
 
 impl<B: Backend> Stepper<B> {
@@ -129,7 +129,7 @@ impl<B: Backend> Stepper<B> {
             programs: HashMap::new(),
             logits: backend.tensor(&tables.samples, model.dims.vocabulary)?,
             sampled: backend.buffer(limits.samples)?,
-            logprobs: backend.buffer(limits.samples * SAMPLE_FLOATS)?,
+            logprobs: backend.buffer(limits.samples)?,
             tables,
             model,
             backend,
@@ -183,9 +183,9 @@ impl<B: Backend> Stepper<B> {
         let limits = self.tables.limits;
         Shape {
             program,
-            tokens: bucket(tables.ids.len(), limits.tokens),
+            tokens: bucket(tables.tokens.len(), limits.tokens),
             requests: bucket(rows.len(), limits.requests),
-            samples: bucket(tables.sample_token.len(), limits.samples),
+            samples: bucket(tables.logits.len(), limits.samples),
         }
     }
 
@@ -216,7 +216,7 @@ impl<B: Backend> Stepper<B> {
         self.backend.sample(Sample {
             logits: &kept,
             step,
-            slots: None,
+            options: None,
             text: paceline_device::SampledText::Step,
             tokens,
             logprobs,
@@ -275,40 +275,27 @@ fn bucket(count: usize, limit: usize) -> usize {
 }
 
 /// A step's tables on their way to the device.
+#[derive(Default)]
 struct HostTables {
-    ids: Vec<i32>,
-    positions: Vec<i32>,
-    request_of: Vec<i32>,
-    first_token: Vec<i32>,
-    token_count: Vec<i32>,
-    state_slot: Vec<i32>,
+    tokens: Vec<TokenRow>,
+    requests: Vec<RequestRow>,
+    logits: Vec<LogitsRow>,
     block_table: Vec<i32>,
-    sample_token: Vec<i32>,
-    sample_position: Vec<i32>,
-    sampling: Vec<i32>,
 }
 
 impl HostTables {
     fn new(limits: StepLimits, rows: &[StepRow<'_>]) -> Self {
         let mut tables = Self {
-            ids: Vec::new(),
-            positions: Vec::new(),
-            request_of: Vec::new(),
-            first_token: Vec::new(),
-            token_count: Vec::new(),
-            state_slot: Vec::new(),
-            block_table: vec![0; rows.len() * limits.blocks_per_request],
-            sample_token: Vec::new(),
-            sample_position: Vec::new(),
-            sampling: Vec::new(),
+            block_table: vec![0; limits.requests * limits.blocks_per_request],
+            ..Self::default()
         };
         for (request, row) in rows.iter().enumerate() {
             tables.push(limits, request, row);
         }
         assert!(
-            tables.ids.len() <= limits.tokens,
+            tables.tokens.len() <= limits.tokens,
             "{} tokens in a step of {}",
-            tables.ids.len(),
+            tables.tokens.len(),
             limits.tokens
         );
         assert!(
@@ -318,7 +305,7 @@ impl HostTables {
             limits.requests
         );
         assert!(
-            tables.sample_token.len() <= limits.samples,
+            tables.logits.len() <= limits.samples,
             "too many positions to sample"
         );
         tables
@@ -330,45 +317,40 @@ impl HostTables {
             end <= row.blocks.len() * limits.block_size,
             "the request's blocks end before position {end}"
         );
-        let first = self.ids.len();
-        self.first_token.push(first as i32);
-        self.token_count.push(row.tokens.len() as i32);
-        self.state_slot.push(row.slot as i32);
-        for (offset, token) in row.tokens.iter().enumerate() {
-            self.ids.push(*token as i32);
-            self.positions.push((row.first_position + offset) as i32);
-            self.request_of.push(request as i32);
-        }
-        let table = &mut self.block_table[request * limits.blocks_per_request..];
+        let first = self.tokens.len();
+        self.requests.push(RequestRow {
+            first_token: first as i32,
+            token_count: row.tokens.len() as i32,
+            slot: row.slot as i32,
+            ..RequestRow::default()
+        });
+        self.tokens
+            .extend(row.tokens.iter().enumerate().map(|(offset, token)| TokenRow {
+                id: *token as i32,
+                position: (row.first_position + offset) as i32,
+                request: request as i32,
+            }));
+        let table = &mut self.block_table[row.slot * limits.blocks_per_request..];
         for (entry, block) in table.iter_mut().zip(row.blocks) {
             *entry = *block as i32;
         }
-        for sample in row.samples {
-            self.sample_token.push((first + sample.token) as i32);
-            self.sample_position
-                .push((row.first_position + sample.token + 1) as i32);
-            self.sampling.extend(sample.params.encode());
-        }
+        self.logits.extend(row.samples.iter().map(|sample| LogitsRow {
+            token: (first + sample.token) as i32,
+            position: (row.first_position + sample.token + 1) as i32,
+            request: request as i32,
+            known: 0,
+            mask: 0,
+            sampling: sample.params,
+        }));
     }
 
     fn write<B: Backend>(&self, backend: &B, tables: &StepTables<B>) {
-        backend.write(&tables.tokens.live, &[self.ids.len() as i32]);
-        backend.write(&tables.requests.live, &[self.first_token.len() as i32]);
-        backend.write(&tables.samples.live, &[self.sample_token.len() as i32]);
-        let columns = [
-            (&tables.ids, &self.ids),
-            (&tables.positions, &self.positions),
-            (&tables.request_of, &self.request_of),
-            (&tables.first_token, &self.first_token),
-            (&tables.token_count, &self.token_count),
-            (&tables.state_slot, &self.state_slot),
-            (&tables.block_table, &self.block_table),
-            (&tables.sample_token, &self.sample_token),
-            (&tables.sample_position, &self.sample_position),
-            (&tables.sampling, &self.sampling),
-        ];
-        for (buffer, values) in columns {
-            backend.write(buffer, values);
-        }
+        backend.write(&tables.tokens.live, &[self.tokens.len() as i32]);
+        backend.write(&tables.requests.live, &[self.requests.len() as i32]);
+        backend.write(&tables.samples.live, &[self.logits.len() as i32]);
+        backend.write(&tables.token_rows, &self.tokens);
+        backend.write(&tables.request_rows, &self.requests);
+        backend.write(&tables.logits_rows, &self.logits);
+        backend.write(&tables.block_table, &self.block_table);
     }
 }

@@ -86,6 +86,15 @@ pub struct PlanRow {
     pub constraint: Option<RowConstraint>,
 }
 
+impl PlanRow {
+    /// Masks that come with it: for the token behind its known text, and behind each draft.
+    pub fn masks(&self) -> usize {
+        self.constraint
+            .as_ref()
+            .map_or(0, |constraint| constraint.drafts.len() + 1)
+    }
+}
+
 /// The part of a constraint that a row needs. The host has seen the drafts: they are given, and the device's own are not
 /// verified.
 #[derive(Clone, Debug)]

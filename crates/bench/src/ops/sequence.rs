@@ -1,5 +1,6 @@
 //! Operations over a sequence, timed through the device as a model calls them.
 
+use paceline_device::abi::{RequestRow, TokenRow};
 use paceline_device::{
     Attention, Backend, DeltaRule, DeviceError, HeadMap, KeyValueStore, KvShape, Pending, StateShape,
     StateSpace, StepLimits, StepTables,
@@ -280,14 +281,21 @@ fn step(cpu: &Cpu, tokens: usize, context: usize) -> Result<StepTables<Cpu>, Dev
             block_size: BLOCK_SIZE,
         },
     )?;
-    let positions: Vec<i32> = (context - tokens..context)
-        .map(|position| position as i32)
+    let rows: Vec<TokenRow> = (context - tokens..context)
+        .map(|position| TokenRow {
+            position: position as i32,
+            ..TokenRow::default()
+        })
         .collect();
+    let request = RequestRow {
+        token_count: tokens as i32,
+        ..RequestRow::default()
+    };
     let block_table: Vec<i32> = (0..blocks as i32).collect();
     cpu.write(&step.tokens.live, &[tokens as i32]);
     cpu.write(&step.requests.live, &[1]);
-    cpu.write(&step.positions, &positions);
-    cpu.write(&step.token_count, &[tokens as i32]);
+    cpu.write(&step.token_rows, &rows);
+    cpu.write(&step.request_rows, &[request]);
     cpu.write(&step.block_table, &block_table);
     Ok(step)
 }

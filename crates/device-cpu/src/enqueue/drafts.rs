@@ -1,6 +1,6 @@
 //! Passes of neural drafters.
 
-use super::frame::{slot_views, table_views, whole};
+use super::frame::{plan_view, slot_views, table_views, whole};
 use crate::checks::Checks;
 use crate::cpu::Cpu;
 use crate::ops::drafts::{self, Chosen, Layout, StepViews};
@@ -13,15 +13,8 @@ unsafe fn step_views(step: &StepTables<Cpu>) -> StepViews<'_> {
     // SAFETY: forwarded.
     unsafe {
         StepViews {
-            ids: step.ids.read(),
-            positions: step.positions.read(),
-            first_token: step.first_token.read(),
-            token_count: step.token_count.read(),
-            replay: step.replay.read(),
-            drafts: step.drafts.read(),
-            snapshot_after: step.snapshot_after.read(),
-            snapshot_slot: step.snapshot_slot.read(),
-            restore: step.restore.read(),
+            tokens: step.token_rows.read(),
+            requests: step.request_rows.read(),
         }
     }
 }
@@ -41,11 +34,12 @@ impl Cpu {
             let layout = unsafe {
                 Layout {
                     pass,
-                    plan: plan.read(),
+                    plan: plan_view(&plan),
                     slots: slot_views(&slots),
                     step: step_views(&step),
                     before: before.as_ref().map(|before| step_views(before)),
-                    record: whole(&record),
+                    header: &mut whole(&record.header)[0],
+                    record: record.rows.read(),
                     draft: table_views(&draft),
                     source: whole(&source),
                 }
@@ -56,7 +50,7 @@ impl Cpu {
 
     pub(crate) fn enqueue_keep_block_ends(&self, args: &KeepBlockEnds<'_, Self>) {
         let check = Checks("keep_block_ends");
-        check.room("positions", &args.step.positions, args.states.bucket);
+        check.room("token rows", &args.step.token_rows, args.states.bucket);
         let (states, step, kept) = (args.states.clone(), args.step.clone(), args.kept.clone());
         self.stream.enqueue(move |_| {
             // SAFETY: on the stream; only `kept` is written, and reached through this slice alone.
@@ -93,9 +87,9 @@ impl Cpu {
                 Chosen {
                     place,
                     slots: slot_views(&slots),
-                    state_slot: draft.state_slot.read(),
-                    sample_request: draft.sample_request.read(),
-                    tokens: &tokens.read()[..live],
+                    requests: draft.request_rows.read(),
+                    logits: &draft.logits_rows.read()[..live],
+                    tokens: tokens.read(),
                 }
             };
             drafts::take(chosen);

@@ -5,8 +5,13 @@ use crate::cpu::Cpu;
 use crate::ops::accept::{self, Outcome};
 use crate::ops::pooling::{self, Pooled};
 use crate::ops::prepare::{self, Frame, SlotViews, TableViews};
+use crate::ops::publish::{self, Publication};
 use crate::storage::CpuBuffer;
-use paceline_device::{Accept, PoolStates, PoolTable, Prepare, SlotTable, StepTables};
+use paceline_device::abi::{Plan, PlanHeader, PlanRow, RecordHeader};
+use paceline_device::{
+    Accept, Element, PoolStates, PoolTable, Prepare, Publish, SlotTable, StepRecord, StepTables,
+};
+use std::time::Instant;
 
 /// All of a buffer, for writing.
 ///
@@ -16,7 +21,7 @@ use paceline_device::{Accept, PoolStates, PoolTable, Prepare, SlotTable, StepTab
     clippy::mut_from_ref,
     reason = "exclusive by the stream's order, not by borrow"
 )]
-pub(super) unsafe fn whole(buffer: &CpuBuffer<i32>) -> &mut [i32] {
+pub(super) unsafe fn whole<T: Element>(buffer: &CpuBuffer<T>) -> &mut [T] {
     // SAFETY: forwarded.
     unsafe { buffer.storage.slice_mut(0..buffer.storage.len()) }
 }
@@ -47,36 +52,75 @@ pub(super) unsafe fn table_views(step: &StepTables<Cpu>) -> TableViews<'_> {
             live_tokens: &mut whole(&step.tokens.live)[0],
             live_requests: &mut whole(&step.requests.live)[0],
             live_samples: &mut whole(&step.samples.live)[0],
-            ids: whole(&step.ids),
-            positions: whole(&step.positions),
-            request_of: whole(&step.request_of),
-            first_token: whole(&step.first_token),
-            token_count: whole(&step.token_count),
-            state_slot: whole(&step.state_slot),
-            replay: whole(&step.replay),
-            drafts: whole(&step.drafts),
-            ahead: whole(&step.ahead),
-            snapshot_after: whole(&step.snapshot_after),
-            snapshot_slot: whole(&step.snapshot_slot),
-            restore: whole(&step.restore),
-            sample_token: whole(&step.sample_token),
-            sample_position: whole(&step.sample_position),
-            sample_request: whole(&step.sample_request),
-            sample_known: whole(&step.sample_known),
-            sample_mask: whole(&step.sample_mask),
-            sampling: whole(&step.sampling),
+            tokens: whole(&step.token_rows),
+            requests: whole(&step.request_rows),
+            logits: whole(&step.logits_rows),
         }
     }
+}
+
+/// The plan of the step that is running.
+///
+/// # Safety
+/// Only on the stream, in an operation that does not write the plan.
+pub(super) unsafe fn plan_view(plan: &CpuBuffer<i32>) -> Plan<'_> {
+    // SAFETY: forwarded.
+    let words = unsafe { plan.read() };
+    Plan::parse(words).expect("`prepare` leaves a plan that fits")
+}
+
+/// Nanoseconds since the device was made.
+fn clock(start: Instant) -> u64 {
+    start.elapsed().as_nanos() as u64
+}
+
+/// What is wrong with the words found in step `number`'s place, as the record's error word; 0 for nothing.
+fn fault(words: &[i32], number: u64, tables: &StepTables<Cpu>, room: usize) -> i32 {
+    let Some(plan) = Plan::parse(words) else {
+        return RecordHeader::BAD_PLAN;
+    };
+    if u64::from(plan.header.step) != number {
+        return RecordHeader::WRONG_STEP;
+    }
+    let tokens = |row: &PlanRow| row.count.max(0) as usize + usize::from(row.kind == PlanRow::VERIFY);
+    let fits = plan.words() <= room
+        && plan.rows.len() <= tables.requests.bucket
+        && plan.rows.iter().map(tokens).sum::<usize>() <= tables.tokens.bucket;
+    if fits { 0 } else { RecordHeader::BAD_PLAN }
 }
 
 impl Cpu {
     pub(crate) fn enqueue_prepare(&self, args: &Prepare<'_, Self>) {
         let (plan, slots, step) = (args.plan.clone(), args.slots.clone(), args.step.clone());
+        let (rings, record, start) = (args.rings.clone(), args.record.clone(), self.started);
         self.stream.enqueue(move |_| {
-            // SAFETY: the plan, the slots and the tables are distinct buffers that this operation alone touches.
+            let begin = clock(start);
+            // SAFETY: on the stream. The counter, the plan, the slots, the tables and the record are distinct buffers
+            // that this operation alone touches; the host does not write the place of a step that was launched.
+            let (begun, words, copy, header) = unsafe {
+                let begun = &mut whole(&rings.begun)[0];
+                *begun = (u64::from(*begun) + 1).into();
+                let place = (u64::from(*begun) - 1) % rings.depth as u64;
+                let words = rings.plans.read(place as usize);
+                (*begun, words, whole(&plan), &mut whole(&record.header)[0])
+            };
+            let error = fault(words, begun.into(), &step, copy.len());
+            *header = RecordHeader {
+                step: begun,
+                error,
+                begin: begin.into(),
+                ..RecordHeader::default()
+            };
+            match Plan::parse(words) {
+                Some(found) if error == 0 => {
+                    copy[..found.words()].copy_from_slice(&words[..found.words()]);
+                }
+                _ => copy[..PlanHeader::WORDS].fill(0),
+            }
+            // SAFETY: as above; from here on the plan is only read.
             let frame = unsafe {
                 Frame {
-                    plan: plan.read(),
+                    plan: plan_view(&plan),
                     slots: slot_views(&slots),
                     tables: table_views(&step),
                 }
@@ -94,13 +138,11 @@ impl Cpu {
             // SAFETY: as in `prepare`; the tables are only read here.
             let outcome = unsafe {
                 Outcome {
-                    plan: plan.read(),
+                    plan: plan_view(&plan),
                     slots: slot_views(&slots),
-                    token_count: step.token_count.read(),
-                    drafts: step.drafts.read(),
-                    snapshot_after: step.snapshot_after.read(),
+                    requests: step.request_rows.read(),
                     sampled: tokens.read(),
-                    record: whole(&record),
+                    record: whole(&record.rows),
                 }
             };
             accept::accept(outcome);
@@ -116,9 +158,8 @@ impl Cpu {
             // SAFETY: on the stream; only the sums and the vectors are written, two buffers of the table's own.
             let mut pooled = unsafe {
                 Pooled {
-                    plan: plan.read(),
-                    first_token: step.first_token.read(),
-                    token_count: step.token_count.read(),
+                    plan: plan_view(&plan),
+                    requests: step.request_rows.read(),
                     states: states.read(),
                     sums: sums.storage.slice_mut(0..sums.storage.len()),
                     done: done.storage.slice_mut(0..done.storage.len()),
@@ -128,14 +169,41 @@ impl Cpu {
         });
     }
 
-    pub(crate) fn enqueue_timestamp(&self, record: &CpuBuffer<i32>, at: usize) {
+    pub(crate) fn enqueue_mark_drafting(&self, record: &StepRecord<Self>) {
         let (record, start) = (record.clone(), self.started);
         self.stream.enqueue(move |_| {
-            let nanoseconds = start.elapsed().as_nanos() as u64;
             // SAFETY: on the stream; no other view of the record exists now.
-            let words = unsafe { &mut whole(&record)[at..at + 2] };
-            words[0] = nanoseconds as u32 as i32;
-            words[1] = (nanoseconds >> 32) as u32 as i32;
+            unsafe { whole(&record.header)[0].drafting = clock(start).into() };
+        });
+    }
+
+    pub(crate) fn enqueue_publish(&self, args: &Publish<'_, Self>) {
+        let check = Checks("publish");
+        check.room("logprobs", args.logprobs, args.step.samples.bucket);
+        let (plan, slots, step) = (args.plan.clone(), args.slots.clone(), args.step.clone());
+        let (rings, record, start) = (args.rings.clone(), args.record.clone(), self.started);
+        let (logprobs, pooled) = (args.logprobs.clone(), args.pooled.clone());
+        self.stream.enqueue(move |_| {
+            // SAFETY: on the stream. Only the step's place in the ring is written, and the host does not read it before
+            // it is told that the step has ended.
+            let publication = unsafe {
+                let mut header = record.header.read()[0];
+                header.end = clock(start).into();
+                let place = (u64::from(header.step) - 1) % rings.depth as u64;
+                let live = usize::try_from(step.samples.live.read()[0]).unwrap_or(0);
+                Publication {
+                    plan: plan_view(&plan),
+                    slots: slots.state.read(),
+                    header,
+                    rows: record.rows.read(),
+                    logits: &step.logits_rows.read()[..live],
+                    logprobs: logprobs.read(),
+                    embeddings: pooled.done.read(),
+                    embedding_width: pooled.width,
+                    out: rings.records.write(place as usize),
+                }
+            };
+            publish::publish(publication);
         });
     }
 }

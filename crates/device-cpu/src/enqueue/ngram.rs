@@ -1,6 +1,6 @@
 //! Drafts from the slots' own texts.
 
-use super::frame::{slot_views, whole};
+use super::frame::{plan_view, slot_views, whole};
 use crate::checks::Checks;
 use crate::cpu::Cpu;
 use crate::ops::ngram::{self, Index, Proposal};
@@ -11,17 +11,17 @@ impl Cpu {
         let check = Checks("propose_ngram");
         let words = args.index.buckets * NgramIndex::<Self>::WAYS * 2;
         check.length("entries", &args.index.entries, words);
-        check.room("token counts", &args.step.token_count, args.step.requests.bucket);
+        check.room("request rows", &args.step.request_rows, args.step.requests.bucket);
         let (plan, slots, index) = (args.plan.clone(), args.slots.clone(), args.index.clone());
-        let (token_count, chain_min) = (args.step.token_count.clone(), args.chain_min);
+        let (requests, chain_min) = (args.step.request_rows.clone(), args.chain_min);
         self.stream.enqueue(move |_| {
-            // SAFETY: the plan, the slots, the token counts and the index are distinct buffers that this operation
+            // SAFETY: the plan, the slots, the request rows and the index are distinct buffers that this operation
             // alone touches.
             let proposal = unsafe {
                 Proposal {
-                    plan: plan.read(),
+                    plan: plan_view(&plan),
                     slots: slot_views(&slots),
-                    token_count: token_count.read(),
+                    requests: requests.read(),
                     index: Index::new(whole(&index.entries), (index.min, index.max)),
                     chain_min,
                 }

@@ -1,5 +1,6 @@
 //! Operations along the sequence: positions, blocks, attention, recurrences.
 
+use super::frame::plan_view;
 use crate::checks::Checks;
 use crate::cpu::Cpu;
 use crate::ops::{Step, attention, causal_conv, clear_kv, delta_rule, rope, state_space, store_kv};
@@ -11,18 +12,18 @@ use paceline_device::{
 impl Cpu {
     pub(crate) fn enqueue_rope_angles(
         &self,
-        positions: &CpuBuffer<i32>,
+        step: &StepTables<Self>,
         frequencies: &CpuBuffer<f32>,
         factor: f32,
         out: &CpuTensor,
     ) {
         let check = Checks("rope_angles");
-        check.room("positions", positions, out.bucket);
+        check.room("token rows", &step.token_rows, out.bucket);
         check.columns("out", out, 2 * frequencies.storage.len());
-        let (positions, frequencies, out) = (positions.clone(), frequencies.clone(), out.clone());
+        let (tokens, frequencies, out) = (step.token_rows.clone(), frequencies.clone(), out.clone());
         self.stream.enqueue(move |pool| {
             // SAFETY: see the module header.
-            unsafe { rope::rope_angles(pool, positions.read(), frequencies.read(), factor, out.write()) };
+            unsafe { rope::rope_angles(pool, tokens.read(), frequencies.read(), factor, out.write()) };
         });
     }
 
@@ -80,8 +81,7 @@ impl Cpu {
     pub(crate) fn enqueue_clear_kv(&self, args: &ClearKv<'_, Self>) {
         let check = Checks("clear_kv");
         let tokens = args.step.tokens.clone();
-        check.room("positions", &args.step.positions, tokens.bucket);
-        check.room("request_of", &args.step.request_of, tokens.bucket);
+        check.room("token rows", &args.step.token_rows, tokens.bucket);
         check_blocks(check, args.step, args.cache.shape());
         let (plan, cache, step) = (args.plan.clone(), args.cache.clone(), args.step.clone());
         self.stream.enqueue(move |pool| {
@@ -89,7 +89,7 @@ impl Cpu {
             let args = unsafe {
                 let live = usize::try_from(tokens.live.read()[0]).unwrap_or(0);
                 clear_kv::Clear {
-                    plan: plan.read(),
+                    plan: plan_view(&plan),
                     cache: &cache,
                     step: Step::of(&step),
                     tokens: live.min(tokens.bucket),
@@ -249,8 +249,7 @@ impl Cpu {
 
 /// The tables describe at least the tensor's rows.
 fn check_step(check: Checks, step: &StepTables<Cpu>, tensor: &CpuTensor) {
-    check.room("positions", &step.positions, tensor.bucket);
-    check.room("request_of", &step.request_of, tensor.bucket);
+    check.room("token rows", &step.token_rows, tensor.bucket);
 }
 
 /// Tables and caches agree on the size of a block.

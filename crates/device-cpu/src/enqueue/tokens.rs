@@ -1,22 +1,29 @@
 //! Operations where tokens come in and go out: embedding, picking rows, sampling.
 
+use super::frame::plan_view;
 use crate::checks::Checks;
 use crate::cpu::Cpu;
 use crate::ops::options::Options;
 use crate::ops::{embed, gather, sample};
 use crate::storage::{CpuBuffer, CpuTensor};
 use crate::weight::CpuWeight;
-use paceline_device::{SAMPLE_FLOATS, Sample, SampledText, SamplingRow, SlotTable, StepTables};
+use paceline_device::{Sample, SampledText, SlotTable, StepTables};
 
 impl Cpu {
-    pub(crate) fn enqueue_embed(&self, ids: &CpuBuffer<i32>, table: &CpuWeight, scale: f32, out: &CpuTensor) {
+    pub(crate) fn enqueue_embed(
+        &self,
+        step: &StepTables<Self>,
+        table: &CpuWeight,
+        scale: f32,
+        out: &CpuTensor,
+    ) {
         let check = Checks("embed");
-        check.room("ids", ids, out.bucket);
+        check.room("token rows", &step.token_rows, out.bucket);
         check.columns("out", out, table.inputs());
-        let (ids, table, out) = (ids.clone(), table.clone(), out.clone());
+        let (tokens, table, out) = (step.token_rows.clone(), table.clone(), out.clone());
         self.stream.enqueue(move |pool| {
             // SAFETY: see the module header.
-            unsafe { embed::embed(pool, ids.read(), &table, scale, out.write()) };
+            unsafe { embed::embed(pool, tokens.read(), &table, scale, out.write()) };
         });
     }
 
@@ -28,7 +35,25 @@ impl Cpu {
         let (x, index, out) = (x.clone(), index.clone(), out.clone());
         self.stream.enqueue(move |pool| {
             // SAFETY: see the module header.
-            unsafe { gather::gather(pool, x.read(), index.read(), out.write()) };
+            unsafe {
+                let index = index.read();
+                gather::gather(pool, x.read(), |row| index[row], out.write());
+            }
+        });
+    }
+
+    pub(crate) fn enqueue_gather_sampled(&self, x: &CpuTensor, step: &StepTables<Self>, out: &CpuTensor) {
+        let check = Checks("gather_sampled");
+        check.room("rows of logits", &step.logits_rows, out.bucket);
+        check.columns("out", out, x.columns);
+        check.apart(out, &[x]);
+        let (x, rows, out) = (x.clone(), step.logits_rows.clone(), out.clone());
+        self.stream.enqueue(move |pool| {
+            // SAFETY: see the module header.
+            unsafe {
+                let rows = rows.read();
+                gather::gather(pool, x.read(), |row| rows[row].token, out.write());
+            }
         });
     }
 
@@ -58,25 +83,25 @@ impl Cpu {
     pub(crate) fn enqueue_sample(&self, args: &Sample<'_, Self>) {
         let check = Checks("sample");
         let rows = args.logits.bucket;
-        check.room("sample_position", &args.step.sample_position, rows);
-        check.room("sample_request", &args.step.sample_request, rows);
-        check.room("sample_known", &args.step.sample_known, rows);
-        check.room("sample_mask", &args.step.sample_mask, rows);
-        check.room("sampling", &args.step.sampling, rows * SamplingRow::INTS);
+        check.room("rows of logits", &args.step.logits_rows, rows);
         check.room("tokens", args.tokens, rows);
-        check.room("logprobs", args.logprobs, rows * SAMPLE_FLOATS);
+        check.room("logprobs", args.logprobs, rows);
         let (logits, step) = (args.logits.clone(), args.step.clone());
         let (tokens, logprobs) = (args.tokens.clone(), args.logprobs.clone());
-        let (slots, text) = (args.slots.cloned(), args.text);
+        let found = args.options.as_ref();
+        let (found, text) = (
+            found.map(|found| (found.slots.clone(), found.plan.clone())),
+            args.text,
+        );
         self.stream.enqueue(move |pool| {
             // SAFETY: see the module header.
             let args = unsafe {
                 sample::Draws {
                     logits: logits.read(),
-                    positions: step.sample_position.read(),
-                    parameters: step.sampling.read(),
-                    known: step.sample_known.read(),
-                    options: slots.as_ref().map(|slots| options(slots, &step, text)),
+                    rows: step.logits_rows.read(),
+                    options: found
+                        .as_ref()
+                        .map(|(slots, plan)| options(slots, plan, &step, text)),
                     tokens: &tokens.storage,
                     logprobs: &logprobs.storage,
                 }
@@ -90,6 +115,7 @@ impl Cpu {
 /// Only on the stream, in an operation that writes neither the slots nor the tables.
 unsafe fn options<'a>(
     slots: &'a SlotTable<Cpu>,
+    plan: &'a CpuBuffer<i32>,
     step: &'a StepTables<Cpu>,
     text: SampledText,
 ) -> Options<'a> {
@@ -103,15 +129,9 @@ unsafe fn options<'a>(
             blocks_per_slot: slots.limits.blocks_per_slot,
             block_size: slots.limits.block_size,
             text,
-            masks: slots.masks.bits.read(),
-            mask_positions: slots.masks.positions,
-            mask_words: slots.masks.words,
-            mask: step.sample_mask.read(),
-            request: step.sample_request.read(),
-            state_slot: step.state_slot.read(),
-            first_token: step.first_token.read(),
-            ids: step.ids.read(),
-            positions: step.positions.read(),
+            plan: plan_view(plan),
+            requests: step.request_rows.read(),
+            tokens: step.token_rows.read(),
         }
     }
 }

@@ -38,9 +38,9 @@ pub(crate) fn attention(pool: &Pool, args: &Attend<'_>) {
     let heads_per_piece = group.min(ROWS);
     let head_chunks = group.div_ceil(heads_per_piece);
     let spans = spans(args.step, args.q.rows, (ROWS / heads_per_piece).max(1));
-    let positions: usize = args.step.positions[..args.q.rows]
+    let positions: usize = args.step.tokens[..args.q.rows]
         .iter()
-        .map(|position| *position as usize + 1)
+        .map(|token| token.position as usize + 1)
         .sum();
     let total_ns = positions.saturating_mul(args.q.columns) / 8;
     pieces(pool, spans.len() * shape.heads * head_chunks, total_ns, |piece| {
@@ -69,8 +69,8 @@ fn spans(step: Step<'_>, tokens: usize, most: usize) -> Vec<Range<usize>> {
         match spans.last_mut() {
             Some(span)
                 if span.len() < most
-                    && step.request_of[token - 1] == step.request_of[token]
-                    && step.positions[token - 1] + 1 == step.positions[token] =>
+                    && step.tokens[token - 1].request == step.tokens[token].request
+                    && step.tokens[token - 1].position + 1 == step.tokens[token].position =>
             {
                 span.end = token + 1;
             }
@@ -113,8 +113,7 @@ impl Kernel for Piece<'_> {
         for row in 0..rows {
             self.output(row).fill(0.0);
         }
-        let positions = self.args.step.positions;
-        let last = positions[self.tokens.end - 1] as usize;
+        let last = self.args.step.tokens[self.tokens.end - 1].position as usize;
         for start in (0..=last).step_by(TILE) {
             let tile = self.tile(start, (last + 1).min(start + TILE));
             let mut row = 0;
@@ -167,7 +166,7 @@ impl Piece<'_> {
         let blocks = self
             .args
             .step
-            .blocks(self.args.step.request_of[self.tokens.start] as usize);
+            .blocks(self.args.step.tokens[self.tokens.start].request as usize);
         let mut tile = Tile {
             keys: [std::ptr::null(); TILE],
             values: [std::ptr::null(); TILE],
@@ -186,7 +185,7 @@ impl Piece<'_> {
     /// Positions from `start` on that a row sees of a tile.
     #[inline(always)]
     fn valid(&self, row: usize, start: usize) -> usize {
-        let position = self.args.step.positions[self.token(row)] as usize;
+        let position = self.args.step.tokens[self.token(row)].position as usize;
         (position + 1).saturating_sub(start).min(TILE)
     }
 

@@ -1,14 +1,13 @@
 //! Zeroes the keys and values of tokens that a drafter does not see.
 
-use super::accept::plan_rows;
 use super::{Step, split};
 use crate::caches::CpuKvCache;
 use crate::pool::Pool;
-use paceline_device::plan;
+use paceline_device::abi::Plan;
 
 /// Views of [`clear_kv`].
 pub(crate) struct Clear<'a> {
-    pub(crate) plan: &'a [i32],
+    pub(crate) plan: Plan<'a>,
     pub(crate) cache: &'a CpuKvCache,
     pub(crate) step: Step<'a>,
     /// Token rows that carry data.
@@ -19,11 +18,10 @@ pub(crate) struct Clear<'a> {
 /// the next tokens at their positions write or clear them again.
 pub(crate) fn clear_kv(pool: &Pool, args: &Clear<'_>) {
     let shape = args.cache.shape();
-    let rows = plan_rows(args.plan);
     split(pool, args.tokens, shape.heads * shape.head_dim / 4, |tokens| {
         for token in tokens {
-            let request = args.step.request_of[token] as usize;
-            if rows[request * plan::ROW + plan::ROW_NEURAL] == 0 {
+            let request = args.step.tokens[token].request as usize;
+            if args.plan.rows[request].neural == 0 {
                 clear_token(args, request, token);
             }
         }
@@ -33,7 +31,7 @@ pub(crate) fn clear_kv(pool: &Pool, args: &Clear<'_>) {
 fn clear_token(args: &Clear<'_>, request: usize, token: usize) {
     let shape = args.cache.shape();
     let blocks = args.step.blocks(request);
-    let position = args.step.positions[token] as usize;
+    let position = args.step.tokens[token].position as usize;
     for head in 0..shape.heads {
         let start = args.cache.offset(blocks, position, head);
         let place = start..start + shape.head_dim;
@@ -48,7 +46,8 @@ fn clear_token(args: &Clear<'_>, request: usize, token: usize) {
 #[cfg(test)]
 mod tests {
     use crate::{Cpu, CpuOptions, Instructions};
-    use paceline_device::{Backend, ClearKv, KvShape, Pending, StepLimits, StepTables, plan};
+    use paceline_device::abi::{BlockUpdate, PlanMessage, PlanRow, RequestRow, Slot, TokenRow};
+    use paceline_device::{Backend, ClearKv, KvShape, Pending, StepLimits, StepTables};
 
     const SHAPE: KvShape = KvShape {
         blocks: 15,
@@ -85,14 +84,20 @@ mod tests {
             }
             let tables = tables(&cpu);
             // An admission with two words of lists and a block update stand before the rows.
-            let mut words = vec![1, 1, ROWS.len() as i32, 0, 0, 2];
-            words.resize(plan::HEADER + plan::ADMISSION + 2 + plan::BLOCK, 0);
+            let mut message = PlanMessage::new(0);
+            message.admit(0, Slot::default(), &[7, 7]);
+            message.update_block(BlockUpdate::default());
             for [slot, neural, ..] in ROWS {
-                let mut row = [1; plan::ROW];
-                (row[plan::ROW_SLOT], row[plan::ROW_NEURAL]) = (slot, neural);
-                words.extend(row);
+                let row = PlanRow {
+                    slot: slot as u32,
+                    neural,
+                    ngram: 1,
+                    ..PlanRow::default()
+                };
+                message.push(row, [], []);
             }
-            let plan = cpu.buffer_from(&words).unwrap();
+            let words = message.encode(1);
+            let plan = cpu.buffer_from(words).unwrap();
             cpu.clear_kv(ClearKv {
                 plan: &plan,
                 step: &tables,
@@ -137,16 +142,22 @@ mod tests {
         let blocks: Vec<i32> = (0..5)
             .flat_map(|slot| (0..3).map(move |index| block(slot, index)))
             .collect();
-        let (mut positions, mut request_of) = (Vec::new(), Vec::new());
+        let mut tokens = Vec::new();
         for (request, [_, _, start, count]) in ROWS.into_iter().enumerate() {
-            positions.extend(start..start + count);
-            request_of.resize(positions.len(), request as i32);
+            tokens.extend((start..start + count).map(|position| TokenRow {
+                id: 0,
+                position,
+                request: request as i32,
+            }));
         }
-        cpu.write(&tables.tokens.live, &[positions.len() as i32]);
+        cpu.write(&tables.tokens.live, &[tokens.len() as i32]);
         cpu.write(&tables.requests.live, &[ROWS.len() as i32]);
-        cpu.write(&tables.positions, &positions);
-        cpu.write(&tables.request_of, &request_of);
-        cpu.write(&tables.state_slot, &ROWS.map(|[slot, ..]| slot));
+        cpu.write(&tables.token_rows, &tokens);
+        let requests = ROWS.map(|[slot, ..]| RequestRow {
+            slot,
+            ..RequestRow::default()
+        });
+        cpu.write(&tables.request_rows, &requests);
         cpu.write(&tables.block_table, &blocks);
         tables
     }

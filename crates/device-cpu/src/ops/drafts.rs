@@ -3,48 +3,38 @@
 //! Request rows are those of the step, so a row of one pass is found in the next; rows that take no part have no
 //! tokens.
 
-use super::accept::plan_rows;
 use super::prepare::{SlotViews, TableViews};
-use paceline_device::{DraftForward, LIST_INTS, SamplingRow, plan, record, slot};
+use paceline_device::DraftForward;
+use paceline_device::abi::{
+    LogitsRow, Plan, PlanRow, RecordHeader, RecordRow, RequestRow, Slot, SlotLists, TokenRow,
+};
 
-/// Tables that are read: the step's, or those of the pass before.
+/// Tables that are read: the step's, or those of the draft forward before.
 pub(crate) struct StepViews<'a> {
-    pub(crate) ids: &'a [i32],
-    pub(crate) positions: &'a [i32],
-    pub(crate) first_token: &'a [i32],
-    pub(crate) token_count: &'a [i32],
-    pub(crate) replay: &'a [i32],
-    pub(crate) drafts: &'a [i32],
-    pub(crate) snapshot_after: &'a [i32],
-    pub(crate) snapshot_slot: &'a [i32],
-    pub(crate) restore: &'a [i32],
+    pub(crate) tokens: &'a [TokenRow],
+    pub(crate) requests: &'a [RequestRow],
 }
 
 /// Views of [`prepare`].
 pub(crate) struct Layout<'a> {
     pub(crate) pass: DraftForward,
-    pub(crate) plan: &'a [i32],
+    pub(crate) plan: Plan<'a>,
     pub(crate) slots: SlotViews<'a>,
     pub(crate) step: StepViews<'a>,
     pub(crate) before: Option<StepViews<'a>>,
-    pub(crate) record: &'a mut [i32],
+    pub(crate) header: &'a mut RecordHeader,
+    pub(crate) record: &'a [RecordRow],
     pub(crate) draft: TableViews<'a>,
     pub(crate) source: &'a mut [i32],
 }
 
-/// Lays out a pass; see [`paceline_device::PrepareDrafts`].
+/// Lays out a draft forward; see [`paceline_device::PrepareDrafts`].
 pub(crate) fn prepare(mut layout: Layout<'_>) {
-    let rows = layout.plan[plan::ROWS] as usize;
-    *layout.draft.live_tokens = 0;
-    *layout.draft.live_samples = 0;
-    *layout.draft.live_requests = rows as i32;
-    for (request, row) in plan_rows(layout.plan)
-        .chunks_exact(plan::ROW)
-        .take(rows)
-        .enumerate()
-    {
+    let plan = layout.plan;
+    layout.draft.clear(plan.rows.len());
+    for (request, row) in plan.rows.iter().enumerate() {
         layout.open_row(request, row);
-        if layout.step.token_count[request] > 0 {
+        if layout.step.requests[request].token_count > 0 {
             match layout.pass {
                 DraftForward::Behind => layout.behind(request, row),
                 DraftForward::Along { recurrent } => layout.along(request, row, recurrent),
@@ -53,44 +43,41 @@ pub(crate) fn prepare(mut layout: Layout<'_>) {
             }
         }
     }
-    layout.record[record::PASSES] += i32::from(*layout.draft.live_tokens > 0);
-}
-
-/// Whether a row that ran tokens chose the next one.
-fn chooses(row: &[i32]) -> bool {
-    row[plan::ROW_KIND] == plan::VERIFY || row[plan::ROW_FLAGS] & plan::SAMPLE_LAST != 0
+    layout.header.draft_forwards += i32::from(*layout.draft.live_tokens > 0);
 }
 
 impl Layout<'_> {
     /// The tokens that followed those that are certain now. An ended request has its last ones too: a request that goes on
     /// from its blocks finds the head's keys and values complete.
-    fn behind(&mut self, request: usize, row: &[i32]) {
-        if row[plan::ROW_NEURAL] == 0 {
+    fn behind(&mut self, request: usize, row: &PlanRow) {
+        if row.neural == 0 {
             return;
         }
-        let first = self.step.first_token[request] as usize;
-        let out = record::HEADER + request * record::ROW;
-        let (count, chosen) = (self.record[out + record::COUNT] as usize, out + record::TOKENS);
-        if row[plan::ROW_KIND] == plan::VERIFY {
-            for offset in 0..count {
-                let token = self.record[chosen + offset];
-                self.push_token(request, token, self.step.positions[first + offset]);
-                self.source_of_newest(first + offset);
+        let tokens = self.step.requests[request].tokens();
+        let RecordRow {
+            count,
+            tokens: chosen,
+            ..
+        } = self.record[request];
+        if row.kind == PlanRow::VERIFY {
+            for (token_row, token) in tokens.zip(&chosen[..count as usize]) {
+                self.push_token(request, *token, self.step.tokens[token_row].position);
+                self.source_of_newest(token_row);
             }
         } else {
             self.end_of_block_before(request, row);
-            let last = self.step.token_count[request] as usize - 1;
-            for offset in 0..=last {
-                let follower = if offset < last {
-                    self.step.ids[first + offset + 1]
+            let last = tokens.end - 1;
+            for token_row in tokens {
+                let follower = if token_row < last {
+                    self.step.tokens[token_row + 1].id
                 } else if count > 0 {
-                    self.record[chosen]
+                    chosen[0]
                 } else {
-                    row[plan::ROW_FOLLOWING]
+                    row.following
                 };
                 if follower >= 0 {
-                    self.push_token(request, follower, self.step.positions[first + offset]);
-                    self.source_of_newest(first + offset);
+                    self.push_token(request, follower, self.step.tokens[token_row].position);
+                    self.source_of_newest(token_row);
                 }
             }
         }
@@ -100,122 +87,105 @@ impl Layout<'_> {
     }
 
     /// The last token of the block before a piece of a prompt that begins with a block, and its true follower.
-    fn end_of_block_before(&mut self, request: usize, row: &[i32]) {
-        let start = row[plan::ROW_START] as usize;
+    fn end_of_block_before(&mut self, request: usize, row: &PlanRow) {
+        let start = row.start as usize;
         let block_size = self.slots.block_size;
         if start == 0 || !start.is_multiple_of(block_size) {
             return;
         }
-        let table = row[plan::ROW_SLOT] as usize * self.slots.blocks_per_slot;
+        let table = row.slot as usize * self.slots.blocks_per_slot;
         let block = self.slots.block_table[table + start / block_size - 1];
-        let follower = self.step.ids[self.step.first_token[request] as usize];
+        let follower = self.step.tokens[self.step.requests[request].first_token as usize].id;
         self.push_token(request, follower, start as i32 - 1);
         self.source[*self.draft.live_tokens as usize - 1] = -1 - block;
     }
 
     /// The step's own tokens, with its rollback, for a model that keeps up with the target.
-    fn along(&mut self, request: usize, row: &[i32], recurrent: bool) {
-        let snapshot = self.step.snapshot_slot[request];
-        let saves = self.step.snapshot_after[request] > 0;
-        let restored = self.step.restore[request];
-        let unknown = restored > 0 && self.slots.drafter_saved[restored as usize - 1] == 0;
-        let state = self.slots.row(row[plan::ROW_SLOT] as usize);
-        if recurrent && (row[plan::ROW_NEURAL] == 0 || unknown) {
-            state[slot::MISSED] = 1;
+    fn along(&mut self, request: usize, row: &PlanRow, recurrent: bool) {
+        let step = self.step.requests[request];
+        let unknown = step.restore > 0 && self.slots.drafter_saved[step.restore as usize - 1] == 0;
+        let state = self.slots.of(row);
+        if recurrent && (row.neural == 0 || unknown) {
+            state.missed = 1;
         }
-        let missed = state[slot::MISSED] != 0;
-        if saves {
-            self.slots.drafter_saved[snapshot as usize] = i32::from(!missed);
+        let missed = state.missed != 0;
+        if step.snapshot_after > 0 {
+            self.slots.drafter_saved[step.snapshot as usize] = i32::from(!missed);
         }
-        if row[plan::ROW_NEURAL] == 0 || missed {
+        if row.neural == 0 || missed {
             return;
         }
-        let first = self.step.first_token[request] as usize;
-        for token_row in first..first + self.step.token_count[request] as usize {
-            self.push_token(request, self.step.ids[token_row], self.step.positions[token_row]);
+        for token_row in step.tokens() {
+            let TokenRow { id, position, .. } = self.step.tokens[token_row];
+            self.push_token(request, id, position);
         }
-        self.draft.replay[request] = self.step.replay[request];
-        self.draft.drafts[request] = self.step.drafts[request];
-        self.draft.snapshot_after[request] = self.step.snapshot_after[request];
-        self.draft.snapshot_slot[request] = snapshot;
-        self.draft.restore[request] = restored;
+        let own = self.draft.requests[request];
+        self.draft.requests[request] = RequestRow {
+            first_token: own.first_token,
+            token_count: own.token_count,
+            ..step
+        };
     }
 
     /// A head's own draft, at the position before it.
-    fn again(&mut self, request: usize, row: &[i32], place: usize) {
+    fn again(&mut self, request: usize, row: &PlanRow, place: usize) {
         let Some(before) = &self.before else { return };
-        let rows = before.token_count[request];
-        let source = (before.first_token[request] + rows - 1).max(0) as usize;
-        if rows == 0 || !self.wants(row, place) {
+        let Some(source) = before.requests[request].tokens().last() else {
+            return;
+        };
+        if !self.wants(row, place) {
             return;
         }
-        let state = self.slots.row(row[plan::ROW_SLOT] as usize);
-        let (token, position) = (
-            state[slot::DRAFTS + place - 1],
-            state[slot::LENGTH] + place as i32 - 2,
-        );
+        let state = self.slots.of(row);
+        let (token, position) = (state.drafts[place - 1], state.length + place as i32 - 2);
         self.push_token(request, token, position);
         self.source_of_newest(source);
         self.push_sample(request, row, place);
     }
 
     /// The newest token or the model's own draft, at its own position, on a copy of the state.
-    fn ahead(&mut self, request: usize, row: &[i32], place: usize) {
-        let state = self.slots.row(row[plan::ROW_SLOT] as usize);
-        if state[slot::MISSED] != 0 || !self.wants(row, place) {
+    fn ahead(&mut self, request: usize, row: &PlanRow, place: usize) {
+        let state = *self.slots.of(row);
+        if state.missed != 0 || !self.wants(row, place) {
             return;
         }
-        let state = self.slots.row(row[plan::ROW_SLOT] as usize);
-        // Drafts stand right behind the newest token.
-        let token = state[slot::NEWEST + place];
-        let position = state[slot::LENGTH] + place as i32 - 1;
-        let replay = state[slot::PENDING] + place as i32;
-        self.push_token(request, token, position);
-        self.draft.replay[request] = replay;
-        self.draft.drafts[request] = 1;
-        self.draft.ahead[request] = 1;
+        let position = state.length + place as i32 - 1;
+        self.push_token(request, state.pending_token(place), position);
+        let own = &mut self.draft.requests[request];
+        own.replay = state.pending + place as i32;
+        own.drafts = 1;
+        own.ahead = 1;
         self.push_sample(request, row, place);
     }
 
     /// Whether a row that ran wants a draft behind the `place` it has. One behind the last position is of no use.
-    fn wants(&mut self, row: &[i32], place: usize) -> bool {
-        let state = self.slots.row(row[plan::ROW_SLOT] as usize);
-        let own = if place == 0 {
-            state[slot::DRAFT_COUNT] == 0
-        } else {
-            state[slot::DRAFT_COUNT] == place as i32 && state[slot::SOURCE] == slot::FROM_NEURAL
-        };
-        let room = state[slot::MAX_LENGTH] - state[slot::LENGTH] - 1;
+    fn wants(&mut self, row: &PlanRow, place: usize) -> bool {
+        let state = self.slots.of(row);
         let place = place as i32;
-        chooses(row) && own && state[slot::FINISHED] == 0 && place < row[plan::ROW_NEURAL] && place < room
+        let own = match place {
+            0 => state.draft_count == 0,
+            _ => state.draft_count == place && state.source == Slot::FROM_NEURAL,
+        };
+        let room = state.max_length - state.length - 1;
+        row.chooses() && own && state.finished == 0 && place < row.neural && place < room
     }
 
     /// A request row without tokens.
-    fn open_row(&mut self, request: usize, row: &[i32]) {
-        let draft = &mut self.draft;
-        draft.first_token[request] = *draft.live_tokens;
-        draft.token_count[request] = 0;
-        draft.state_slot[request] = row[plan::ROW_SLOT];
-        for table in [
-            &mut *draft.replay,
-            &mut *draft.drafts,
-            &mut *draft.ahead,
-            &mut *draft.snapshot_after,
-            &mut *draft.snapshot_slot,
-            &mut *draft.restore,
-        ] {
-            table[request] = 0;
-        }
+    fn open_row(&mut self, request: usize, row: &PlanRow) {
+        self.draft.requests[request] = RequestRow {
+            first_token: *self.draft.live_tokens,
+            slot: row.slot as i32,
+            ..RequestRow::default()
+        };
     }
 
-    fn push_token(&mut self, request: usize, token: i32, position: i32) {
-        let draft = &mut self.draft;
-        let row = *draft.live_tokens as usize;
-        draft.ids[row] = token;
-        draft.positions[row] = position;
-        draft.request_of[row] = request as i32;
-        draft.token_count[request] += 1;
-        *draft.live_tokens += 1;
+    fn push_token(&mut self, request: usize, id: i32, position: i32) {
+        self.draft.push_token(TokenRow {
+            id,
+            position,
+            request: request as i32,
+        });
+        self.draft.requests[request].token_count += 1;
     }
 
     /// Where the hidden state of the token row pushed last comes from.
@@ -223,22 +193,21 @@ impl Layout<'_> {
         self.source[*self.draft.live_tokens as usize - 1] = source as i32;
     }
 
-    /// The draft behind `place` others is sampled from the token row pushed last.
-    fn push_sample(&mut self, request: usize, row: &[i32], place: usize) {
-        let state = self.slots.row(row[plan::ROW_SLOT] as usize);
-        let mut parameters = [0; SamplingRow::INTS];
-        parameters.copy_from_slice(&state[slot::SAMPLING..slot::REPETITION_PENALTY]);
-        // Nobody reads the log-probabilities of a draft.
-        parameters[SamplingRow::INTS - 1] = -1;
-        let position = state[slot::LENGTH] + place as i32;
-        let draft = &mut self.draft;
-        let sample = *draft.live_samples as usize;
-        draft.sample_token[sample] = *draft.live_tokens - 1;
-        draft.sample_position[sample] = position;
-        draft.sample_request[sample] = request as i32;
-        draft.sample_known[sample] = 0;
-        draft.sampling[sample * SamplingRow::INTS..][..SamplingRow::INTS].copy_from_slice(&parameters);
-        *draft.live_samples += 1;
+    /// The draft behind `place` others is sampled from the token row pushed last. Nobody reads its log-probabilities,
+    /// and no plan has a mask for it.
+    fn push_sample(&mut self, request: usize, row: &PlanRow, place: usize) {
+        let state = self.slots.of(row);
+        let mut sampling = state.sampling;
+        sampling.logprobs = -1;
+        let position = state.length + place as i32;
+        self.draft.push_logits(LogitsRow {
+            token: *self.draft.live_tokens - 1,
+            position,
+            request: request as i32,
+            known: 0,
+            mask: 0,
+            sampling,
+        });
     }
 }
 
@@ -246,24 +215,25 @@ impl Layout<'_> {
 pub(crate) struct Chosen<'a> {
     pub(crate) place: usize,
     pub(crate) slots: SlotViews<'a>,
-    pub(crate) state_slot: &'a [i32],
-    pub(crate) sample_request: &'a [i32],
-    /// One per live row of logits.
+    pub(crate) requests: &'a [RequestRow],
+    /// The live ones.
+    pub(crate) logits: &'a [LogitsRow],
     pub(crate) tokens: &'a [i32],
 }
 
 /// Makes tokens drafts; see [`paceline_device::TakeDrafts`].
-pub(crate) fn take(mut chosen: Chosen<'_>) {
-    for (token, request) in chosen.tokens.iter().zip(chosen.sample_request) {
-        let index = chosen.state_slot[*request as usize] as usize;
-        let lists = &chosen.slots.lists[index * LIST_INTS..][..LIST_INTS];
-        if lists[1..=lists[0] as usize].contains(token) {
+pub(crate) fn take(chosen: Chosen<'_>) {
+    for (token, row) in chosen.tokens.iter().zip(chosen.logits) {
+        let index = chosen.requests[row.request as usize].slot as usize;
+        if SlotLists::of(chosen.slots.lists, index)
+            .stop_tokens()
+            .contains(token)
+        {
             continue;
         }
-        let place = chosen.place;
-        let state = chosen.slots.row(index);
-        state[slot::DRAFTS + place] = *token;
-        state[slot::DRAFT_COUNT] = place as i32 + 1;
-        state[slot::SOURCE] = slot::FROM_NEURAL;
+        let state = &mut chosen.slots.state[index];
+        state.drafts[chosen.place] = *token;
+        state.draft_count = chosen.place as i32 + 1;
+        state.source = Slot::FROM_NEURAL;
     }
 }

@@ -6,28 +6,27 @@ use crate::simd::{Kernel, Simd};
 use crate::storage::Out;
 use crate::weight::layout::{ForLayout, Layout, decode, with_layout};
 use crate::weight::{CpuWeight, PANEL, Segment};
+use paceline_device::abi::TokenRow;
 use std::marker::PhantomData;
 
 /// Inputs decoded at a time; a multiple of every layout's group.
 const STRIP: usize = 256;
 
-/// `out[t] = table[ids[t]] · scale`. Panics when an id is outside the table.
-pub(crate) fn embed(pool: &Pool, ids: &[i32], table: &CpuWeight, scale: f32, out: Out<'_>) {
+/// `out[t] = table[id of t] · scale`. Panics when an id is outside the table.
+pub(crate) fn embed(pool: &Pool, tokens: &[TokenRow], table: &CpuWeight, scale: f32, out: Out<'_>) {
     assert_eq!(out.columns, table.inputs(), "columns of the embedding");
-    let ids = &ids[..out.rows];
+    let tokens = &tokens[..out.rows];
     let outputs = table.outputs();
-    if let Some((row, id)) = ids
-        .iter()
-        .enumerate()
-        .find(|(_, id)| usize::try_from(**id).map_or(true, |id| id >= outputs))
-    {
+    let outside = |token: &TokenRow| usize::try_from(token.id).map_or(true, |id| id >= outputs);
+    if let Some(row) = tokens.iter().position(outside) {
+        let id = tokens[row].id;
         panic!("token {id} in row {row} is outside the embedding table of {outputs} rows");
     }
     // A lane touches every cache line of its panel.
     let row_ns = table.inputs() * 4;
-    split(pool, ids.len(), row_ns, |rows| {
+    split(pool, tokens.len(), row_ns, |rows| {
         for row in rows {
-            let id = ids[row] as usize;
+            let id = tokens[row].id as usize;
             let at = table.segments().partition_point(|segment| segment.first <= id) - 1;
             let segment = &table.segments()[at];
             let task = Lookup {

@@ -4,15 +4,15 @@ use super::{Step, split};
 use crate::pool::Pool;
 use crate::storage::{In, Out};
 
-/// `out[s] = x[index[s]]`.
-pub(crate) fn gather(pool: &Pool, x: In<'_>, index: &[i32], out: Out<'_>) {
+/// `out[s] = x[index(s)]`.
+pub(crate) fn gather(pool: &Pool, x: In<'_>, index: impl Fn(usize) -> i32 + Sync, out: Out<'_>) {
     split(pool, out.rows, x.columns / 8, |rows| {
         for row in rows {
-            let from = usize::try_from(index[row]).unwrap_or(usize::MAX);
+            let from = usize::try_from(index(row)).unwrap_or(usize::MAX);
             assert!(
                 from < x.rows,
                 "gather: row {row} asks for row {} of {}",
-                index[row],
+                index(row),
                 x.rows
             );
             // SAFETY: every row belongs to one piece.
@@ -38,9 +38,9 @@ pub(crate) fn gather_states(pool: &Pool, states: In<'_>, kept: &[f32], source: &
 /// Keeps the states of tokens that are the last of their blocks.
 pub(crate) fn keep_block_ends(states: In<'_>, step: &Step<'_>, block_size: usize, kept: &mut [f32]) {
     for row in 0..states.rows {
-        let position = step.positions[row] as usize;
+        let position = step.tokens[row].position as usize;
         if (position + 1).is_multiple_of(block_size) {
-            let block = step.blocks(step.request_of[row] as usize)[position / block_size] as usize;
+            let block = step.blocks(step.tokens[row].request as usize)[position / block_size] as usize;
             kept[block * states.columns..][..states.columns].copy_from_slice(states.row(row));
         }
     }

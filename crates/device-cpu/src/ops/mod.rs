@@ -18,6 +18,7 @@ pub(crate) mod norm;
 pub(crate) mod options;
 pub(crate) mod pooling;
 pub(crate) mod prepare;
+pub(crate) mod publish;
 pub(crate) mod rope;
 pub(crate) mod route;
 pub(crate) mod sample;
@@ -28,6 +29,7 @@ pub(crate) mod vector;
 use crate::cpu::Cpu;
 use crate::pool::Pool;
 use paceline_device::StepTables;
+use paceline_device::abi::{RequestRow, TokenRow};
 use std::ops::Range;
 
 /// Work below this many (estimated) nanoseconds stays on the calling thread: waking a worker costs about as much.
@@ -66,19 +68,8 @@ pub(crate) fn pieces(pool: &Pool, pieces: usize, total_ns: usize, work: impl Fn(
 /// The tables of a step as an operation sees them.
 #[derive(Clone, Copy)]
 pub(crate) struct Step<'a> {
-    /// Per token.
-    pub(crate) positions: &'a [i32],
-    /// Per token.
-    pub(crate) request_of: &'a [i32],
-    first_token: &'a [i32],
-    token_count: &'a [i32],
-    state_slot: &'a [i32],
-    replay: &'a [i32],
-    drafts: &'a [i32],
-    ahead: &'a [i32],
-    snapshot_after: &'a [i32],
-    snapshot_slot: &'a [i32],
-    restore: &'a [i32],
+    pub(crate) tokens: &'a [TokenRow],
+    request_rows: &'a [RequestRow],
     block_table: &'a [i32],
     blocks_per_request: usize,
     /// Request rows that carry data.
@@ -214,17 +205,8 @@ impl<'a> Step<'a> {
         unsafe {
             let live = usize::try_from(tables.requests.live.read()[0]).unwrap_or(0);
             Self {
-                positions: tables.positions.read(),
-                request_of: tables.request_of.read(),
-                first_token: tables.first_token.read(),
-                token_count: tables.token_count.read(),
-                state_slot: tables.state_slot.read(),
-                replay: tables.replay.read(),
-                drafts: tables.drafts.read(),
-                ahead: tables.ahead.read(),
-                snapshot_after: tables.snapshot_after.read(),
-                snapshot_slot: tables.snapshot_slot.read(),
-                restore: tables.restore.read(),
+                tokens: tables.token_rows.read(),
+                request_rows: tables.request_rows.read(),
                 block_table: tables.block_table.read(),
                 blocks_per_request: tables.limits.blocks_per_request,
                 requests: live.min(tables.requests.bucket),
@@ -235,32 +217,32 @@ impl<'a> Step<'a> {
     /// The tokens of a request row of a recurrent layer; `tokens` is the number of live token rows, `room` the
     /// number of drafts that the layer can record.
     pub(crate) fn request(&self, request: usize, tokens: usize, room: usize) -> RequestTokens {
-        let first = self.first_token[request] as usize;
-        let count = self.token_count[request] as usize;
+        let row = &self.request_rows[request];
+        let (first, count) = (row.first_token as usize, row.token_count as usize);
         assert!(
             first <= tokens && count <= tokens - first,
             "request row {request} has tokens {first}+{count} of {tokens}"
         );
-        let start = match self.restore[request] {
-            0 if self.replay[request] == 0 && count > 0 && self.positions[first] == 0 => Start::Zero,
+        let start = match row.restore {
+            0 if row.replay == 0 && count > 0 && self.tokens[first].position == 0 => Start::Zero,
             0 => Start::Kept,
             snapshot => Start::Snapshot(snapshot as usize - 1),
         };
-        let ahead = self.ahead[request] != 0;
+        let ahead = row.ahead != 0;
         let drafts = match count {
             0 => 0,
             count if ahead => count,
-            _ => self.drafts[request] as usize,
+            _ => row.drafts as usize,
         };
-        let after = self.snapshot_after[request] as usize;
+        let after = row.snapshot_after as usize;
         let tokens = RequestTokens {
             rows: first..first + count,
-            slot: self.state_slot[request] as usize,
+            slot: row.slot as usize,
             start,
-            replay: self.replay[request] as usize,
+            replay: row.replay as usize,
             drafts,
             ahead,
-            snapshot: (after > 0).then_some((after, self.snapshot_slot[request] as usize)),
+            snapshot: (after > 0).then_some((after, row.snapshot as usize)),
         };
         tokens.check(request, room);
         tokens
@@ -268,12 +250,13 @@ impl<'a> Step<'a> {
 
     /// Records that are folded in this step, all requests together.
     pub(crate) fn replayed(&self) -> usize {
-        self.replay[..self.requests].iter().map(|n| *n as usize).sum()
+        let rows = &self.request_rows[..self.requests];
+        rows.iter().map(|row| row.replay as usize).sum()
     }
 
     /// The blocks of a request row, in order of position.
     pub(crate) fn blocks(&self, request: usize) -> &'a [i32] {
-        let first = self.state_slot[request] as usize * self.blocks_per_request;
+        let first = self.request_rows[request].slot as usize * self.blocks_per_request;
         &self.block_table[first..first + self.blocks_per_request]
     }
 }

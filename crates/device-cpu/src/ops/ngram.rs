@@ -1,22 +1,21 @@
 //! Drafts from the slots' own texts.
 
-use super::accept::plan_rows;
 use super::prepare::SlotViews;
 use crate::cpu::Cpu;
-use paceline_device::{LIST_INTS, NgramIndex, plan, slot};
+use paceline_device::NgramIndex;
+use paceline_device::abi::{Plan, PlanRow, RequestRow, Slot, SlotLists};
 use std::ops::Range;
 
 const WAYS: usize = NgramIndex::<Cpu>::WAYS;
 const SAME: usize = NgramIndex::<Cpu>::SAME;
 const LONGEST: usize = NgramIndex::<Cpu>::LONGEST;
 const PER_STEP: usize = NgramIndex::<Cpu>::PER_STEP;
-const MOST_DRAFTS: usize = slot::INTS - slot::DRAFTS;
 
 /// Views of [`propose`].
 pub(crate) struct Proposal<'a> {
-    pub(crate) plan: &'a [i32],
+    pub(crate) plan: Plan<'a>,
     pub(crate) slots: SlotViews<'a>,
-    pub(crate) token_count: &'a [i32],
+    pub(crate) requests: &'a [RequestRow],
     pub(crate) index: Index<'a>,
     pub(crate) chain_min: usize,
 }
@@ -25,59 +24,48 @@ pub(crate) struct Proposal<'a> {
 // Not inlined, so that an instruction counter can tell it from the rest of a step.
 #[inline(never)]
 pub(crate) fn propose(mut proposal: Proposal<'_>) {
-    let rows = proposal.plan[plan::ROWS] as usize;
-    for (request, row) in plan_rows(proposal.plan)
-        .chunks_exact(plan::ROW)
-        .take(rows)
-        .enumerate()
-    {
-        let state = proposal.slots.row(row[plan::ROW_SLOT] as usize);
-        if proposal.token_count[request] > 0 && state[slot::GENERATION] == row[plan::ROW_GENERATION] {
+    let plan = proposal.plan;
+    for (row, request) in plan.rows.iter().zip(proposal.requests) {
+        if request.token_count > 0 && proposal.slots.of(row).generation == row.generation {
             proposal.row(row);
         }
     }
 }
 
 impl Proposal<'_> {
-    fn row(&mut self, row: &[i32]) {
-        let chose = row[plan::ROW_KIND] == plan::VERIFY || row[plan::ROW_FLAGS] & plan::SAMPLE_LAST != 0;
-        let index = row[plan::ROW_SLOT] as usize;
+    fn row(&mut self, row: &PlanRow) {
+        let index = row.slot as usize;
         let slots = &mut self.slots;
-        let state = &mut slots.state[index * slot::INTS..][..slot::INTS];
+        let state = &mut slots.state[index];
         let text = Text {
             blocks: &slots.block_table[index * slots.blocks_per_slot..][..slots.blocks_per_slot],
             history: slots.history,
             block_size: slots.block_size,
-            stored: (state[slot::LENGTH] as usize).saturating_sub(usize::from(chose)),
-            newest: state[slot::NEWEST],
+            stored: (state.length as usize).saturating_sub(usize::from(row.chooses())),
+            newest: state.newest,
         };
         // A cursor past the text is one at its end: there is nothing to enter yet.
-        let done = state[slot::INDEXED].max(0) as usize;
+        let done = state.indexed.max(0) as usize;
         if done < text.stored {
             let end = text.stored.min(done + PER_STEP);
             self.index.enter(&text, done..end);
-            state[slot::INDEXED] = end as i32;
+            state.indexed = end as i32;
         }
-        let wanted = usize::try_from(row[plan::ROW_NGRAM]).unwrap_or(0);
-        let room = usize::try_from(state[slot::MAX_LENGTH] - state[slot::LENGTH] - 1).unwrap_or(0);
-        let most = wanted.min(room).min(MOST_DRAFTS);
-        if !chose || state[slot::FINISHED] != 0 || most == 0 {
+        let room = state.max_length - state.length - 1;
+        let most = usize::try_from(row.ngram.min(room)).unwrap_or(0);
+        let most = most.min(state.drafts.len());
+        if !row.chooses() || state.finished != 0 || most == 0 {
             return;
         }
-        let shortest = if row[plan::ROW_NEURAL] > 0 {
-            self.chain_min
-        } else {
-            0
-        };
+        let shortest = if row.neural > 0 { self.chain_min } else { 0 };
         let Some(position) = self.index.latest_of_longest(&text, shortest) else {
             return;
         };
-        let lists = &slots.lists[index * LIST_INTS..][..LIST_INTS];
-        let stops = &lists[1..=lists[0] as usize];
-        let count = continue_text(&text, position + 1, stops, &mut state[slot::DRAFTS..][..most]);
+        let stops = SlotLists::of(slots.lists, index).stop_tokens();
+        let count = continue_text(&text, position + 1, stops, &mut state.drafts[..most]);
         if count > 0 {
-            state[slot::DRAFT_COUNT] = count as i32;
-            state[slot::SOURCE] = slot::FROM_NGRAM;
+            state.draft_count = count as i32;
+            state.source = Slot::FROM_NGRAM;
         }
     }
 }

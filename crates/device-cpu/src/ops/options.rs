@@ -7,12 +7,13 @@
 //! chooses by the same rules. A token's logit is changed by its own options alone and in one order, so nothing
 //! depends on the order in which tokens are visited.
 
-use paceline_device::{LIST_INTS, SampledText, slot};
+use paceline_device::SampledText;
+use paceline_device::abi::{LogitsRow, Plan, RequestRow, Slot, SlotLists, TokenRow};
 
 /// The slots and the part of a step's tables that says what each row of logits follows.
 #[derive(Clone, Copy)]
 pub(crate) struct Options<'a> {
-    pub(crate) state: &'a [i32],
+    pub(crate) state: &'a [Slot],
     pub(crate) lists: &'a [i32],
     pub(crate) block_table: &'a [i32],
     pub(crate) history: &'a [i32],
@@ -20,33 +21,19 @@ pub(crate) struct Options<'a> {
     pub(crate) block_size: usize,
     /// What stands behind the history.
     pub(crate) text: SampledText,
-    /// `[slots, mask_positions, mask_words]`.
-    pub(crate) masks: &'a [i32],
-    pub(crate) mask_positions: usize,
-    pub(crate) mask_words: usize,
-    /// Per row of logits: one more than its mask, or 0.
-    pub(crate) mask: &'a [i32],
-    /// Per row of logits.
-    pub(crate) request: &'a [i32],
-    /// Per request row.
-    pub(crate) state_slot: &'a [i32],
-    /// Per request row.
-    pub(crate) first_token: &'a [i32],
-    /// Per token.
-    pub(crate) ids: &'a [i32],
-    /// Per token.
-    pub(crate) positions: &'a [i32],
+    /// Has the masks.
+    pub(crate) plan: Plan<'a>,
+    pub(crate) requests: &'a [RequestRow],
+    pub(crate) tokens: &'a [TokenRow],
 }
 
 /// The options of one row of logits that change something.
 pub(super) struct RowOptions<'a> {
-    /// Tokens and what is added to their logits, f32 by their bits.
-    biases: &'a [[i32; 2]],
+    /// Biases and bad words.
+    lists: SlotLists<'a>,
     penalties: Option<Penalties>,
     /// Stop tokens that must not be chosen yet.
     barred: &'a [i32],
-    /// Lengths, each followed by the tokens of a word.
-    bad_words: &'a [i32],
     /// A bit per token that may be chosen.
     mask: Option<&'a [i32]>,
     text: Text<'a>,
@@ -67,7 +54,27 @@ struct Text<'a> {
     block_size: usize,
     /// Where the tokens that are not in the history start.
     start: usize,
-    recent: &'a [i32],
+    /// How many of those there are.
+    behind: usize,
+    recent: Recent<'a>,
+}
+
+/// Tokens that are not in the history.
+#[derive(Clone, Copy)]
+enum Recent<'a> {
+    /// Those of the step.
+    Step(&'a [TokenRow]),
+    /// The slot's newest and its drafts.
+    Drafts(&'a Slot),
+}
+
+impl Recent<'_> {
+    fn token(self, place: usize) -> i32 {
+        match self {
+            Self::Step(tokens) => tokens[place].id,
+            Self::Drafts(slot) => slot.pending_token(place),
+        }
+    }
 }
 
 /// Memory that a thread changes logits in.
@@ -79,84 +86,60 @@ pub(super) struct Scratch {
 }
 
 impl<'a> Options<'a> {
-    /// What applies to a row of logits that chooses the token at `position`, if anything.
-    pub(super) fn of(&self, sample: usize, position: usize) -> Option<RowOptions<'a>> {
-        let request = self.request[sample] as usize;
-        let index = self.state_slot[request] as usize;
-        let state = &self.state[index * slot::INTS..][..slot::INTS];
-        let (stops, rest) = counted(&self.lists[index * LIST_INTS..][..LIST_INTS], 1);
-        let (biases, rest) = counted(rest, 2);
-        let bad_words = words(rest);
-        let barred = if position < state[slot::MIN_LENGTH] as usize {
-            stops
+    /// What applies to a row of logits, if anything.
+    pub(super) fn of(&self, row: &LogitsRow) -> Option<RowOptions<'a>> {
+        let (position, request) = (row.position as usize, &self.requests[row.request as usize]);
+        let index = request.slot as usize;
+        let state = &self.state[index];
+        let lists = SlotLists::of(self.lists, index);
+        let barred = if row.position < state.min_length {
+            lists.stop_tokens()
         } else {
             &[]
         };
         let penalties = Penalties::of(state);
-        let mask = self.mask_of(sample, index);
-        let plain = biases.is_empty() && barred.is_empty() && bad_words.is_empty();
+        let mask = usize::try_from(row.mask - 1)
+            .ok()
+            .map(|mask| self.plan.mask(mask));
+        let plain =
+            barred.is_empty() && lists.biases().next().is_none() && lists.bad_words().next().is_none();
         if plain && penalties.is_none() && mask.is_none() {
             return None;
         }
-        let (biases, _) = biases.as_chunks();
         let (start, recent) = match self.text {
             SampledText::Step => {
-                let first = self.first_token[request] as usize;
-                (self.positions[first], &self.ids[first..])
+                let tokens = &self.tokens[request.first_token as usize..];
+                (tokens[0].position, Recent::Step(tokens))
             }
-            // Drafts stand right behind the newest token.
-            SampledText::Drafts => (state[slot::LENGTH] - 1, &state[slot::NEWEST..]),
+            SampledText::Drafts => (state.length - 1, Recent::Drafts(state)),
         };
         let start = (start as usize).min(position);
         let blocks = &self.block_table[index * self.blocks_per_slot..][..self.blocks_per_slot];
         Some(RowOptions {
-            biases,
+            lists,
             penalties,
             barred,
-            bad_words,
             mask,
             text: Text {
                 blocks,
                 history: self.history,
                 block_size: self.block_size,
                 start,
-                recent: &recent[..position - start],
+                behind: position - start,
+                recent,
             },
         })
     }
 }
 
-impl<'a> Options<'a> {
-    fn mask_of(&self, sample: usize, index: usize) -> Option<&'a [i32]> {
-        let place = usize::try_from(self.mask[sample] - 1).ok()?;
-        let row = index * self.mask_positions + place;
-        Some(&self.masks[row * self.mask_words..][..self.mask_words])
-    }
-}
-
-/// The entries of the list that `words` starts with, `size` words each, and what is behind them.
-fn counted(words: &[i32], size: usize) -> (&[i32], &[i32]) {
-    words[1..].split_at(words[0] as usize * size)
-}
-
-/// The words of the list of words that `list` starts with.
-fn words(list: &[i32]) -> &[i32] {
-    let mut end = 1;
-    for _ in 0..list[0] {
-        end += 1 + list[end] as usize;
-    }
-    &list[1..end]
-}
-
 impl Penalties {
     /// The penalties of a slot, unless they change nothing.
-    fn of(state: &[i32]) -> Option<Self> {
-        let float = |at: usize| f32::from_bits(state[at] as u32);
+    fn of(state: &Slot) -> Option<Self> {
         let penalties = Self {
-            repetition: float(slot::REPETITION_PENALTY),
-            presence: float(slot::PRESENCE_PENALTY),
-            frequency: float(slot::FREQUENCY_PENALTY),
-            prompt: state[slot::PROMPT_LENGTH] as usize,
+            repetition: state.repetition_penalty,
+            presence: state.presence_penalty,
+            frequency: state.frequency_penalty,
+            prompt: state.prompt_length as usize,
         };
         (penalties.repeats() || penalties.presence != 0.0 || penalties.frequency != 0.0).then_some(penalties)
     }
@@ -191,9 +174,9 @@ impl RowOptions<'_> {
         } = scratch;
         changed.clear();
         changed.extend_from_slice(logits);
-        for [token, bias] in self.biases {
-            if let Some(logit) = place(changed, *token) {
-                *logit += f32::from_bits(*bias as u32);
+        for (token, bias) in self.lists.biases() {
+            if let Some(logit) = place(changed, token) {
+                *logit += bias;
             }
         }
         if let Some(penalties) = &self.penalties {
@@ -202,10 +185,7 @@ impl RowOptions<'_> {
         for token in self.barred {
             bar(changed, *token);
         }
-        let mut rest = self.bad_words;
-        while let Some((length, words)) = rest.split_first() {
-            let (word, others) = words.split_at(*length as usize);
-            rest = others;
+        for word in self.lists.bad_words() {
             if let Some((last, before)) = word.split_last()
                 && self.text.ends_with(before)
             {
@@ -279,12 +259,12 @@ fn confine(logits: &mut [f32], mask: &[i32]) {
 
 impl Text<'_> {
     fn len(&self) -> usize {
-        self.start + self.recent.len()
+        self.start + self.behind
     }
 
     fn token(&self, position: usize) -> i32 {
         if position >= self.start {
-            return self.recent[position - self.start];
+            return self.recent.token(position - self.start);
         }
         let block = self.blocks[position / self.block_size] as usize;
         self.history[block * self.block_size + position % self.block_size]
@@ -311,8 +291,8 @@ impl Text<'_> {
                 visit(first + offset, *token);
             }
         }
-        for (offset, token) in self.recent.iter().enumerate() {
-            visit(self.start + offset, *token);
+        for place in 0..self.behind {
+            visit(self.start + place, self.recent.token(place));
         }
     }
 }

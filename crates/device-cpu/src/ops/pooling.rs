@@ -1,14 +1,12 @@
 //! States added up over a text.
 
-use super::accept::plan_rows;
 use crate::storage::In;
-use paceline_device::plan;
+use paceline_device::abi::{Plan, PlanRow, RequestRow};
 
 /// Views of [`pool_states`].
 pub(crate) struct Pooled<'a> {
-    pub(crate) plan: &'a [i32],
-    pub(crate) first_token: &'a [i32],
-    pub(crate) token_count: &'a [i32],
+    pub(crate) plan: Plan<'a>,
+    pub(crate) requests: &'a [RequestRow],
     pub(crate) states: In<'a>,
     pub(crate) sums: &'a mut [f32],
     pub(crate) done: &'a mut [f32],
@@ -18,25 +16,16 @@ pub(crate) struct Pooled<'a> {
 /// element, which is nothing next to running it, so one thread does all.
 pub(crate) fn pool_states(pooled: &mut Pooled<'_>) {
     let width = pooled.states.columns;
-    let rows = pooled.plan[plan::ROWS] as usize;
     let mut done = pooled.done.chunks_exact_mut(width);
-    for (request, row) in plan_rows(pooled.plan)
-        .chunks_exact(plan::ROW)
-        .take(rows)
-        .enumerate()
-    {
-        let flags = row[plan::ROW_FLAGS];
-        let gives = flags & (plan::POOL_MEAN | plan::POOL_LAST) != 0;
-        let place = if gives { done.next() } else { None };
-        let (first, count) = (pooled.first_token[request], pooled.token_count[request]);
-        let tokens = first as usize..(first + count) as usize;
+    for (row, request) in pooled.plan.rows.iter().zip(pooled.requests) {
+        let place = if row.embeds() { done.next() } else { None };
+        let tokens = request.tokens();
         let Some(last) = tokens.clone().last() else {
             continue;
         };
-        if flags & plan::POOL_SUM != 0 {
-            let sum = &mut pooled.sums[row[plan::ROW_SLOT] as usize * width..][..width];
-            let start = row[plan::ROW_START];
-            if start == 0 {
+        if row.is(PlanRow::POOL_SUM) {
+            let sum = &mut pooled.sums[row.slot as usize * width..][..width];
+            if row.start == 0 {
                 sum.fill(0.0);
             }
             for token in tokens {
@@ -44,15 +33,15 @@ pub(crate) fn pool_states(pooled: &mut Pooled<'_>) {
                     *sum += state;
                 }
             }
-            if flags & plan::POOL_MEAN != 0
+            if row.is(PlanRow::POOL_MEAN)
                 && let Some(place) = place
             {
-                let length = (start + count) as f32;
+                let length = (row.start + request.token_count) as f32;
                 for (mean, sum) in place.iter_mut().zip(sum) {
                     *mean = *sum / length;
                 }
             }
-        } else if flags & plan::POOL_LAST != 0
+        } else if row.is(PlanRow::POOL_LAST)
             && let Some(place) = place
         {
             place.copy_from_slice(pooled.states.row(last));
@@ -63,35 +52,43 @@ pub(crate) fn pool_states(pooled: &mut Pooled<'_>) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use paceline_device::abi::PlanMessage;
 
     /// A plan of rows: slot, start, flags.
-    fn plan_of(rows: &[(i32, i32, i32)]) -> Vec<i32> {
-        let mut words = vec![0; plan::HEADER];
-        words[plan::ROWS] = rows.len() as i32;
+    fn plan_of(rows: &[(u32, i32, i32)]) -> Vec<i32> {
+        let mut message = PlanMessage::new(0);
         for (slot, start, flags) in rows {
-            let mut row = [0; plan::ROW];
-            row[plan::ROW_SLOT] = *slot;
-            row[plan::ROW_START] = *start;
-            row[plan::ROW_FLAGS] = *flags;
-            words.extend(row);
+            let row = PlanRow {
+                slot: *slot,
+                start: *start,
+                flags: *flags,
+                ..PlanRow::default()
+            };
+            message.push(row, [], []);
         }
-        words
+        message.encode(1).to_vec()
     }
 
     #[test]
     fn sums_go_on_where_they_were_and_vectors_are_packed() {
-        let (sum, mean, last) = (plan::POOL_SUM, plan::POOL_SUM | plan::POOL_MEAN, plan::POOL_LAST);
+        let sum = PlanRow::POOL_SUM;
+        let (mean, last) = (sum | PlanRow::POOL_MEAN, PlanRow::POOL_LAST);
         let mut sums = vec![7.0; 3 * 2];
         let mut done = vec![9.0; 3 * 2];
-        let mut run = |rows: &[(i32, i32, i32)], counts: &[i32], states: &[f32]| {
-            let first_token: Vec<i32> = counts
-                .iter()
-                .scan(0, |sum, count| Some(std::mem::replace(sum, *sum + count)))
-                .collect();
+        let mut run = |rows: &[(u32, i32, i32)], counts: &[i32], states: &[f32]| {
+            let mut requests = Vec::new();
+            let mut first_token = 0;
+            for token_count in counts {
+                requests.push(RequestRow {
+                    first_token,
+                    token_count: *token_count,
+                    ..RequestRow::default()
+                });
+                first_token += token_count;
+            }
             pool_states(&mut Pooled {
-                plan: &plan_of(rows),
-                first_token: &first_token,
-                token_count: counts,
+                plan: Plan::parse(&plan_of(rows)).unwrap(),
+                requests: &requests,
                 states: In::over(states, 2),
                 sums: &mut sums,
                 done: &mut done,

@@ -12,20 +12,17 @@ use crate::philox::philox4x32;
 use crate::pool::Pool;
 use crate::simd::{Instructions, Kernel, LANES, Simd};
 use crate::storage::{In, Storage};
-use paceline_device::{SAMPLE_FLOATS, SamplingRow};
+use paceline_device::abi::{Alternative, LogitsRow, Logprobs, MAX_LOGPROBS, SamplingRow};
 use std::cell::RefCell;
 
 /// Views of [`sample`].
 #[derive(Clone, Copy)]
 pub(crate) struct Draws<'a> {
     pub(crate) logits: In<'a>,
-    pub(crate) positions: &'a [i32],
-    pub(crate) parameters: &'a [i32],
-    /// One more than the token that is known to follow, or 0.
-    pub(crate) known: &'a [i32],
+    pub(crate) rows: &'a [LogitsRow],
     pub(crate) options: Option<Options<'a>>,
     pub(crate) tokens: &'a Storage<i32>,
-    pub(crate) logprobs: &'a Storage<f32>,
+    pub(crate) logprobs: &'a Storage<Logprobs>,
 }
 
 thread_local! {
@@ -54,38 +51,31 @@ fn sample_row(instructions: Instructions, args: &Draws<'_>, row: usize) {
         "sample: the logits of row {row} are not finite numbers"
     );
     let max = max.unwrap_or_default();
-    let start = row * SamplingRow::INTS;
-    let parameters = SamplingRow::decode(&args.parameters[start..start + SamplingRow::INTS]);
-    let token = match args.known[row] {
-        0 => args.choose(instructions, row, (logits, max), &parameters),
+    let logits_row = &args.rows[row];
+    let token = match logits_row.known {
+        0 => args.choose(instructions, logits_row, (logits, max)),
         known => known as u32 - 1,
     };
+    let wanted = logits_row.sampling.logprobs;
     // SAFETY: every row belongs to one piece.
     unsafe { args.tokens.slice_mut(row..row + 1) }.fill(token as i32);
-    if parameters.logprobs >= 0 {
+    if let Ok(wanted) = usize::try_from(wanted) {
         // SAFETY: as above.
-        let out = unsafe {
-            args.logprobs
-                .slice_mut(row * SAMPLE_FLOATS..(row + 1) * SAMPLE_FLOATS)
-        };
-        let wanted = (parameters.logprobs as usize).min((SAMPLE_FLOATS - 1) / 2);
-        report(instructions, logits, max, (token, wanted), out);
+        let out = unsafe { &mut args.logprobs.slice_mut(row..row + 1)[0] };
+        report(instructions, logits, max, (token, wanted.min(MAX_LOGPROBS)), out);
     }
 }
 
 impl Draws<'_> {
     /// Chooses from the logits as the request's options change them.
-    fn choose(
-        &self,
-        instructions: Instructions,
-        row: usize,
-        (logits, max): (&[f32], f32),
-        parameters: &SamplingRow,
-    ) -> u32 {
-        let position = self.positions[row];
-        let options = self
-            .options
-            .and_then(|options| options.of(row, position as usize));
+    fn choose(&self, instructions: Instructions, row: &LogitsRow, (logits, max): (&[f32], f32)) -> u32 {
+        let LogitsRow {
+            position,
+            sampling: parameters,
+            ..
+        } = row;
+        let position = *position;
+        let options = self.options.and_then(|options| options.of(row));
         let Some(options) = options else {
             return choose(instructions, (logits, max), position, parameters);
         };
@@ -123,7 +113,7 @@ fn choose(
         first,
         temperature: parameters.temperature,
         floor: parameters.min_p.max(0.0).ln(),
-        noise: Noise::new(parameters.seed, position),
+        noise: Noise::new(parameters.seed.into(), position),
     };
     row.draw(instructions, parameters)
 }
@@ -139,7 +129,7 @@ fn report(
     logits: &[f32],
     max: f32,
     (token, wanted): (u32, usize),
-    out: &mut [f32],
+    out: &mut Logprobs,
 ) {
     let sum = instructions.run(SumExp {
         logits,
@@ -148,17 +138,18 @@ fn report(
         floor: f32::NEG_INFINITY,
     });
     let total = max + sum.ln();
-    out[0] = logits[token as usize] - total;
+    out.chosen = logits[token as usize] - total;
     let mut best = candidates::best(instructions, logits, wanted);
     best.sort_unstable_by(candidates::order);
-    let (pairs, _) = out[1..].as_chunks_mut::<2>();
-    for (index, [id, logprob]) in pairs.iter_mut().enumerate().take(wanted) {
+    for (index, alternative) in out.top.iter_mut().enumerate().take(wanted) {
         // Where the row has fewer possible tokens than asked for, the rest is marked as absent.
         let (token, logit) = best
             .get(index)
             .map_or((-1, f32::NEG_INFINITY), |best| (best.id as i32, best.logit));
-        *id = f32::from_bits(token as u32);
-        *logprob = logit - total;
+        *alternative = Alternative {
+            token,
+            logprob: logit - total,
+        };
     }
 }
 

@@ -62,8 +62,9 @@ impl Kernel for StoreRows<'_> {
 #[inline(always)]
 fn store_row<S: Simd>(s: S, args: &StoreKv<'_>, row: usize, angles: Option<&[f32]>) {
     let head_dim = args.cache.shape().head_dim;
-    let blocks = args.step.blocks(args.step.request_of[row] as usize);
-    let position = args.step.positions[row] as usize;
+    let token = args.step.tokens[row];
+    let blocks = args.step.blocks(token.request as usize);
+    let position = token.position as usize;
     let norm = args.norms.map(|norms| (norms.k, norms.eps));
     let keys = args.k.row(row).chunks_exact(head_dim);
     let values = args.v.row(row).chunks_exact(head_dim);

@@ -145,7 +145,7 @@ impl<B: Backend> Eagle3<B> {
     fn run(&self, cx: &mut Forward<'_, B>, states: &B::Tensor) -> Result<DraftStates<B>, DeviceError> {
         let (backend, width) = (cx.backend, self.width);
         let mut embedded = cx.tokens(width)?;
-        backend.embed(&cx.step.ids, &self.embedding, 1.0, &mut embedded);
+        backend.embed(cx.step, &self.embedding, 1.0, &mut embedded);
         let joined = cx.tokens(2 * width)?;
         self.embedding_norm
             .run(cx, &embedded, &mut backend.columns(&joined, 0..width));
@@ -213,7 +213,7 @@ impl<B: Backend> DraftHead<B> for Eagle3<B> {
         normed: &B::Tensor,
     ) -> Result<Scratch<B>, DeviceError> {
         let mut rows = cx.samples(self.width)?;
-        cx.backend.gather(normed, &cx.step.sample_token, &mut rows);
+        cx.backend.gather_sampled(normed, cx.step, &mut rows);
         let mut logits = cx.samples(self.head.outputs())?;
         self.head.run_into(cx, &rows, &mut logits);
         let Some(tokens) = &self.tokens else {

@@ -221,7 +221,7 @@ impl<B: Backend> Rope<B> {
     pub fn angles(&self, cx: &Forward<'_, B>) -> Result<Scratch<B>, DeviceError> {
         let mut out = cx.tokens(2 * self.pairs)?;
         cx.backend
-            .rope_angles(&cx.step.positions, &self.frequencies, self.factor, &mut out);
+            .rope_angles(cx.step, &self.frequencies, self.factor, &mut out);
         Ok(out)
     }
 }

@@ -2,7 +2,7 @@
 
 use super::{NumberBound, OptionKind, RequestOption};
 use crate::request::{MAX_CHOICES, MAX_DEADLINE};
-use paceline_device::MAX_LOGPROBS;
+use paceline_device::abi::MAX_LOGPROBS;
 use std::time::Duration;
 
 /// A number in a field of the sampling parameters, from `low` (or above it) to `high`.

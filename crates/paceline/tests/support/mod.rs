@@ -391,6 +391,7 @@ fn scheduler_config(setup: &Setup, config: &RunnerConfig, recurrent: bool) -> Sc
         max_batched_tokens: setup.budget,
         max_step_ns: None,
         max_samples: setup.budget,
+        max_masks: 64,
         block_size: setup.block_size,
         num_blocks: config.blocks,
         blocks_per_request: config.blocks_per_slot,

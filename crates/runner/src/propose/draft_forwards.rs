@@ -3,8 +3,8 @@
 use super::Stage;
 use crate::RunnerConfig;
 use paceline_device::{
-    Backend, ClearKv, DeviceError, DraftForward, PrepareDrafts, SAMPLE_FLOATS, Sample, SampledText,
-    StepLimits, StepTables, TakeDrafts,
+    Backend, ClearKv, DeviceError, DraftForward, PrepareDrafts, Sample, SampleOptions, SampledText,
+    StepLimits, StepTables, TakeDrafts, abi::Logprobs,
 };
 
 /// Tables and buffers of a neural drafter.
@@ -16,7 +16,7 @@ pub(super) struct DraftForwards<B: Backend> {
     /// Per token of a draft forward: where its hidden state comes from.
     pub(super) source: B::Buffer<i32>,
     sampled: B::Buffer<i32>,
-    logprobs: B::Buffer<f32>,
+    logprobs: B::Buffer<Logprobs>,
 }
 
 impl<B: Backend> DraftForwards<B> {
@@ -37,7 +37,7 @@ impl<B: Backend> DraftForwards<B> {
             turns: [tables(slots)?, tables(slots)?],
             source: backend.buffer(config.table_tokens())?,
             sampled: backend.buffer(slots)?,
-            logprobs: backend.buffer(slots * SAMPLE_FLOATS)?,
+            logprobs: backend.buffer(slots)?,
         })
     }
 
@@ -94,7 +94,10 @@ impl<B: Backend> DraftForwards<B> {
         stage.backend.sample(Sample {
             logits,
             step: draft,
-            slots: Some(stage.slots),
+            options: Some(SampleOptions {
+                slots: stage.slots,
+                plan: stage.plan,
+            }),
             text: SampledText::Drafts,
             tokens: &self.sampled,
             logprobs: &self.logprobs,

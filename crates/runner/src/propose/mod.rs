@@ -11,7 +11,7 @@ pub use head::HeadProposer;
 pub use model::ModelProposer;
 pub use ngram::NgramProposer;
 
-use paceline_device::{Backend, DeviceError, SlotTable, StepTables, Workspace};
+use paceline_device::{Backend, DeviceError, SlotTable, StepRecord, StepTables, Workspace};
 use paceline_models::Decoder;
 
 /// Makes drafts.
@@ -46,7 +46,7 @@ pub struct Stage<'a, B: Backend> {
     /// The step's tables.
     pub step: &'a StepTables<B>,
     /// The step's record.
-    pub record: &'a B::Buffer<i32>,
+    pub record: &'a StepRecord<B>,
     /// The states that it starts from, a plan row per token of the step; see [`Proposer::taps`].
     pub states: &'a B::Tensor,
     /// Most drafts that any plan row wants from a neural drafter; 0 if none is to see any token.

@@ -13,6 +13,8 @@ pub(super) struct PlanBuilder {
     /// Tokens and samples that the step has left.
     tokens: usize,
     samples: usize,
+    /// Masks that it has left.
+    masks: usize,
     /// Of the tokens, those that prompts may take.
     prompt_tokens: usize,
     /// A request was preempted.
@@ -29,6 +31,7 @@ impl PlanBuilder {
     fn push(&mut self, row: PlanRow) {
         self.tokens -= row.work.tokens();
         self.samples -= row.work.samples();
+        self.masks -= row.masks();
         if let Work::Prefill { tokens, .. } | Work::Embed { tokens, .. } = &row.work {
             self.prompt_tokens -= tokens.len();
         }
@@ -46,6 +49,7 @@ impl Scheduler {
             plan: StepPlan::default(),
             tokens: self.config.max_batched_tokens,
             samples: self.config.max_samples,
+            masks: self.config.max_masks,
             prompt_tokens: self.config.max_batched_tokens,
             preempted: false,
             restored: Vec::new(),
@@ -70,6 +74,11 @@ impl Scheduler {
             in_order.iter().partition(|id| prefilling(id));
         // A text that becomes a vector is done when it is planned.
         decodes.retain(|id| self.request(*id).pooling.is_none());
+        // Those that found no room for their masks come first now.
+        let waited = std::mem::take(&mut self.waiting_for_masks);
+        if !waited.is_empty() {
+            decodes.sort_by_key(|id| !waited.contains(id));
+        }
         // Every running request gets a token; drafts share the rest, with prompts if there are any.
         let share = if prefills.is_empty() { 1 } else { 2 };
         let mut spare = (builder.tokens.min(builder.samples) - in_order.len()) / share;
@@ -101,9 +110,15 @@ impl Scheduler {
                 ready => ready,
             },
         };
+        if window.is_some() && builder.masks == 0 {
+            self.waiting_for_masks.push(id);
+            return;
+        }
         // Drafts that leave room for the token behind them.
         let room = request.max_length - high - 1;
-        let drafts = window.map_or(running.proposed.most(), Window::drafts);
+        let drafts = window.map_or(running.proposed.most(), |window| {
+            window.drafts().min(builder.masks - 1)
+        });
         let ready = drafts.min(room).min(*spare);
         let forced = window.is_some_and(Window::is_forced);
         // Behind the plan row there is room for as many as if it accepted none; the device cuts them when it has.
@@ -179,14 +194,15 @@ impl Scheduler {
         if self.request(id).running().is_none() {
             return;
         }
-        let (tokens, samples) = (builder.tokens.min(builder.prompt_tokens), builder.samples);
+        let tokens = builder.tokens.min(builder.prompt_tokens);
+        let (samples, masks) = (builder.samples, builder.masks);
         let planned = self.with_running(id, |scheduler, request, running| {
             let scores = request.scores_prompt() && running.planned + 1 < request.prompt.len();
             let mut len = (running.target - running.planned).min(tokens);
             if scores {
                 len = len.min(samples);
             }
-            if len > 0 && running.planned + len == running.target && !may_end(request, samples) {
+            if len > 0 && running.planned + len == running.target && !may_end(request, samples, masks) {
                 len -= 1;
             }
             if len == 0 {
@@ -337,8 +353,9 @@ impl Blocks {
 
 /// Whether a plan row may run the last known token of a request: the token behind it is not to be chosen without a
 /// plan row of logits, nor without its mask.
-fn may_end(request: &Request, samples: usize) -> bool {
-    request.pooling.is_some() || samples > 0 && request.constraint.as_ref().is_none_or(Constrained::is_ready)
+fn may_end(request: &Request, samples: usize, masks: usize) -> bool {
+    let masked = |constrained: &Constrained| masks > 0 && constrained.is_ready();
+    request.pooling.is_some() || samples > 0 && request.constraint.as_ref().is_none_or(masked)
 }
 
 fn admission(request: &Request, running: &Running) -> Admission {

@@ -113,6 +113,7 @@ impl World {
             max_batched_tokens: 2048,
             max_step_ns: None,
             max_samples: 2048,
+            max_masks: 64,
             block_size: 16,
             num_blocks: blocks * (SLOTS + 1),
             blocks_per_request: blocks,

@@ -1,0 +1,86 @@
+//! The rows of a step, as its operations read them.
+
+use super::Wide;
+
+words! {
+    /// A token of a step.
+    pub struct TokenRow {
+        /// Its id.
+        pub id: i32,
+        /// Its position in its request.
+        pub position: i32,
+        /// The request row it belongs to.
+        pub request: i32,
+    }
+}
+
+words! {
+    /// A request's part in a step.
+    pub struct RequestRow {
+        /// Its first token row.
+        pub first_token: i32,
+        /// Tokens that it has in this step.
+        pub token_count: i32,
+        /// Its slot, which is also the index of its recurrent state and its row of the block table. A request whose
+        /// first token is at position 0 starts from the zero state.
+        pub slot: i32,
+        /// Records of the last step's drafts to fold into the state before the first token. The convolution window is
+        /// read this many inputs further on.
+        pub replay: i32,
+        /// How many of its last tokens are drafts. The others are certain and are folded into the state that is kept;
+        /// drafts are run on a copy of it, and recorded.
+        pub drafts: i32,
+        /// Not 0 to look ahead. The records to replay and all tokens are run on a copy of the state; state and window
+        /// stay as they are, and the tokens are recorded behind the replayed records.
+        pub ahead: i32,
+        /// The number of folds, replayed ones counted, after which the state is saved; 0 for not at all.
+        pub snapshot_after: i32,
+        /// The snapshot to write.
+        pub snapshot: i32,
+        /// One more than the snapshot to start from; 0 for none.
+        pub restore: i32,
+    }
+}
+
+impl RequestRow {
+    /// Its token rows.
+    pub fn tokens(&self) -> std::ops::Range<usize> {
+        self.first_token as usize..(self.first_token + self.token_count) as usize
+    }
+}
+
+words! {
+    /// A row of logits.
+    pub struct LogitsRow {
+        /// The token row it comes from.
+        pub token: i32,
+        /// The position of the token to be sampled, which keys the noise.
+        pub position: i32,
+        /// The request row it belongs to.
+        pub request: i32,
+        /// One more than the known token whose log-probability is wanted instead of a choice; 0 to choose.
+        pub known: i32,
+        /// One more than the mask of the plan that confines the choice; 0 for none.
+        pub mask: i32,
+        /// How to choose.
+        pub sampling: SamplingRow,
+    }
+}
+
+words! {
+    /// Sampling parameters as the device reads them.
+    pub struct SamplingRow {
+        /// 0 takes the most likely token.
+        pub temperature: f32,
+        /// See [`paceline_types::SamplingParams`].
+        pub top_p: f32,
+        /// 0 keeps all.
+        pub top_k: u32,
+        /// 0 keeps all.
+        pub min_p: f32,
+        /// Key of the noise.
+        pub seed: Wide,
+        /// Alternatives to report, at most [`MAX_LOGPROBS`](super::MAX_LOGPROBS); -1 for no log-probabilities at all.
+        pub logprobs: i32,
+    }
+}

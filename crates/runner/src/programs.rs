@@ -1,0 +1,195 @@
+//! The programs of a runner: a set that is known before the first request.
+
+use crate::RunnerConfig;
+use paceline_device::Backend;
+use paceline_types::MAX_DRAFTS;
+use std::collections::HashMap;
+use std::time::{Duration, Instant};
+
+/// The shape a program is captured for. What a program does depends on nothing else: how many tokens, requests and rows
+/// of logits carry data, it finds out when it runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Shape {
+    /// Most tokens. Most requests and rows of logits follow from it.
+    pub tokens: usize,
+    /// Draft forwards of the neural drafter.
+    pub draft_forwards: usize,
+    /// Whether there may be prompts among the plan rows: without, each has its newest token and drafts.
+    pub prompts: bool,
+}
+
+/// All programs that steps can need, and those of them that were captured.
+pub struct ProgramSet<B: Backend> {
+    /// Largest first.
+    shapes: Vec<Shape>,
+    captured: HashMap<Shape, B::Program>,
+    config: RunnerConfig,
+    neural: bool,
+    started: Instant,
+    /// How long capturing took, once all are there.
+    warm_up: Option<Duration>,
+    late: usize,
+}
+
+impl<B: Backend> ProgramSet<B> {
+    /// The programs of a runner, with or without a neural drafter.
+    pub(crate) fn new(config: &RunnerConfig, neural: bool) -> Self {
+        let mut set = Self {
+            shapes: Vec::new(),
+            captured: HashMap::new(),
+            config: *config,
+            neural,
+            started: Instant::now(),
+            warm_up: None,
+            late: 0,
+        };
+        let mut forwards: Vec<usize> = (0..=config.drafts)
+            .map(|drafts| set.draft_forwards(drafts))
+            .collect();
+        forwards.dedup();
+        let mut tokens: Vec<usize> = (0..usize::BITS)
+            .map(|bits| bucket(1 << bits, config.tokens))
+            .collect();
+        tokens.dedup();
+        // A step without prompts has no more than the newest token and the drafts of every slot.
+        let decodes = bucket(config.slots * (1 + config.drafts), config.tokens);
+        for tokens in tokens.into_iter().rev() {
+            for draft_forwards in forwards.iter().rev().copied() {
+                for prompts in [true, false] {
+                    if prompts || tokens <= decodes {
+                        set.shapes.push(Shape {
+                            tokens,
+                            draft_forwards,
+                            prompts,
+                        });
+                    }
+                }
+            }
+        }
+        set
+    }
+
+    /// All shapes, the largest first.
+    pub fn shapes(&self) -> &[Shape] {
+        &self.shapes
+    }
+
+    /// Programs captured so far.
+    pub fn captured(&self) -> usize {
+        self.captured.len()
+    }
+
+    /// Programs captured after the start.
+    pub fn captured_late(&self) -> usize {
+        self.late
+    }
+
+    /// How long capturing the set took at start; `None` if it was not done.
+    pub fn warm_up_time(&self) -> Option<Duration> {
+        self.warm_up
+    }
+
+    /// The smallest program that holds a step.
+    pub(crate) fn shape(&self, tokens: usize, wanted_drafts: usize, prompts: bool) -> Shape {
+        Shape {
+            tokens: bucket(tokens, self.config.tokens),
+            draft_forwards: self.draft_forwards(wanted_drafts),
+            prompts,
+        }
+    }
+
+    pub(crate) fn get(&self, shape: Shape) -> Option<&B::Program> {
+        self.captured.get(&shape)
+    }
+
+    /// Shapes whose programs are not there yet, the largest first.
+    pub(crate) fn missing(&self) -> Vec<Shape> {
+        let absent = |shape: &&Shape| !self.captured.contains_key(shape);
+        self.shapes.iter().filter(absent).copied().collect()
+    }
+
+    pub(crate) fn insert(&mut self, shape: Shape, program: B::Program) {
+        self.late += usize::from(self.warm_up.is_some());
+        self.captured.insert(shape, program);
+    }
+
+    /// All are there.
+    pub(crate) fn complete(&mut self) {
+        self.warm_up.get_or_insert(self.started.elapsed());
+    }
+
+    /// Draft forwards that a program has for plan rows that want up to `drafts` drafts from the neural drafter. There
+    /// are fewer programs than numbers of draft forwards: one too many finds no plan rows and costs next to nothing.
+    fn draft_forwards(&self, drafts: usize) -> usize {
+        match drafts {
+            _ if !self.neural => 0,
+            0..=4 => drafts,
+            5..=6 => 6,
+            7..=8 => 8,
+            _ => MAX_DRAFTS,
+        }
+        .min(self.config.drafts)
+    }
+}
+
+/// Programs are captured for powers of two; a step runs the smallest that holds it.
+fn bucket(count: usize, limit: usize) -> usize {
+    count.checked_next_power_of_two().unwrap_or(usize::MAX).min(limit)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use paceline_device::Recorder;
+
+    fn config(slots: usize, tokens: usize, drafts: usize) -> RunnerConfig {
+        RunnerConfig {
+            slots,
+            tokens,
+            samples: tokens,
+            blocks: 8,
+            blocks_per_slot: 8,
+            block_size: 16,
+            snapshots: 0,
+            drafts,
+            masks: 0,
+            depth: 2,
+        }
+    }
+
+    /// Whatever a step has, its program is one of the list.
+    #[test]
+    fn every_step_has_its_program_in_the_list() {
+        for (slots, tokens, drafts) in [(1, 1, 0), (3, 20, 5), (16, 512, 3), (8, 100, 15), (64, 64, 7)] {
+            for neural in [false, true] {
+                let set = ProgramSet::<Recorder>::new(&config(slots, tokens, drafts), neural);
+                for count in 1..=tokens {
+                    for wanted in 0..=drafts {
+                        let prompt = set.shape(count, wanted, true);
+                        assert!(set.shapes().contains(&prompt), "{prompt:?}");
+                        assert!(prompt.tokens >= count);
+                        assert!(!neural || prompt.draft_forwards >= wanted);
+                        let decode = set.shape(count, wanted, false);
+                        if count <= slots * (1 + drafts) {
+                            assert!(set.shapes().contains(&decode), "{decode:?}");
+                        }
+                    }
+                }
+                let first = set.shapes()[0];
+                assert!(set.shapes().iter().all(
+                    |shape| shape.tokens <= first.tokens && shape.draft_forwards <= first.draft_forwards
+                ));
+            }
+        }
+    }
+
+    /// As many as there are powers of two up to the tokens of a step, times the numbers of draft forwards, twice.
+    #[test]
+    fn the_list_is_short() {
+        let set = ProgramSet::<Recorder>::new(&config(16, 512, 3), true);
+        // 10 sizes with prompts, 7 without, 4 numbers of draft forwards.
+        assert_eq!(set.shapes().len(), (10 + 7) * 4);
+        let plain = ProgramSet::<Recorder>::new(&config(16, 512, 3), false);
+        assert_eq!(plain.shapes().len(), 10 + 7);
+    }
+}
