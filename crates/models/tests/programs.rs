@@ -2,7 +2,8 @@
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
 
-use paceline_device::{Recorder, SamplingRow, StepLimits};
+use paceline_device::abi::SamplingRow;
+use paceline_device::{Recorder, StepLimits};
 use paceline_models::{DraftHead, Eagle3};
 use paceline_testkit::{FIXTURES, Fixture, random_eagle3};
 use paceline_testkit::{Program, SampleRow, StepRow, Stepper, StepperConfig};
@@ -54,7 +55,7 @@ fn step_of(variant: u32) -> Vec<Request> {
         top_p: 1.0 - 0.1 * variant as f32,
         top_k: variant * 7,
         min_p: 0.01 * variant as f32,
-        seed: u64::from(variant) << 40 | row as u64,
+        seed: (u64::from(variant) << 40 | row as u64).into(),
         logprobs: variant as i32 - 1,
     };
     let request = |index: usize| {

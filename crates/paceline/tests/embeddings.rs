@@ -6,6 +6,7 @@ use paceline::{
     EmbeddingError, EmbeddingRequest, Engine, EngineConfig, Event, Handle, Request, RequestError,
     SpeculationConfig, SpeculationMethod,
 };
+use paceline_device::abi::{RequestRow, TokenRow};
 use paceline_device::{Backend, Pending, StepLimits, StepTables, Workspace};
 use paceline_device_cpu::{Cpu, CpuOptions, Instructions};
 use paceline_models::{CacheSizes, Forward};
@@ -44,11 +45,18 @@ fn plain_states(checkpoint: &Checkpoint, tokens: &[TokenId]) -> (Vec<f32>, usize
         snapshots: 0,
     };
     let caches = model.caches(&backend, &sizes).unwrap();
-    let ids: Vec<i32> = tokens.iter().map(|token| *token as i32).collect();
-    let positions: Vec<i32> = (0..count as i32).collect();
-    backend.write(&step.ids, &ids);
-    backend.write(&step.positions, &positions);
-    backend.write(&step.token_count, &[count as i32]);
+    let row = |(position, token): (usize, &TokenId)| TokenRow {
+        id: *token as i32,
+        position: position as i32,
+        request: 0,
+    };
+    let rows: Vec<TokenRow> = tokens.iter().enumerate().map(row).collect();
+    let request = RequestRow {
+        token_count: count as i32,
+        ..RequestRow::default()
+    };
+    backend.write(&step.token_rows, &rows);
+    backend.write(&step.request_rows, &[request]);
     backend.write(&step.tokens.live, &[count as i32]);
     backend.write(&step.requests.live, &[1]);
     let workspace = Workspace::new(backend.clone());

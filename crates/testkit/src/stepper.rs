@@ -84,6 +84,7 @@ pub struct Stepper<B: Backend> {
     caches: Caches<B>,
     drafter: Option<Drafter<B>>,
     tables: StepTables<B>,
+    slots: usize,
     workspace: Workspace<B>,
     programs: HashMap<Shape, B::Program>,
     logits: B::Tensor,
@@ -105,7 +106,8 @@ impl<B: Backend> Stepper<B> {
         config: StepperConfig,
     ) -> Result<Self, ModelError> {
         let limits = config.limits;
-        let tables = StepTables::new(&backend, limits)?;
+        let mut tables = StepTables::new(&backend, limits)?;
+        tables.block_table = backend.buffer(config.slots * limits.blocks_per_request)?;
         let sizes = CacheSizes {
             blocks: config.blocks,
             block_size: limits.block_size,
@@ -131,6 +133,7 @@ impl<B: Backend> Stepper<B> {
             sampled: backend.buffer(limits.samples)?,
             logprobs: backend.buffer(limits.samples)?,
             tables,
+            slots: config.slots,
             model,
             backend,
         })
@@ -178,7 +181,7 @@ impl<B: Backend> Stepper<B> {
     }
 
     fn write_tables(&self, program: Program, rows: &[StepRow<'_>]) -> Shape {
-        let tables = HostTables::new(self.tables.limits, rows);
+        let tables = HostTables::new(self.tables.limits, self.slots, rows);
         tables.write(&self.backend, &self.tables);
         let limits = self.tables.limits;
         Shape {
@@ -284,9 +287,9 @@ struct HostTables {
 }
 
 impl HostTables {
-    fn new(limits: StepLimits, rows: &[StepRow<'_>]) -> Self {
+    fn new(limits: StepLimits, slots: usize, rows: &[StepRow<'_>]) -> Self {
         let mut tables = Self {
-            block_table: vec![0; limits.requests * limits.blocks_per_request],
+            block_table: vec![0; slots * limits.blocks_per_request],
             ..Self::default()
         };
         for (request, row) in rows.iter().enumerate() {

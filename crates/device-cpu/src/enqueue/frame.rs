@@ -209,24 +209,22 @@ impl Cpu {
 }
 
 impl Cpu {
-    /// Enqueues a function of some buffers, as part of a program like any operation. The buffers must be distinct and not
-    /// held by anyone outside the stream. For instruments and tests: no other device has it.
-    pub fn host_function<const N: usize>(
+    /// Enqueues a function of two buffers, as part of a program like any operation: it reads the one and writes the
+    /// other. For instruments and tests: no other device has it.
+    pub fn host_function<R: Element, W: Element>(
         &self,
-        buffers: [&CpuBuffer<i32>; N],
-        function: impl Fn([&mut [i32]; N]) + Send + Sync + 'static,
+        read: &CpuBuffer<R>,
+        written: &CpuBuffer<W>,
+        function: impl Fn(&[R], &mut [W]) + Send + Sync + 'static,
     ) {
-        let buffers = buffers.map(Clone::clone);
-        for (index, buffer) in buffers.iter().enumerate() {
-            let twice = buffers[..index]
-                .iter()
-                .any(|other| std::ptr::eq(&raw const *other.storage, &raw const *buffer.storage));
-            assert!(!twice, "host_function: buffer {index} is given twice");
-        }
+        let (read, written) = (read.clone(), written.clone());
+        assert!(
+            read.storage.as_ptr().cast::<u8>() != written.storage.as_ptr().cast::<u8>(),
+            "host_function: one buffer is given twice"
+        );
         self.stream.enqueue(move |_| {
             // SAFETY: on the stream, and the buffers are distinct.
-            let views = std::array::from_fn(|index| unsafe { whole(&buffers[index]) });
-            function(views);
+            unsafe { function(read.read(), whole(&written)) };
         });
     }
 }

@@ -7,7 +7,8 @@
     reason = "shared by several test programs"
 )]
 
-use paceline_device::{Backend, SamplingRow, StepLimits};
+use paceline_device::abi::{SamplingRow, Wide};
+use paceline_device::{Backend, StepLimits};
 use paceline_device_cpu::{Cpu, CpuOptions, Instructions};
 use paceline_models::{Decoder, DraftHead, Eagle3};
 use paceline_testkit::{Program, SampleRow, StepRow, Stepper, StepperConfig};
@@ -20,7 +21,7 @@ pub const GREEDY: SamplingRow = SamplingRow {
     top_p: 1.0,
     top_k: 0,
     min_p: 0.0,
-    seed: 0,
+    seed: Wide { low: 0, high: 0 },
     logprobs: -1,
 };
 

@@ -291,7 +291,7 @@ impl Bench {
         }
         let scheduler = Scheduler::with_policy(scheduler_config(setup, &config, recurrent), policy(setup));
         let mut pipeline = Pipeline::new(scheduler, runner, clock, setup.depth);
-        if config.constraints {
+        if config.masks > 0 {
             let workers = MaskPool::new(2, setup.batch).expect("threads");
             pipeline = pipeline.with_mask_workers(Box::new(workers));
         }
@@ -381,7 +381,13 @@ fn runner_config(setup: &Setup, requests: &[Asked], recurrent: bool) -> RunnerCo
         block_size: setup.block_size,
         snapshots: if recurrent { setup.snapshots } else { 0 },
         drafts: setup.drafts,
-        constraints: requests.iter().any(|request| request.constraint.is_some()),
+        // Few: some constrained plan rows find no room in a step, and wait.
+        masks: if requests.iter().any(|request| request.constraint.is_some()) {
+            2 + setup.drafts
+        } else {
+            0
+        },
+        depth: setup.depth,
     }
 }
 
@@ -391,7 +397,7 @@ fn scheduler_config(setup: &Setup, config: &RunnerConfig, recurrent: bool) -> Sc
         max_batched_tokens: setup.budget,
         max_step_ns: None,
         max_samples: setup.budget,
-        max_masks: 64,
+        max_masks: config.masks,
         block_size: setup.block_size,
         num_blocks: config.blocks,
         blocks_per_request: config.blocks_per_slot,

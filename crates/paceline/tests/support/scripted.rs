@@ -1,6 +1,7 @@
 //! A drafter that knows how the texts go on, and makes of it what it likes.
 
-use paceline_device::{DeviceError, plan, slot};
+use paceline_device::DeviceError;
+use paceline_device::abi::{Plan, PlanRow, Slot};
 use paceline_device_cpu::Cpu;
 use paceline_runner::{Proposer, Stage};
 use paceline_types::{MAX_DRAFTS, TokenId};
@@ -69,54 +70,37 @@ impl Proposer<Cpu> for Scripted {
 
     fn propose(&self, stage: &Stage<'_, Cpu>) -> Result<(), DeviceError> {
         let (script, texts) = (self.script, Arc::clone(&self.texts));
-        let buffers = [stage.plan, &stage.slots.state];
-        stage.backend.host_function(buffers, move |[plan, state]| {
-            for row in rows(plan) {
-                let index = row[plan::ROW_SLOT] as usize;
-                draft(
-                    script,
-                    &texts,
-                    row,
-                    &mut state[index * slot::INTS..][..slot::INTS],
-                );
-            }
-        });
+        stage
+            .backend
+            .host_function(stage.plan, &stage.slots.state, move |words, slots| {
+                let plan = Plan::parse(words).expect("the step has a plan");
+                for row in plan.rows {
+                    draft(script, &texts, row, &mut slots[row.slot as usize]);
+                }
+            });
         Ok(())
     }
 }
 
-fn draft(script: Script, texts: &Texts, row: &[i32], state: &mut [i32]) {
-    let chooses = row[plan::ROW_KIND] == plan::VERIFY || row[plan::ROW_FLAGS] & plan::SAMPLE_LAST != 0;
-    let owned = state[slot::GENERATION] == row[plan::ROW_GENERATION];
-    if !chooses || !owned || state[slot::FINISHED] != 0 {
+fn draft(script: Script, texts: &Texts, row: &PlanRow, slot: &mut Slot) {
+    if !row.chooses() || !slot.runs(row.generation) {
         return;
     }
-    let half = |at: usize| u64::from(state[slot::SAMPLING + at] as u32);
-    let name = (half(4) | half(5) << 32, state[slot::PROMPT_LENGTH] as usize);
+    let name = (slot.sampling.seed.into(), slot.prompt_length as usize);
     let Some(text) = texts.get(&name) else { return };
     // One more than wanted, if there is room for it: the next plan cuts what it has no room for.
-    let wanted = row[plan::ROW_NGRAM].max(row[plan::ROW_NEURAL]) as usize;
+    let wanted = row.ngram.max(row.neural) as usize;
     let most = if wanted == 0 {
         0
     } else {
         (wanted + 1).min(MAX_DRAFTS)
     };
-    let drafts = script.drafts(text, state[slot::LENGTH] as usize, most);
+    let drafts = script.drafts(text, slot.length as usize, most);
     let mut count = 0;
     for token in drafts {
-        state[slot::DRAFTS + count] = token;
+        slot.drafts[count] = token;
         count += 1;
     }
-    state[slot::DRAFT_COUNT] = count as i32;
-    state[slot::SOURCE] = slot::FROM_NGRAM;
-}
-
-/// The rows of a plan.
-fn rows(words: &[i32]) -> impl Iterator<Item = &[i32]> {
-    let mut rest = &words[plan::HEADER..];
-    for _ in 0..words[plan::ADMISSIONS] {
-        rest = &rest[plan::ADMISSION + rest[1] as usize..];
-    }
-    let rows = &rest[words[plan::BLOCKS] as usize * plan::BLOCK..];
-    rows.chunks_exact(plan::ROW).take(words[plan::ROWS] as usize)
+    slot.draft_count = count as i32;
+    slot.source = Slot::FROM_NGRAM;
 }
