@@ -11,9 +11,12 @@
 //! nobody takes. Callgrind counts the instructions of the operation alone; what a step costs is the count with 200 steps
 //! less the count with none, by 200. A random text finds nothing; of a repetitive one the longest n-gram is found.
 
+use paceline_device::abi::{
+    AdmissionWords, BlockUpdate, PlanHeader, PlanMessage, PlanRow, RecordHeader, Slot, SlotLists,
+};
 use paceline_device::{
-    Accept, Backend, NgramIndex, Pending, Prepare, ProposeNgram, SlotLimits, SlotTable, StepLimits,
-    StepTables, plan, record, slot,
+    Accept, Backend, FreePlaces, NgramIndex, Pending, Prepare, ProposeNgram, SlotLimits, SlotTable,
+    StepLimits, StepRecord, StepRings, StepTables,
 };
 use paceline_device_cpu::{Cpu, CpuBuffer, CpuOptions, Instructions};
 use std::time::Instant;
@@ -25,6 +28,8 @@ const DRAFTS: i32 = 4;
 const VOCABULARY: u64 = 50_000;
 /// Tokens after which a repetitive text repeats itself.
 const PERIOD: usize = 300;
+/// Steps in flight.
+const DEPTH: usize = 2;
 
 /// The text of a slot, position by position.
 fn token(slot: usize, position: usize, repetitive: bool) -> i32 {
@@ -41,7 +46,12 @@ struct Bench {
     index: NgramIndex<Cpu>,
     plan: CpuBuffer<i32>,
     tokens: CpuBuffer<i32>,
-    record: CpuBuffer<i32>,
+    rings: StepRings<Cpu>,
+    record: StepRecord<Cpu>,
+    places: FreePlaces,
+    /// Steps so far.
+    steps: u64,
+    message: PlanMessage,
     repetitive: bool,
 }
 
@@ -66,7 +76,12 @@ impl Bench {
             blocks_per_request: per_slot,
             block_size: BLOCK,
         };
-        let words = plan::HEADER + plan::ADMISSION + 3 + per_slot * plan::BLOCK + slots * plan::ROW + PIECE;
+        let words = PlanHeader::WORDS
+            + AdmissionWords::WORDS
+            + 3
+            + per_slot * BlockUpdate::WORDS
+            + slots * PlanRow::WORDS
+            + PIECE;
         let memory = "memory for the bench";
         Self {
             slots: SlotTable::new(&cpu, limits).expect(memory),
@@ -74,68 +89,98 @@ impl Bench {
             index: NgramIndex::new(&cpu, limits.blocks * BLOCK, LENGTHS).expect(memory),
             plan: cpu.buffer(words).expect(memory),
             tokens: cpu.buffer(slots).expect(memory),
-            record: cpu.buffer(record::HEADER + slots * record::ROW).expect(memory),
+            rings: StepRings::new(&cpu, DEPTH, (words, RecordHeader::WORDS)).expect(memory),
+            record: StepRecord::new(&cpu, slots).expect(memory),
+            places: FreePlaces::new(DEPTH),
+            steps: 0,
+            message: PlanMessage::new(0),
             cpu,
             repetitive,
         }
     }
 
     /// Gives a slot its text up to `length`, and the token behind it.
-    fn fill(&self, index: usize, length: usize) {
-        let mut state = [0; slot::INTS];
-        state[slot::GENERATION] = 1;
-        state[slot::MAX_LENGTH] = i32::MAX;
-        state[slot::RESTORE] = -1;
-        let blocks = self.slots.limits.blocks_per_slot;
+    fn fill(&mut self, index: usize, length: usize) {
         for start in (0..length).step_by(PIECE) {
             let end = length.min(start + PIECE);
-            let mut words = vec![0; plan::HEADER];
             if start == 0 {
-                words[plan::ADMISSIONS] = 1;
-                words.extend([index as i32, 3]);
-                words.extend(state);
-                words.extend([0; 3]);
-                words[plan::BLOCKS] = blocks as i32;
-                // Slots take turns in getting blocks.
-                let block = |place: usize| (place * self.slots.limits.slots + index) as i32;
-                words.extend((0..blocks).flat_map(|place| [index as i32, place as i32, block(place)]));
+                self.admit(index);
             }
-            words[plan::ROWS] = 1;
-            words[plan::TOKENS] = (end - start) as i32;
-            let mut row = row(index);
-            row[plan::ROW_START] = start as i32;
-            row[plan::ROW_COUNT] = (end - start) as i32;
-            row[plan::ROW_FLAGS] = if end == length { plan::SAMPLE_LAST } else { 0 };
-            words.extend(row);
-            words.extend((start..end).map(|position| token(index, position, self.repetitive)));
-            self.run(&words, &[token(index, end, self.repetitive)]);
+            let last = end == length;
+            let row = PlanRow {
+                kind: PlanRow::PREFILL,
+                start: start as i32,
+                count: (end - start) as i32,
+                flags: i32::from(last) * PlanRow::SAMPLE_LAST,
+                ..row(index)
+            };
+            let repetitive = self.repetitive;
+            let tokens = (start..end).map(|position| token(index, position, repetitive));
+            self.message.push(row, tokens, []);
+            self.run(&[token(index, end, repetitive)]);
+        }
+    }
+
+    /// Gives a slot to a request, with the next step.
+    fn admit(&mut self, index: usize) {
+        let state = Slot {
+            generation: 1,
+            max_length: i32::MAX,
+            restore: -1,
+            ..Slot::default()
+        };
+        let lists = SlotLists::encode(&[], &[], &[]);
+        self.message.admit(index as u32, state, &lists);
+        let SlotLimits {
+            slots,
+            blocks_per_slot,
+            ..
+        } = self.slots.limits;
+        for place in 0..blocks_per_slot {
+            self.message.update_block(BlockUpdate {
+                slot: index as u32,
+                index: place as u32,
+                // Slots take turns in getting blocks.
+                block: (place * slots + index) as u32,
+            });
         }
     }
 
     /// One more token for every slot, all of which have `known`.
-    fn decode(&self, known: usize) {
+    fn decode(&mut self, known: usize) {
         let slots = self.slots.limits.slots;
-        let mut words = vec![0; plan::HEADER];
-        words[plan::ROWS] = slots as i32;
         for index in 0..slots {
-            let mut row = row(index);
-            row[plan::ROW_KIND] = plan::VERIFY;
-            row[plan::ROW_NGRAM] = DRAFTS;
-            words.extend(row);
+            let row = PlanRow {
+                kind: PlanRow::VERIFY,
+                ngram: DRAFTS,
+                ..row(index)
+            };
+            self.message.push(row, [], []);
         }
         let chosen: Vec<i32> = (0..slots)
             .map(|index| token(index, known, self.repetitive))
             .collect();
-        self.run(&words, &chosen);
+        self.run(&chosen);
     }
 
-    fn run(&self, words: &[i32], chosen: &[i32]) {
+    /// Runs a step with the plan that was written, and waits for it.
+    fn run(&mut self, chosen: &[i32]) {
+        let place = self.places.take().expect("no step is in flight");
+        self.steps += 1;
+        let words = self.message.encode(self.steps);
+        self.cpu.post(&self.rings.plans, &place, words);
+        self.message.clear();
         let Self {
             plan, slots, step, ..
-        } = self;
-        self.cpu.write(plan, words);
+        } = &*self;
         self.cpu.write(&self.tokens, chosen);
-        self.cpu.prepare(Prepare { plan, slots, step });
+        self.cpu.prepare(Prepare {
+            rings: &self.rings,
+            plan,
+            slots,
+            step,
+            record: &self.record,
+        });
         self.cpu.accept(Accept {
             plan,
             slots,
@@ -150,20 +195,19 @@ impl Bench {
             index: &self.index,
             chain_min: 0,
         });
+        let header = self.cpu.read(&self.record.header, 1).wait();
+        let header = header.expect("the device works")[0];
+        assert_eq!((u64::from(header.step), header.error), (self.steps, 0));
+        self.places.put_back(place);
     }
 
     /// Drafts that the slots hold now, and how many of them are what comes next.
     fn drafts(&self, known: usize) -> (usize, usize) {
-        let words = self.slots.limits.slots * slot::INTS;
-        let state = self
-            .cpu
-            .read(&self.slots.state, words)
-            .wait()
-            .expect("the device works");
+        let state = self.cpu.read(&self.slots.state, self.slots.limits.slots).wait();
         let (mut all, mut right) = (0, 0);
-        for (index, row) in state.chunks(slot::INTS).enumerate() {
-            assert_eq!(row[slot::LENGTH] as usize, known, "slot {index}");
-            let drafts = &row[slot::DRAFTS..][..row[slot::DRAFT_COUNT] as usize];
+        for (index, slot) in state.expect("the device works").iter().enumerate() {
+            assert_eq!(slot.length as usize, known, "slot {index}");
+            let drafts = &slot.drafts[..slot.draft_count as usize];
             all += drafts.len();
             let next = |place: usize| token(index, known + place, self.repetitive);
             right += (0..drafts.len())
@@ -175,13 +219,14 @@ impl Bench {
 }
 
 /// A row of a slot with nothing to do.
-fn row(index: usize) -> [i32; plan::ROW] {
-    let mut words = [0; plan::ROW];
-    words[plan::ROW_SLOT] = index as i32;
-    words[plan::ROW_GENERATION] = 1;
-    words[plan::ROW_FOLLOWING] = -1;
-    words[plan::ROW_SNAPSHOT_AT] = -1;
-    words
+fn row(index: usize) -> PlanRow {
+    PlanRow {
+        slot: index as u32,
+        generation: 1,
+        following: -1,
+        snapshot_at: -1,
+        ..PlanRow::default()
+    }
 }
 
 fn main() {
@@ -192,7 +237,7 @@ fn main() {
     };
     let (length, steps, slots) = (number(0, 1024), number(2, 200), number(3, 256));
     let repetitive = arguments.get(1).is_some_and(|text| text == "repetitive");
-    let bench = Bench::new(slots, length + steps + 1, repetitive);
+    let mut bench = Bench::new(slots, length + steps + 1, repetitive);
     for index in 0..slots {
         bench.fill(index, length);
     }

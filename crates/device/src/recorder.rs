@@ -1,5 +1,6 @@
 //! A backend that owns no memory and writes down what it was asked to do.
 
+use crate::abi::{Plan, PlanRow, RecordHeader};
 use crate::args::{
     Activation, AddNorm, Attention, CausalConv, DeltaRule, Epilogue, Experts, GatedNorm, KeyValueStore,
     RouteScores, Router, Sample, StateSpace,
@@ -25,6 +26,7 @@ pub struct Recorder {
     log: Arc<Mutex<Vec<String>>>,
     next_id: Arc<AtomicUsize>,
     waits: Arc<AtomicU64>,
+    posted: Arc<Mutex<Vec<i32>>>,
     silent: bool,
 }
 
@@ -68,6 +70,37 @@ impl<T: Element> Pending<Vec<T>> for RecorderRead {
         self.waits.fetch_add(1, Ordering::Relaxed);
         Ok(vec![T::default(); self.len])
     }
+}
+
+/// A record in which nothing was chosen.
+pub struct RecorderArrival {
+    words: Vec<i32>,
+    waits: Arc<AtomicU64>,
+}
+
+impl Pending<Vec<i32>> for RecorderArrival {
+    fn wait(self) -> Result<Vec<i32>, DeviceError> {
+        self.waits.fetch_add(1, Ordering::Relaxed);
+        Ok(self.words)
+    }
+}
+
+/// A record with all the parts that a plan asks for, and zeroes in them.
+fn empty_record(plan: &Plan<'_>) -> Vec<i32> {
+    let count = |wanted: fn(&PlanRow) -> bool| plan.rows.iter().filter(|row| wanted(row)).count() as u32;
+    let known = plan.rows.iter().filter(|row| row.is(PlanRow::SAMPLE_ALL));
+    let header = RecordHeader {
+        step: plan.header.step,
+        rows: plan.header.rows,
+        logprobs: known.map(|row| row.count as u32).sum(),
+        drafts: count(|row| row.is(PlanRow::SHOW_DRAFTS)),
+        embeddings: count(PlanRow::embeds),
+        embedding_width: 1,
+        ..RecordHeader::default()
+    };
+    let mut words = bytemuck::cast_slice(&[header]).to_vec();
+    words.resize(header.words(), 0);
+    words
 }
 
 impl fmt::Display for RecorderBuffer {
@@ -156,7 +189,7 @@ impl Backend for Recorder {
     type Program = Vec<String>;
     type Read<T: Element> = RecorderRead;
     type Ring = RecorderBuffer;
-    type Arrival = RecorderRead;
+    type Arrival = RecorderArrival;
 
     fn info(&self) -> DeviceInfo {
         DeviceInfo {
@@ -247,11 +280,17 @@ impl Backend for Recorder {
         self.buffer::<i32>(places * words)
     }
 
-    fn post(&self, _ring: &RecorderBuffer, _place: &RingPlace, _words: &[i32]) {}
+    fn post(&self, _ring: &RecorderBuffer, _place: &RingPlace, words: &[i32]) {
+        let record = Plan::parse(words).map(|plan| empty_record(&plan));
+        *self.posted.lock().unwrap_or_else(PoisonError::into_inner) = record.unwrap_or_default();
+    }
 
-    /// A record without plan rows.
-    fn arrival(&self, _ring: &RecorderBuffer, _place: &RingPlace) -> RecorderRead {
-        self.reads(crate::abi::RecordHeader::WORDS)
+    /// The record of the plan posted last, in which nothing was chosen.
+    fn arrival(&self, _ring: &RecorderBuffer, _place: &RingPlace) -> RecorderArrival {
+        RecorderArrival {
+            words: self.posted.lock().unwrap_or_else(PoisonError::into_inner).clone(),
+            waits: Arc::clone(&self.waits),
+        }
     }
 
     fn write_at<T: Element>(&self, _buffer: &RecorderBuffer, _offset: usize, _data: &[T]) {}

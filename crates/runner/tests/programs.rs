@@ -9,8 +9,8 @@ use paceline_runner::{
 use paceline_schedule::StepRunner;
 use paceline_testkit::{FIXTURES, Fixture, random_eagle3, storyteller};
 use paceline_types::{
-    Admission, BlockId, DraftBudget, PlanRow, SamplingParams, SlotId, SnapshotId, SnapshotPlan, StepPlan,
-    Work,
+    Admission, BlockId, DraftBudget, DraftSource, PlanRow, Pooling, RowConstraint, SamplingParams, SlotId,
+    SnapshotId, SnapshotPlan, StepPlan, TokenMask, Work,
 };
 use paceline_weights::Checkpoint;
 use std::sync::Arc;
@@ -89,7 +89,8 @@ fn verify(slot: u32, drafts: usize, generation: u32) -> PlanRow {
     }
 }
 
-/// Steps of two prefill rows with 11 tokens and two verify rows with 2 and 3 drafts, as different as they can be.
+/// Steps of 17 to 32 tokens whose plan rows want at most 3 drafts, and otherwise as different as they can be: in
+/// their number of plan rows, of tokens and of rows of logits, and in what these are.
 fn steps() -> [StepPlan; 3] {
     let hot = SamplingParams {
         temperature: 1.3,
@@ -122,12 +123,7 @@ fn steps() -> [StepPlan; 3] {
         StepPlan {
             step: 2,
             admissions: vec![],
-            rows: vec![
-                verify(0, 3, 3),
-                verify(1, 2, 4),
-                prefill(7, 16, vec![200; 3], None),
-                prefill(6, 0, vec![9; 8], saved),
-            ],
+            rows: vec![verify(0, 3, 3), prefill(7, 16, vec![200; 28], None)],
         },
         StepPlan {
             step: 3,
@@ -135,8 +131,11 @@ fn steps() -> [StepPlan; 3] {
             rows: vec![
                 verify(7, 2, 0),
                 verify(6, 3, 9),
+                verify(3, 0, 9),
+                verify(2, 1, 9),
                 prefill(5, 0, vec![3; 10], None),
                 prefill(4, 48, vec![8; 1], None),
+                prefill(1, 0, vec![8; 3], None),
             ],
         },
     ]
@@ -211,11 +210,16 @@ fn programs(checkpoint: &Checkpoint, drafter: Drafter, steps: &[StepPlan]) -> Ve
     let mut runner = runner(&recorder, checkpoint, drafter);
     let record = |step: &StepPlan| {
         recorder.take_log();
-        let flight = runner.submit(step).expect("nothing runs");
-        drop(flight);
+        run(&mut runner, step);
         recorder.take_log()
     };
     steps.iter().map(record).collect()
+}
+
+fn run(runner: &mut DeviceRunner<Recorder>, step: &StepPlan) {
+    let flight = runner.submit(step).expect("nothing runs");
+    let output = runner.collect(flight).expect("the record is one of its plan");
+    assert_eq!(output.rows.len(), step.rows.len());
 }
 
 fn checkpoints() -> Vec<(&'static str, Checkpoint)> {
@@ -225,16 +229,86 @@ fn checkpoints() -> Vec<(&'static str, Checkpoint)> {
     fixtures.chain([("storyteller", storyteller())]).collect()
 }
 
+/// Each is recorded by a runner of its own: nothing is replayed here that another step recorded.
 #[test]
 fn steps_of_one_shape_record_one_program() {
     for (name, checkpoint) in checkpoints() {
         for drafter in DRAFTERS {
-            let programs = programs(&checkpoint, drafter, &steps());
-            assert!(programs[0].len() > 10, "{name}: {} operations", programs[0].len());
-            assert_eq!(programs[0], programs[1], "{name} {drafter:?}");
-            assert_eq!(programs[0], programs[2], "{name} {drafter:?}");
+            let [first, second, third] =
+                steps().map(|step| programs(&checkpoint, drafter, &[step]).remove(0));
+            assert!(first.len() > 10, "{name}: {} operations", first.len());
+            assert_eq!(first, second, "{name} {drafter:?}");
+            assert_eq!(first, third, "{name} {drafter:?}");
         }
     }
+}
+
+/// A runner that has recorded a program launches it again, and no other.
+#[test]
+fn a_recorded_program_is_used_again() {
+    let checkpoint = storyteller();
+    let recorder = Recorder::new();
+    let mut runner = runner(&recorder, &checkpoint, Drafter::Chain);
+    for step in &steps() {
+        run(&mut runner, step);
+    }
+    assert_eq!(runner.programs().captured(), 1);
+    runner.warm_up().expect("nothing runs");
+    let all = runner.programs().shapes().len();
+    assert_eq!(runner.programs().captured(), all);
+    for step in &steps() {
+        run(&mut runner, step);
+    }
+    assert_eq!(runner.programs().captured(), all);
+    assert_eq!(runner.programs().captured_late(), 0);
+}
+
+/// Steps with every kind of plan row: prompts, decodes, drafts or none, constraints, log-probabilities of chosen and of
+/// known tokens, vectors.
+fn every_kind_of_step() -> Vec<StepPlan> {
+    let [first, second, mut third] = steps();
+    third.rows.truncate(1);
+    let mut plain = first.clone();
+    for row in &mut plain.rows {
+        row.propose = DraftBudget::NONE;
+    }
+    let known = SamplingParams {
+        prompt_logprobs: Some(2),
+        logprobs: Some(1),
+        ..SamplingParams::default()
+    };
+    let mut scored = prefill(0, 0, vec![4; 9], None);
+    if let Work::Prefill { prompt_logprobs, .. } = &mut scored.work {
+        *prompt_logprobs = true;
+    }
+    let embed = |slot, pooling, last| PlanRow {
+        work: Work::Embed {
+            start: 0,
+            tokens: vec![2; 5],
+            last,
+            pooling,
+        },
+        propose: DraftBudget::NONE,
+        ..prefill(slot, 0, vec![], None)
+    };
+    let mut constrained = verify(3, 2, 1);
+    constrained.constraint = Some(RowConstraint {
+        drafts: vec![1, 2],
+        source: Some(DraftSource::Grammar),
+        masks: vec![TokenMask::new(vec![u32::MAX; 8]); 3].into(),
+    });
+    let others = StepPlan {
+        step: 9,
+        admissions: vec![admission(0, known, None)],
+        rows: vec![
+            constrained,
+            scored,
+            embed(4, Pooling::Mean, true),
+            embed(5, Pooling::Last, true),
+            embed(6, Pooling::Mean, false),
+        ],
+    };
+    vec![first, second, third, plain, others]
 }
 
 /// Everything a step needs exists after the warm-up, whatever its shape and whoever drafts.
@@ -246,17 +320,11 @@ fn nothing_is_allocated_after_start_up() {
             let mut runner = runner(&recorder, &checkpoint, drafter);
             runner.warm_up().expect("nothing runs");
             let before = recorder.allocations();
-            let [first, second, mut third] = steps();
-            third.rows.truncate(1);
-            for step in [&first, &second, &third] {
-                drop(runner.submit(step).expect("nothing runs"));
+            for step in &every_kind_of_step() {
+                run(&mut runner, step);
             }
-            let mut plain = first;
-            for row in &mut plain.rows {
-                row.propose = DraftBudget::NONE;
-            }
-            drop(runner.submit(&plain).expect("nothing runs"));
             assert_eq!(recorder.allocations(), before, "{name} {drafter:?}");
+            assert_eq!(runner.programs().captured_late(), 0, "{name} {drafter:?}");
         }
     }
 }
@@ -303,7 +371,7 @@ fn neural_drafters_clear_and_keep_in_every_step() {
 }
 
 /// A step runs what its shape needs and no more: a piece of a prompt that chooses no token has one draft forward however
-/// many drafts are wanted behind it, and logits are computed for the token rows that choose a token.
+/// many drafts are wanted behind it. Rows of logits are found by the device: a step that chooses nothing has none.
 #[test]
 fn programs_do_no_work_that_no_row_needs() {
     let checkpoint = storyteller();
@@ -328,29 +396,38 @@ fn programs_do_no_work_that_no_row_needs() {
     assert_eq!(operations(piece(3, false), "prepare_drafts"), 1);
     assert_eq!(operations(piece(3, true), "prepare_drafts"), 3);
     assert_eq!(operations(piece(0, true), "prepare_drafts"), 0);
-    assert_eq!(operations(piece(0, false), "sample"), 0);
-    assert_eq!(operations(piece(0, true), "sample"), 1);
-}
-
-#[test]
-fn a_fresh_capture_of_other_contents_is_the_same_program() {
-    for (name, checkpoint) in checkpoints() {
-        let [first, second, third] = steps();
-        let alone = |step: StepPlan| programs(&checkpoint, Drafter::Chain, &[step]).remove(0);
-        let expected = alone(first);
-        assert_eq!(alone(second), expected, "{name}");
-        assert_eq!(alone(third), expected, "{name}");
-    }
+    assert_eq!(
+        operations(piece(0, false), "sample"),
+        operations(piece(0, true), "sample")
+    );
+    assert_eq!(operations(piece(0, true), "pool_states"), 1);
+    let decode = StepPlan {
+        step: 1,
+        admissions: vec![],
+        rows: vec![verify(0, 0, 3)],
+    };
+    assert_eq!(operations(decode, "pool_states"), 0);
 }
 
 #[test]
 fn steps_of_other_shapes_record_other_programs() {
     let checkpoint = storyteller();
-    let [base, mut more_rows, mut fewer_tokens] = steps();
-    more_rows.rows.push(verify(3, 0, 1));
-    fewer_tokens.rows.truncate(1);
-    let programs = programs(&checkpoint, Drafter::Chain, &[base, more_rows, fewer_tokens]);
-    assert_ne!(programs[0], programs[1]);
-    assert_ne!(programs[0], programs[2]);
-    assert_ne!(programs[1], programs[2]);
+    let [base, mut more_tokens, mut fewer_tokens] = steps();
+    more_tokens.rows.push(prefill(3, 0, vec![8; 20], None));
+    fewer_tokens.rows.truncate(4);
+    // As many tokens, with and without a prompt.
+    let mut no_prompts = fewer_tokens.clone();
+    no_prompts.rows.push(verify(5, 0, 1));
+    fewer_tokens.rows.push(prefill(4, 48, vec![8; 1], None));
+    let mut fewer_drafts = base.clone();
+    for row in &mut fewer_drafts.rows {
+        row.propose.neural = row.propose.neural.min(1);
+    }
+    let steps = [base, more_tokens, fewer_tokens, no_prompts, fewer_drafts];
+    let programs = programs(&checkpoint, Drafter::Chain, &steps);
+    for (index, program) in programs.iter().enumerate() {
+        for (other, another) in programs.iter().enumerate().skip(index + 1) {
+            assert_ne!(program, another, "{index} {other}");
+        }
+    }
 }

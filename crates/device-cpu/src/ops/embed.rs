@@ -99,6 +99,14 @@ mod tests {
     use crate::weight::tests::{instructions, plain_weights, stored};
     use paceline_types::DType;
 
+    fn tokens(ids: &[i32]) -> Vec<TokenRow> {
+        let row = |id: &i32| TokenRow {
+            id: *id,
+            ..TokenRow::default()
+        };
+        ids.iter().map(row).collect()
+    }
+
     #[test]
     fn rows_of_every_type_are_the_stored_weights_times_the_scale() {
         for dtype in DType::ALL {
@@ -114,7 +122,7 @@ mod tests {
             ] {
                 let pool = Pool::new(threads, instructions);
                 let mut out = vec![0.0; ids.len() * inputs];
-                embed(&pool, &ids, &table, 1.7, Out::over(&mut out, inputs));
+                embed(&pool, &tokens(&ids), &table, 1.7, Out::over(&mut out, inputs));
                 for (row, id) in out.chunks(inputs).zip(ids) {
                     let stored = &expected[id as usize * inputs..][..inputs];
                     let equal = row
@@ -133,6 +141,12 @@ mod tests {
         let data = stored(DType::F32, 50, 3, 1);
         let pool = Pool::new(1, instructions()[0]);
         let mut out = [0.0; 6];
-        embed(&pool, &[1, 50], &data.pack(None), 1.0, Out::over(&mut out, 3));
+        embed(
+            &pool,
+            &tokens(&[1, 50]),
+            &data.pack(None),
+            1.0,
+            Out::over(&mut out, 3),
+        );
     }
 }

@@ -2,9 +2,12 @@
 //! the tokens that they choose.
 
 use crate::harness::{bits, live_rows, tensor};
+use paceline_device::abi::{
+    LIST_WORDS, PlanMessage, PlanRow, RecordHeader, RecordRow, RequestRow, Slot, SlotLists, TokenRow,
+};
 use paceline_device::{
-    Backend, DraftForward, GatherStates, KeepBlockEnds, LIST_INTS, Pending, PrepareDrafts, SlotLimits,
-    SlotTable, StepLimits, StepTables, TakeDrafts, plan, record, slot,
+    Backend, DraftForward, GatherStates, KeepBlockEnds, Pending, PrepareDrafts, SlotLimits, SlotTable,
+    StepLimits, StepRecord, StepTables, TakeDrafts,
 };
 use paceline_device_cpu::{Cpu, CpuBuffer, CpuOptions, Instructions};
 
@@ -20,7 +23,7 @@ struct Scene {
     plan: CpuBuffer<i32>,
     slots: SlotTable<Cpu>,
     step: StepTables<Cpu>,
-    record: CpuBuffer<i32>,
+    record: StepRecord<Cpu>,
     source: CpuBuffer<i32>,
 }
 
@@ -65,86 +68,111 @@ impl Scene {
         let slots = SlotTable::new(&cpu, limits).unwrap();
         let table: Vec<i32> = (0..(SLOTS * BLOCKS_PER_SLOT) as i32).rev().collect();
         cpu.write(&slots.block_table, &table);
-        let mut lists = vec![0; SLOTS * LIST_INTS];
-        for list in lists.chunks_mut(LIST_INTS) {
-            list[..2].copy_from_slice(&[1, STOP]);
-        }
-        cpu.write(&slots.lists, &lists);
+        let mut lists = SlotLists::encode(&[STOP as u32], &[], &[]);
+        lists.resize(LIST_WORDS, 0);
+        cpu.write(&slots.lists, &lists.repeat(SLOTS));
         let scene = Self {
             plan: cpu.buffer(256).unwrap(),
             step: tables(&cpu, &slots),
-            record: cpu.buffer(record::HEADER + SLOTS * record::ROW).unwrap(),
+            record: StepRecord::new(&cpu, SLOTS).unwrap(),
             source: cpu.buffer(32).unwrap(),
             slots,
             cpu,
         };
         scene.write_states();
-        scene.write_plan();
+        scene.write_plan([3, 2, 3, 0]);
         scene.write_step();
         scene
     }
 
     /// Slots as `accept` leaves them.
     fn write_states(&self) {
-        let mut state = vec![0; SLOTS * slot::INTS];
-        for (index, (length, newest, pending)) in [(12, 42, 1), (18, 51, 0), (4, 0, 0), (9, 7, 0)]
-            .into_iter()
-            .enumerate()
-        {
-            let row = &mut state[index * slot::INTS..][..slot::INTS];
-            row[slot::LENGTH] = length;
-            row[slot::NEWEST] = newest;
-            row[slot::PENDING] = pending;
-            row[slot::MAX_LENGTH] = 30;
-        }
+        let slots = [(12, 42, 1), (18, 51, 0), (4, 0, 0), (9, 7, 0)];
+        let state = slots.map(|(length, newest, pending)| Slot {
+            length,
+            newest,
+            pending,
+            max_length: 30,
+            ..Slot::default()
+        });
         self.cpu.write(&self.slots.state, &state);
     }
 
-    fn write_plan(&self) {
-        let mut words = vec![0; plan::HEADER];
-        words[plan::ROWS] = SLOTS as i32;
-        for (index, kind, start, count, flags, following, neural) in [
-            (0, plan::VERIFY, 0, 2, 0, -1, 3),
-            (1, plan::PREFILL, 16, 1, plan::SAMPLE_LAST, -1, 2),
-            (2, plan::PREFILL, 0, 4, 0, 64, 3),
-            (3, plan::VERIFY, 0, 0, 0, -1, 0),
-        ] {
-            let mut row = [0; plan::ROW];
-            row[plan::ROW_SLOT] = index;
-            row[plan::ROW_KIND] = kind;
-            row[plan::ROW_START] = start;
-            row[plan::ROW_COUNT] = count;
-            row[plan::ROW_FLAGS] = flags;
-            row[plan::ROW_FOLLOWING] = following;
-            row[plan::ROW_NEURAL] = neural;
-            words.extend(row);
+    /// The plan, with the drafts that its rows want of the drafter.
+    fn write_plan(&self, neural: [i32; SLOTS]) {
+        let verify = |count: i32| PlanRow {
+            kind: PlanRow::VERIFY,
+            count,
+            following: -1,
+            ..PlanRow::default()
+        };
+        let prefill = |start: i32, count: i32| PlanRow {
+            kind: PlanRow::PREFILL,
+            start,
+            count,
+            ..PlanRow::default()
+        };
+        let end = PlanRow {
+            flags: PlanRow::SAMPLE_LAST,
+            following: -1,
+            ..prefill(16, 1)
+        };
+        let piece = PlanRow {
+            following: 64,
+            ..prefill(0, 4)
+        };
+        let rows = [
+            (verify(2), vec![]),
+            (end, vec![50]),
+            (piece, vec![60, 61, 62, 63]),
+            (verify(0), vec![]),
+        ];
+        let mut message = PlanMessage::new(0);
+        for (slot, ((row, tokens), neural)) in rows.into_iter().zip(neural).enumerate() {
+            let slot = slot as u32;
+            message.push(PlanRow { slot, neural, ..row }, tokens, []);
         }
-        self.cpu.write(&self.plan, &words);
+        self.cpu.write(&self.plan, message.encode(1));
     }
 
     fn write_step(&self) {
-        let columns: [(&CpuBuffer<i32>, &[i32]); 9] = [
-            (&self.step.tokens.live, &[9]),
-            (&self.step.requests.live, &[4]),
-            (&self.step.ids, &[40, 41, 49, 50, 60, 61, 62, 63, 6]),
-            (&self.step.positions, &[9, 10, 11, 16, 0, 1, 2, 3, 7]),
-            (&self.step.request_of, &[0, 0, 0, 1, 2, 2, 2, 2, 3]),
-            (&self.step.first_token, &[0, 3, 4, 8]),
-            (&self.step.token_count, &[3, 1, 4, 1]),
-            (&self.step.state_slot, &[0, 1, 2, 3]),
-            (&self.step.drafts, &[2, 0, 0, 0]),
+        let requests = [
+            (2, &[(40, 9), (41, 10), (49, 11)][..]),
+            (0, &[(50, 16)]),
+            (0, &[(60, 0), (61, 1), (62, 2), (63, 3)]),
+            (0, &[(6, 7)]),
         ];
-        for (buffer, values) in columns {
-            self.cpu.write(buffer, values);
+        let (mut token_rows, mut request_rows) = (Vec::new(), Vec::new());
+        for (request, (drafts, tokens)) in requests.into_iter().enumerate() {
+            let request = request as i32;
+            request_rows.push(RequestRow {
+                first_token: token_rows.len() as i32,
+                token_count: tokens.len() as i32,
+                slot: request,
+                drafts,
+                ..RequestRow::default()
+            });
+            token_rows.extend(tokens.iter().map(|(id, position)| TokenRow {
+                id: *id,
+                position: *position,
+                request,
+            }));
         }
-        let mut words = vec![-1; record::HEADER + SLOTS * record::ROW];
-        words[record::PASSES] = 0;
-        for (index, tokens) in [&[41, 42][..], &[51], &[], &[7]].into_iter().enumerate() {
-            let row = &mut words[record::HEADER + index * record::ROW..][..record::ROW];
-            row[record::COUNT] = tokens.len() as i32;
-            row[record::TOKENS..][..tokens.len()].copy_from_slice(tokens);
-        }
-        self.cpu.write(&self.record, &words);
+        self.cpu.write(&self.step.tokens.live, &[9]);
+        self.cpu.write(&self.step.requests.live, &[4]);
+        self.cpu.write(&self.step.token_rows, &token_rows);
+        self.cpu.write(&self.step.request_rows, &request_rows);
+        let chosen = [&[41, 42][..], &[51], &[], &[7]].map(|tokens| {
+            let mut row = RecordRow {
+                count: tokens.len() as i32,
+                tokens: [-1; _],
+                ..RecordRow::default()
+            };
+            row.tokens[..tokens.len()].copy_from_slice(tokens);
+            row
+        });
+        self.cpu.write(&self.record.header, &[RecordHeader::default()]);
+        self.cpu.write(&self.record.rows, &chosen);
     }
 
     fn prepare(&self, pass: DraftForward, before: Option<&StepTables<Cpu>>) -> (StepTables<Cpu>, Layout) {
@@ -159,22 +187,29 @@ impl Scene {
             draft: &draft,
             source: &self.source,
         });
-        let read = |buffer: &CpuBuffer<i32>, len: usize| self.cpu.read(buffer, len).wait().unwrap();
-        let tokens = read(&draft.tokens.live, 1)[0] as usize;
-        let samples = read(&draft.samples.live, 1)[0] as usize;
-        let rows = read(&draft.sample_token, samples).into_iter();
+        let live = |counter: &CpuBuffer<i32>| self.cpu.read(counter, 1).wait().unwrap()[0] as usize;
+        let (tokens, samples) = (live(&draft.tokens.live), live(&draft.samples.live));
+        let requests = self.requests(&draft);
+        let rows = self.cpu.read(&draft.token_rows, tokens).wait().unwrap();
+        let of_requests = (0_i32..).zip(&requests);
+        let of_requests = of_requests.flat_map(|(index, row)| row.tokens().map(move |_| index));
+        assert!(rows.iter().map(|row| row.request).eq(of_requests), "{rows:?}");
+        let logits = self.cpu.read(&draft.logits_rows, samples).wait().unwrap();
         let layout = Layout {
-            counts: read(&draft.token_count, SLOTS),
-            ids: read(&draft.ids, tokens),
-            positions: read(&draft.positions, tokens),
-            sources: read(&self.source, tokens),
-            samples: rows
-                .zip(read(&draft.sample_position, samples))
-                .zip(read(&draft.sample_request, samples))
-                .map(|((token, position), request)| (token, position, request))
+            counts: requests.iter().map(|row| row.token_count).collect(),
+            ids: rows.iter().map(|row| row.id).collect(),
+            positions: rows.iter().map(|row| row.position).collect(),
+            sources: self.cpu.read(&self.source, tokens).wait().unwrap(),
+            samples: logits
+                .iter()
+                .map(|row| (row.token, row.position, row.request))
                 .collect(),
         };
         (draft, layout)
+    }
+
+    fn requests(&self, tables: &StepTables<Cpu>) -> Vec<RequestRow> {
+        self.cpu.read(&tables.request_rows, SLOTS).wait().unwrap()
     }
 
     fn take(&self, draft: &StepTables<Cpu>, place: usize, tokens: &[i32]) {
@@ -189,14 +224,8 @@ impl Scene {
 
     /// Drafts of a slot, and where they came from.
     fn drafts(&self, index: usize) -> (Vec<i32>, i32) {
-        let state = self
-            .cpu
-            .read(&self.slots.state, SLOTS * slot::INTS)
-            .wait()
-            .unwrap();
-        let row = &state[index * slot::INTS..][..slot::INTS];
-        let count = row[slot::DRAFT_COUNT] as usize;
-        (row[slot::DRAFTS..][..count].to_vec(), row[slot::SOURCE])
+        let slot = self.cpu.read(&self.slots.state, SLOTS).wait().unwrap()[index];
+        (slot.drafts[..slot.draft_count as usize].to_vec(), slot.source)
     }
 }
 
@@ -228,8 +257,8 @@ fn a_head_runs_behind_the_step_and_then_on_its_own_drafts() {
     scene.take(&again, 1, &[STOP, 53]);
     let (_, layout) = scene.prepare(DraftForward::Again { place: 2 }, Some(&again));
     assert_eq!(layout.counts, [0, 0, 0, 0]);
-    assert_eq!(scene.drafts(0), (vec![43], slot::FROM_NEURAL));
-    assert_eq!(scene.drafts(1), (vec![52, 53], slot::FROM_NEURAL));
+    assert_eq!(scene.drafts(0), (vec![43], Slot::FROM_NEURAL));
+    assert_eq!(scene.drafts(1), (vec![52, 53], Slot::FROM_NEURAL));
     assert_eq!(scene.drafts(3), (vec![], 0));
 }
 
@@ -240,17 +269,19 @@ fn a_draft_model_runs_along_and_then_ahead() {
     assert_eq!(layout.counts, [3, 1, 4, 0]);
     assert_eq!(layout.ids, [40, 41, 49, 50, 60, 61, 62, 63]);
     assert_eq!(layout.samples, []);
-    let read = |buffer: &CpuBuffer<i32>| scene.cpu.read(buffer, SLOTS).wait().unwrap();
-    assert_eq!(read(&along.drafts), [2, 0, 0, 0]);
+    let read = |tables: &StepTables<Cpu>, field: fn(&RequestRow) -> i32| -> Vec<i32> {
+        scene.requests(tables).iter().map(field).collect()
+    };
+    assert_eq!(read(&along, |row| row.drafts), [2, 0, 0, 0]);
     let (ahead, layout) = scene.prepare(DraftForward::Ahead { place: 0 }, None);
     assert_eq!((layout.ids, layout.positions), (vec![42, 51], vec![11, 17]));
     assert_eq!(layout.samples, [(0, 12, 0), (1, 18, 1)]);
-    assert_eq!(read(&ahead.replay), [1, 0, 0, 0]);
-    assert_eq!(read(&ahead.ahead), [1, 1, 0, 0]);
+    assert_eq!(read(&ahead, |row| row.replay), [1, 0, 0, 0]);
+    assert_eq!(read(&ahead, |row| row.ahead), [1, 1, 0, 0]);
     scene.take(&ahead, 0, &[43, 52]);
     let (ahead, layout) = scene.prepare(DraftForward::Ahead { place: 1 }, None);
     assert_eq!((layout.ids, layout.positions), (vec![43, 52], vec![12, 18]));
-    assert_eq!(read(&ahead.replay), [2, 1, 0, 0]);
+    assert_eq!(read(&ahead, |row| row.replay), [2, 1, 0, 0]);
 }
 
 #[test]
@@ -258,9 +289,7 @@ fn a_recurrent_draft_model_that_missed_tokens_is_left_alone() {
     let scene = Scene::new();
     scene.prepare(DraftForward::Along { recurrent: true }, None);
     // Slot 3 was not seen; that it is wanted now is too late.
-    let mut words = scene.cpu.read(&scene.plan, 256).wait().unwrap();
-    words[plan::HEADER + 3 * plan::ROW + plan::ROW_NEURAL] = 3;
-    scene.cpu.write(&scene.plan, &words);
+    scene.write_plan([3, 2, 3, 3]);
     let (_, layout) = scene.prepare(DraftForward::Along { recurrent: true }, None);
     assert_eq!(layout.counts, [3, 1, 4, 0]);
     let (_, layout) = scene.prepare(DraftForward::Ahead { place: 0 }, None);
@@ -268,7 +297,7 @@ fn a_recurrent_draft_model_that_missed_tokens_is_left_alone() {
     // One without states has nothing to lose.
     let scene = Scene::new();
     scene.prepare(DraftForward::Along { recurrent: false }, None);
-    scene.cpu.write(&scene.plan, &words);
+    scene.write_plan([3, 2, 3, 3]);
     let (_, layout) = scene.prepare(DraftForward::Along { recurrent: false }, None);
     assert_eq!(layout.counts, [3, 1, 4, 1]);
 }
@@ -276,19 +305,15 @@ fn a_recurrent_draft_model_that_missed_tokens_is_left_alone() {
 #[test]
 fn drafts_from_the_text_leave_nothing_to_the_neural_drafter() {
     let scene = Scene::new();
-    let mut state = scene
-        .cpu
-        .read(&scene.slots.state, SLOTS * slot::INTS)
-        .wait()
-        .unwrap();
-    state[slot::DRAFT_COUNT] = 2;
-    state[slot::SOURCE] = slot::FROM_NGRAM;
+    let mut state = scene.cpu.read(&scene.slots.state, SLOTS).wait().unwrap();
+    state[0].draft_count = 2;
+    state[0].source = Slot::FROM_NGRAM;
     scene.cpu.write(&scene.slots.state, &state);
     let (behind, layout) = scene.prepare(DraftForward::Behind, None);
     assert_eq!(layout.counts, [2, 2, 4, 0], "it sees the tokens all the same");
     assert_eq!(layout.samples, [(3, 18, 1)]);
     scene.take(&behind, 0, &[52]);
-    assert_eq!(scene.drafts(0), (vec![0, 0], slot::FROM_NGRAM));
+    assert_eq!(scene.drafts(0), (vec![0, 0], Slot::FROM_NGRAM));
 }
 
 #[test]

@@ -2,6 +2,7 @@
 //! point, states restored elsewhere, rows that look ahead in between. All must give the bits of plain decoding.
 
 use crate::harness::{bits, devices, numbers, tensor};
+use paceline_device::abi::{RequestRow, TokenRow};
 use paceline_device::{
     Backend, CausalConv, DeltaRule, HeadMap, Pending, StateShape, StateSpace, StepLimits, StepTables,
 };
@@ -211,38 +212,30 @@ fn tables(cpu: &Cpu, rows: &[Row]) -> StepTables<Cpu> {
         block_size: 1024,
     };
     let tables = StepTables::new(cpu, limits).unwrap();
-    let (mut positions, mut request_of, mut first) = (Vec::new(), Vec::new(), Vec::new());
-    for (index, row) in rows.iter().enumerate() {
-        first.push(positions.len() as i32);
-        positions.extend((row.start..row.start + row.len()).map(|position| position as i32));
-        request_of.resize(positions.len(), index as i32);
+    let (mut token_rows, mut request_rows) = (Vec::new(), Vec::new());
+    for (request, row) in rows.iter().enumerate() {
+        let (after, snapshot) = row.snapshot.unwrap_or_default();
+        request_rows.push(RequestRow {
+            first_token: token_rows.len() as i32,
+            token_count: row.len() as i32,
+            slot: row.slot as i32,
+            replay: row.replay as i32,
+            drafts: row.drafts.len() as i32,
+            ahead: i32::from(row.ahead),
+            snapshot_after: after as i32,
+            snapshot: snapshot as i32,
+            restore: row.restore.map_or(0, |id| id as i32 + 1),
+        });
+        token_rows.extend((row.start..row.start + row.len()).map(|position| TokenRow {
+            id: 0,
+            position: position as i32,
+            request: request as i32,
+        }));
     }
-    let per_row =
-        |value: &dyn Fn(&Row) -> usize| -> Vec<i32> { rows.iter().map(|row| value(row) as i32).collect() };
-    let (after, snapshot) = (
-        per_row(&|row| row.snapshot.map_or(0, |(after, _)| after)),
-        per_row(&|row| row.snapshot.map_or(0, |(_, snapshot)| snapshot)),
-    );
-    for (table, values) in [
-        (&tables.tokens.live, vec![tokens as i32]),
-        (&tables.requests.live, vec![rows.len() as i32]),
-        (&tables.positions, positions),
-        (&tables.request_of, request_of),
-        (&tables.first_token, first),
-        (&tables.token_count, per_row(&Row::len)),
-        (&tables.state_slot, per_row(&|row| row.slot)),
-        (&tables.replay, per_row(&|row| row.replay)),
-        (&tables.drafts, per_row(&|row| row.drafts.len())),
-        (&tables.ahead, per_row(&|row| usize::from(row.ahead))),
-        (&tables.snapshot_after, after),
-        (&tables.snapshot_slot, snapshot),
-        (
-            &tables.restore,
-            per_row(&|row| row.restore.map_or(0, |id| id + 1)),
-        ),
-    ] {
-        cpu.write(table, &values);
-    }
+    cpu.write(&tables.tokens.live, &[tokens as i32]);
+    cpu.write(&tables.requests.live, &[rows.len() as i32]);
+    cpu.write(&tables.token_rows, &token_rows);
+    cpu.write(&tables.request_rows, &request_rows);
     tables
 }
 

@@ -1,5 +1,6 @@
 //! Devices, numbers, tensors with contents, and sequences cut into steps in different ways.
 
+use paceline_device::abi::{RequestRow, TokenRow};
 use paceline_device::{Backend, Pending, RowOrder, Rows, StepLimits, StepTables, WeightPart};
 use paceline_device_cpu::{Cpu, CpuOptions, CpuTensor, CpuWeight, Instructions};
 use paceline_types::DType;
@@ -76,17 +77,41 @@ pub(crate) fn weight(cpu: &Cpu, data: &[f32], columns: usize) -> CpuWeight {
 pub(crate) fn tensor(cpu: &Cpu, rows: &Rows<Cpu>, data: &[f32], columns: usize) -> CpuTensor {
     let mut out = cpu.tensor(rows, columns).unwrap();
     if !data.is_empty() {
-        let ids: Vec<i32> = (0..rows.bucket as i32)
-            .map(|id| id.min((data.len() / columns) as i32 - 1))
+        let ids: Vec<TokenRow> = (0..rows.bucket as i32)
+            .map(|id| token_of(id.min((data.len() / columns) as i32 - 1)))
             .collect();
-        let ids = cpu.buffer_from(&ids).unwrap();
-        cpu.embed(&ids, &weight(cpu, data, columns), 1.0, &mut out);
+        let step = step_of(cpu, &ids);
+        cpu.embed(&step, &weight(cpu, data, columns), 1.0, &mut out);
     }
     out
 }
 
-pub(crate) fn bits(values: &[f32]) -> Vec<u32> {
-    values.iter().map(|value| value.to_bits()).collect()
+/// A token row that is nothing but an id.
+pub(crate) fn token_of(id: i32) -> TokenRow {
+    TokenRow {
+        id,
+        ..TokenRow::default()
+    }
+}
+
+/// Tables of a step that has these token rows and nothing else.
+pub(crate) fn step_of(cpu: &Cpu, rows: &[TokenRow]) -> StepTables<Cpu> {
+    let limits = StepLimits {
+        tokens: rows.len(),
+        requests: 1,
+        samples: 1,
+        blocks_per_request: 1,
+        block_size: 16,
+    };
+    let step = StepTables::new(cpu, limits).unwrap();
+    cpu.write(&step.tokens.live, &[rows.len() as i32]);
+    cpu.write(&step.token_rows, rows);
+    step
+}
+
+/// The words of numbers, or of structs of numbers.
+pub(crate) fn bits<T: bytemuck::Pod>(values: &[T]) -> Vec<u32> {
+    bytemuck::cast_slice(values).to_vec()
 }
 
 /// Fails at the first number that is further from the expected one than `tolerance`, relative to 1 or to it.
@@ -185,11 +210,19 @@ impl Session {
     pub(crate) fn begin(&mut self, chunks: &[Chunk]) {
         self.chunks = chunks.to_vec();
         let per_request = self.tables.limits.blocks_per_request;
-        let rows = self.token_rows();
-        let mut first = Vec::new();
-        for row in 0..chunks.len() {
-            let before: usize = chunks[..row].iter().map(|chunk| chunk.tokens.len()).sum();
-            first.push(before as i32);
+        let (mut token_rows, mut request_rows) = (Vec::new(), Vec::new());
+        for (request, chunk) in chunks.iter().enumerate() {
+            request_rows.push(RequestRow {
+                first_token: token_rows.len() as i32,
+                token_count: chunk.tokens.len() as i32,
+                slot: (self.requests - 1 - chunk.request) as i32,
+                ..RequestRow::default()
+            });
+            token_rows.extend(chunk.tokens.clone().map(|position| TokenRow {
+                id: 0,
+                position: position as i32,
+                request: request as i32,
+            }));
         }
         // The table has a row per slot, and slots run against requests.
         let blocks: Vec<i32> = (0..self.requests)
@@ -199,25 +232,11 @@ impl Session {
             })
             .map(|(block, request)| (block * self.requests + request) as i32)
             .collect();
-        let request_of: Vec<i32> = chunks
-            .iter()
-            .enumerate()
-            .flat_map(|(row, chunk)| vec![row as i32; chunk.tokens.len()])
-            .collect();
-        let positions: Vec<i32> = rows.iter().map(|(_, token)| *token as i32).collect();
-        let counts: Vec<i32> = chunks.iter().map(|chunk| chunk.tokens.len() as i32).collect();
-        let slots: Vec<i32> = chunks
-            .iter()
-            .map(|chunk| (self.requests - 1 - chunk.request) as i32)
-            .collect();
         let (cpu, tables) = (&self.cpu, &self.tables);
-        cpu.write(&tables.tokens.live, &[rows.len() as i32]);
+        cpu.write(&tables.tokens.live, &[token_rows.len() as i32]);
         cpu.write(&tables.requests.live, &[chunks.len() as i32]);
-        cpu.write(&tables.positions, &positions);
-        cpu.write(&tables.request_of, &request_of);
-        cpu.write(&tables.first_token, &first);
-        cpu.write(&tables.token_count, &counts);
-        cpu.write(&tables.state_slot, &slots);
+        cpu.write(&tables.token_rows, &token_rows);
+        cpu.write(&tables.request_rows, &request_rows);
         cpu.write(&tables.block_table, &blocks);
     }
 

@@ -11,11 +11,15 @@ mod frame;
 #[cfg(test)]
 mod harness;
 #[cfg(test)]
+mod host;
+#[cfg(test)]
 mod masks;
 #[cfg(test)]
 mod ngram;
 #[cfg(test)]
 mod options;
+#[cfg(test)]
+mod publish;
 #[cfg(test)]
 mod recurrence;
 #[cfg(test)]

@@ -2,15 +2,20 @@
 //! plan gives take the place of the slot's own.
 
 use crate::harness::{bits, devices, numbers, tensor};
+use crate::host::Host;
+use paceline_device::abi::{
+    LIST_WORDS, LogitsRow, Logprobs, PlanMessage, PlanRow, RequestRow, SamplingRow, Slot, SlotLists,
+};
 use paceline_device::{
-    Backend, LIST_INTS, MaskTable, Pending, Prepare, SAMPLE_FLOATS, Sample, SampledText, SamplingRow,
-    SlotLimits, SlotTable, StepLimits, StepTables, plan, slot,
+    Backend, Pending, Sample, SampleOptions, SampledText, SlotLimits, SlotTable, StepLimits, StepTables,
 };
 use paceline_device_cpu::Cpu;
 
 const VOCABULARY: usize = 101;
 const POSITIONS: usize = 3;
 const SLOTS: usize = 3;
+/// The slots of a step's requests: they stand in another order.
+const SLOT_OF: [usize; SLOTS] = [2, 0, 1];
 
 fn slots(cpu: &Cpu) -> SlotTable<Cpu> {
     let limits = SlotLimits {
@@ -20,9 +25,7 @@ fn slots(cpu: &Cpu) -> SlotTable<Cpu> {
         block_size: 4,
         snapshots: 0,
     };
-    let mut slots = SlotTable::new(cpu, limits).unwrap();
-    slots.masks = MaskTable::new(cpu, SLOTS, POSITIONS, VOCABULARY).unwrap();
-    slots
+    SlotTable::new(cpu, limits).unwrap()
 }
 
 fn step(cpu: &Cpu) -> StepTables<Cpu> {
@@ -50,71 +53,100 @@ fn masks() -> Vec<Vec<bool>> {
     (0..SLOTS * POSITIONS).map(mask).collect()
 }
 
-fn words(masks: &[Vec<bool>]) -> Vec<i32> {
+/// A mask as the host writes it.
+fn words(mask: &[bool]) -> Vec<u32> {
     let word = |bits: &[bool]| {
         bits.iter()
             .enumerate()
-            .fold(0, |word, (at, bit)| word | i32::from(*bit) << at)
+            .fold(0, |word, (at, bit)| word | u32::from(*bit) << at)
     };
-    masks.iter().flat_map(|mask| mask.chunks(32).map(word)).collect()
+    mask.chunks(32).map(word).collect()
 }
 
-/// The choices from these logits, with or without masks, and the floats reported.
+/// A plan with the masks of all slots.
+fn plan() -> PlanMessage {
+    let all: Vec<Vec<u32>> = masks().iter().map(|mask| words(mask)).collect();
+    let mut message = PlanMessage::new(VOCABULARY.div_ceil(32));
+    for slot in SLOT_OF {
+        let row = PlanRow {
+            slot: slot as u32,
+            kind: PlanRow::VERIFY,
+            count: POSITIONS as i32 - 1,
+            flags: PlanRow::MASKED,
+            ..PlanRow::default()
+        };
+        let own = &all[slot * POSITIONS..][..POSITIONS];
+        message.push(row, [], own.iter().map(Vec::as_slice));
+    }
+    message
+}
+
+/// The rows of logits: all of slot 0, of slot 1 and of slot 2.
+fn logits_rows(temperature: f32, masked: bool) -> Vec<LogitsRow> {
+    let row = |at: usize| {
+        let slot = at / POSITIONS;
+        let request = SLOT_OF.iter().position(|of| *of == slot).unwrap();
+        LogitsRow {
+            position: (5 + at % POSITIONS) as i32,
+            request: request as i32,
+            mask: i32::from(masked) * (1 + request * POSITIONS + at % POSITIONS) as i32,
+            sampling: SamplingRow {
+                temperature,
+                top_p: 0.95,
+                top_k: 0,
+                min_p: 0.0,
+                seed: 77.into(),
+                logprobs: 2,
+            },
+            ..LogitsRow::default()
+        }
+    };
+    (0..SLOTS * POSITIONS).map(row).collect()
+}
+
+/// The choices from these logits, with or without masks, and what is reported.
 fn run(
     cpu: &Cpu,
     logits: &[f32],
     temperature: f32,
     (masked, min_length): (bool, i32),
-) -> Vec<(i32, Vec<u32>)> {
+) -> Vec<(i32, Logprobs)> {
     let (slots, step) = (slots(cpu), step(cpu));
     let samples = SLOTS * POSITIONS;
-    cpu.write(&slots.masks.bits, &words(&masks()));
-    let mut state = vec![0; SLOTS * slot::INTS];
-    let mut lists = vec![0; SLOTS * LIST_INTS];
-    for index in 0..SLOTS {
-        state[index * slot::INTS + slot::MIN_LENGTH] = min_length;
-        // Every token is a stop token, so that none may come before the minimum length.
-        lists[index * LIST_INTS] = VOCABULARY as i32;
-        for token in 0..VOCABULARY {
-            lists[index * LIST_INTS + 1 + token] = token as i32;
-        }
-    }
-    cpu.write(&slots.state, &state);
-    cpu.write(&slots.lists, &lists);
-    let row = SamplingRow {
-        temperature,
-        top_p: 0.95,
-        top_k: 0,
-        min_p: 0.0,
-        seed: 77,
-        logprobs: 2,
+    let state = Slot {
+        min_length,
+        ..Slot::default()
     };
-    let range = |value: fn(usize) -> usize| (0..samples).map(|at| value(at) as i32).collect::<Vec<_>>();
+    cpu.write(&slots.state, &[state; SLOTS]);
+    // Every token is a stop token, so that none may come before the minimum length.
+    let stops: Vec<u32> = (0..VOCABULARY as u32).collect();
+    let mut lists = SlotLists::encode(&stops, &[], &[]);
+    lists.resize(LIST_WORDS, 0);
+    cpu.write(&slots.lists, &lists.repeat(SLOTS));
     cpu.write(&step.samples.live, &[samples as i32]);
-    // Requests stand in another order than their slots.
-    cpu.write(&step.state_slot, &[2, 0, 1]);
-    cpu.write(&step.sample_request, &range(|at| [1, 2, 0][at / POSITIONS]));
-    cpu.write(&step.sample_position, &range(|at| 5 + at % POSITIONS));
-    cpu.write(&step.sampling, &row.encode().repeat(samples));
-    if masked {
-        cpu.write(&step.sample_mask, &range(|at| 1 + at % POSITIONS));
-    }
+    let requests = SLOT_OF.map(|slot| RequestRow {
+        slot: slot as i32,
+        ..RequestRow::default()
+    });
+    cpu.write(&step.request_rows, &requests);
+    cpu.write(&step.logits_rows, &logits_rows(temperature, masked));
+    let plan = cpu.buffer_from(plan().encode(1)).unwrap();
     let tokens = cpu.buffer(samples).unwrap();
-    let logprobs = cpu.buffer(samples * SAMPLE_FLOATS).unwrap();
+    let logprobs = cpu.buffer(samples).unwrap();
     cpu.sample(Sample {
         logits: &tensor(cpu, &step.samples, logits, VOCABULARY),
         step: &step,
-        slots: Some(&slots),
+        options: Some(SampleOptions {
+            slots: &slots,
+            plan: &plan,
+        }),
         text: SampledText::Step,
         tokens: &tokens,
         logprobs: &logprobs,
     });
     let tokens = cpu.read(&tokens, samples).wait().unwrap();
-    let floats = cpu.read(&logprobs, samples * SAMPLE_FLOATS).wait().unwrap();
-    tokens
-        .into_iter()
-        .zip(floats.chunks(SAMPLE_FLOATS).map(bits))
-        .collect()
+    let reported = cpu.read(&logprobs, samples).wait().unwrap();
+    tokens.into_iter().zip(reported).collect()
 }
 
 #[test]
@@ -140,8 +172,8 @@ fn choices_are_those_of_the_mask_alone_and_scores_know_of_none() {
                 );
                 // The chosen token's own score comes first; the most likely ones behind it are the model's.
                 assert_eq!(
-                    masked[row].1[1..],
-                    plain[row].1[1..],
+                    bits(&masked[row].1.top),
+                    bits(&plain[row].1.top),
                     "{name}: row {row} at {temperature}"
                 );
             }
@@ -174,48 +206,46 @@ fn a_mask_outlives_options_that_leave_nothing_of_it() {
 fn given_drafts_take_the_place_of_the_slots_own() {
     let (_, cpu) = devices().remove(0);
     let (slots, step) = (slots(&cpu), step(&cpu));
-    let mut state = vec![0; SLOTS * slot::INTS];
-    for index in 0..SLOTS {
-        let state = &mut state[index * slot::INTS..][..slot::INTS];
-        state[slot::GENERATION] = 4;
-        state[slot::LENGTH] = 3;
-        state[slot::MAX_LENGTH] = 12;
-        state[slot::NEWEST] = 50;
-        state[slot::DRAFT_COUNT] = 2;
-        state[slot::DRAFTS..][..2].copy_from_slice(&[60, 61]);
-    }
-    cpu.write(&slots.state, &state);
-    let row = |slot: usize, generation: i32, flags: i32, count: i32| {
-        let mut row = vec![0; plan::ROW];
-        row[plan::ROW_SLOT] = slot as i32;
-        row[plan::ROW_GENERATION] = generation;
-        row[plan::ROW_KIND] = plan::VERIFY;
-        row[plan::ROW_FLAGS] = flags;
-        row[plan::ROW_COUNT] = count;
-        row[plan::ROW_SOURCE] = slot::FROM_GRAMMAR;
-        row[plan::ROW_SNAPSHOT_AT] = -1;
-        row
+    let mut state = Slot {
+        generation: 4,
+        length: 3,
+        max_length: 12,
+        newest: 50,
+        draft_count: 2,
+        ..Slot::default()
     };
-    let mut words = vec![0; plan::HEADER];
-    words[plan::ROWS] = 3;
-    words[plan::TOKENS] = 5;
+    state.drafts[..2].copy_from_slice(&[60, 61]);
+    cpu.write(&slots.state, &[state; SLOTS]);
+    let row = |slot: u32, generation: u32, flags: i32, count: i32| PlanRow {
+        slot,
+        generation,
+        kind: PlanRow::VERIFY,
+        flags,
+        count,
+        source: Slot::FROM_GRAMMAR,
+        snapshot_at: -1,
+        ..PlanRow::default()
+    };
+    let all = masks();
+    let masks: Vec<Vec<u32>> = all.iter().map(|mask| words(mask)).collect();
+    let masks = |range: std::ops::Range<usize>| masks[range].iter().map(Vec::as_slice);
     // One with drafts of its own, one of a former owner, one with given drafts.
-    words.extend(row(0, 4, 0, 2));
-    words.extend(row(1, 3, plan::GIVEN | plan::MASKED, 3));
-    words.extend(row(2, 4, plan::GIVEN | plan::MASKED, 2));
-    words.extend([90, 91, 92, 80, 81]);
-    let plan = cpu.buffer_from(&words).unwrap();
-    cpu.prepare(Prepare {
-        plan: &plan,
-        slots: &slots,
-        step: &step,
-    });
-    assert_eq!(cpu.read(&step.ids, 6).wait().unwrap(), [50, 60, 61, 50, 80, 81]);
-    assert_eq!(cpu.read(&step.sample_mask, 6).wait().unwrap(), [0, 0, 0, 1, 2, 3]);
-    let after = cpu.read(&slots.state, SLOTS * slot::INTS).wait().unwrap();
-    let sources: Vec<i32> = after
-        .chunks(slot::INTS)
-        .map(|state| state[slot::SOURCE])
-        .collect();
-    assert_eq!(sources, [0, 0, slot::FROM_GRAMMAR]);
+    let mut message = PlanMessage::new(VOCABULARY.div_ceil(32));
+    message.push(row(0, 4, 0, 2), [], masks(0..0));
+    let given = PlanRow::GIVEN | PlanRow::MASKED;
+    message.push(row(1, 3, given, 3), [90, 91, 92], masks(0..4));
+    message.push(row(2, 4, given, 2), [80, 81], masks(4..7));
+    let mut host = Host::without_records(&cpu, SLOTS, 256);
+    host.prepare(&mut message, &slots, &step);
+    assert_eq!(cpu.read(&step.samples.live, 1).wait().unwrap(), [6]);
+    let tokens = cpu.read(&step.token_rows, 6).wait().unwrap();
+    let ids: Vec<i32> = tokens.iter().map(|row| row.id).collect();
+    assert_eq!(ids, [50, 60, 61, 50, 80, 81]);
+    // The masks of the former owner's row come before those of the last one.
+    let logits = cpu.read(&step.logits_rows, 6).wait().unwrap();
+    let masks: Vec<i32> = logits.iter().map(|row| row.mask).collect();
+    assert_eq!(masks, [0, 0, 0, 5, 6, 7]);
+    let after = cpu.read(&slots.state, SLOTS).wait().unwrap();
+    let sources: Vec<i32> = after.iter().map(|slot| slot.source).collect();
+    assert_eq!(sources, [0, 0, Slot::FROM_GRAMMAR]);
 }

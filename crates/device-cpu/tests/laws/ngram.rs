@@ -3,7 +3,8 @@
 mod bench;
 
 use bench::{Ask, Bench, Found, Script, Shape};
-use paceline_device::{NgramIndex, slot};
+use paceline_device::NgramIndex;
+use paceline_device::abi::Slot;
 use paceline_device_cpu::Cpu;
 use std::cell::Cell;
 
@@ -135,7 +136,7 @@ fn check(found: &Found, lengths: (usize, usize), window: usize, script: &Script)
         "behind {:?}",
         found.text
     );
-    let source = i32::from(!found.drafts.is_empty()) * slot::FROM_NGRAM;
+    let source = i32::from(!found.drafts.is_empty()) * Slot::FROM_NGRAM;
     assert_eq!(found.source, source);
 }
 

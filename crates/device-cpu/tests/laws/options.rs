@@ -1,9 +1,11 @@
 //! Options of a request at every verified position: biases, penalties, minimum length, bad words, known tokens.
 
 use crate::harness::{bits, devices, live_rows, numbers, tensor};
+use paceline_device::abi::{
+    LIST_WORDS, LogitsRow, Logprobs, PlanMessage, RequestRow, SamplingRow, Slot, SlotLists, TokenRow, Wide,
+};
 use paceline_device::{
-    Backend, LIST_INTS, Pending, SAMPLE_FLOATS, Sample, SampledText, SamplingRow, SlotLimits, SlotTable,
-    StepLimits, StepTables, slot,
+    Backend, Pending, Sample, SampleOptions, SampledText, SlotLimits, SlotTable, StepLimits, StepTables,
 };
 use paceline_device_cpu::Cpu;
 
@@ -31,7 +33,7 @@ const NONE: Options = Options {
         top_p: 1.0,
         top_k: 0,
         min_p: 0.0,
-        seed: 77,
+        seed: Wide { low: 77, high: 0 },
         logprobs: 3,
     },
     prompt: 5,
@@ -45,31 +47,33 @@ const NONE: Options = Options {
 };
 
 impl Options {
-    fn state(&self, length: usize) -> [i32; slot::INTS] {
-        let mut words = [0; slot::INTS];
-        words[slot::LENGTH] = length as i32;
-        words[slot::MAX_LENGTH] = 1000;
-        words[slot::MIN_LENGTH] = self.min_length as i32;
-        words[slot::PROMPT_LENGTH] = self.prompt as i32;
-        words[slot::REPETITION_PENALTY] = self.repetition.to_bits() as i32;
-        words[slot::PRESENCE_PENALTY] = self.presence.to_bits() as i32;
-        words[slot::FREQUENCY_PENALTY] = self.frequency.to_bits() as i32;
-        words
+    /// A slot behind the text of a row.
+    fn state(&self, row: &Row<'_>) -> Slot {
+        let mut state = Slot {
+            length: row.text.len() as i32,
+            max_length: 1000,
+            min_length: self.min_length as i32,
+            prompt_length: self.prompt as i32,
+            repetition_penalty: self.repetition,
+            presence_penalty: self.presence,
+            frequency_penalty: self.frequency,
+            newest: row.text[row.text.len() - 1],
+            ..Slot::default()
+        };
+        state.drafts[..row.drafts.len()].copy_from_slice(&row.drafts);
+        state
     }
 
     fn lists(&self) -> Vec<i32> {
-        let mut words = vec![self.stops.len() as i32];
-        words.extend(&self.stops);
-        words.push(self.biases.len() as i32);
-        for (token, bias) in &self.biases {
-            words.extend([*token, bias.to_bits() as i32]);
-        }
-        words.push(self.bad_words.len() as i32);
-        for word in &self.bad_words {
-            words.push(word.len() as i32);
-            words.extend(word);
-        }
-        words.resize(LIST_INTS, 0);
+        let ids = |tokens: &[i32]| -> Vec<u32> { tokens.iter().map(|token| *token as u32).collect() };
+        let biases: Vec<(u32, f32)> = self
+            .biases
+            .iter()
+            .map(|(token, bias)| (*token as u32, *bias))
+            .collect();
+        let bad_words: Vec<Vec<u32>> = self.bad_words.iter().map(|word| ids(word)).collect();
+        let mut words = SlotLists::encode(&ids(&self.stops), &biases, &bad_words);
+        words.resize(LIST_WORDS, 0);
         words
     }
 
@@ -179,10 +183,10 @@ fn logits(request: usize, position: usize) -> Vec<f32> {
     numbers((1, request, position), VOCABULARY, 3.0)
 }
 
-/// What is chosen after the last token of each row and after each of its drafts, and the floats reported.
-fn sample(cpu: &Cpu, requests: &[Options], rows: &[Row<'_>]) -> Vec<Vec<(i32, Vec<u32>)>> {
+/// What is chosen after the last token of each row and after each of its drafts, and what is reported.
+fn sample(cpu: &Cpu, requests: &[Options], rows: &[Row<'_>]) -> Vec<Vec<(i32, Logprobs)>> {
     let slots = slot_table(cpu, requests, rows);
-    let step = step_tables(cpu, requests, rows);
+    let step = Tables::new(requests, rows).on(cpu);
     let data: Vec<f32> = rows
         .iter()
         .flat_map(|row| (0..=row.drafts.len()).flat_map(|i| logits(row.request, row.text.len() + i)))
@@ -195,7 +199,7 @@ fn sample(cpu: &Cpu, requests: &[Options], rows: &[Row<'_>]) -> Vec<Vec<(i32, Ve
 
 /// What is chosen after the first `place` drafts of each row when they are the slot's drafts so far. Nothing of the
 /// text is in the step's tables.
-fn sample_draft(cpu: &Cpu, requests: &[Options], rows: &[Row<'_>], place: usize) -> Vec<(i32, Vec<u32>)> {
+fn sample_draft(cpu: &Cpu, requests: &[Options], rows: &[Row<'_>], place: usize) -> Vec<(i32, Logprobs)> {
     let alone: Vec<Row<'_>> = rows
         .iter()
         .map(|row| Row {
@@ -212,11 +216,14 @@ fn sample_draft(cpu: &Cpu, requests: &[Options], rows: &[Row<'_>], place: usize)
             ..*row
         })
         .collect();
-    let step = step_tables(cpu, requests, &last);
-    let at: Vec<i32> = rows.iter().map(|row| (row.text.len() + place) as i32).collect();
-    cpu.write(&step.sample_position, &at);
-    cpu.write(&step.ids, &vec![40; rows.len()]);
-    cpu.write(&step.positions, &vec![2; rows.len()]);
+    let mut tables = Tables::new(requests, &last);
+    for (row, logits) in rows.iter().zip(&mut tables.logits) {
+        logits.position = (row.text.len() + place) as i32;
+    }
+    for token in &mut tables.tokens {
+        (token.id, token.position) = (40, 2);
+    }
+    let step = tables.on(cpu);
     let data: Vec<f32> = rows
         .iter()
         .flat_map(|row| logits(row.request, row.text.len() + place))
@@ -224,30 +231,28 @@ fn sample_draft(cpu: &Cpu, requests: &[Options], rows: &[Row<'_>], place: usize)
     run(cpu, (&slots, &step), SampledText::Drafts, &data)
 }
 
-/// The choices from these logits and the floats reported.
+/// The choices from these logits and what is reported.
 fn run(
     cpu: &Cpu,
     (slots, step): (&SlotTable<Cpu>, &StepTables<Cpu>),
     text: SampledText,
     logits: &[f32],
-) -> Vec<(i32, Vec<u32>)> {
+) -> Vec<(i32, Logprobs)> {
     let samples = step.limits.samples;
     let tokens = cpu.buffer(samples).unwrap();
-    let logprobs = cpu.buffer(samples * SAMPLE_FLOATS).unwrap();
+    let logprobs = cpu.buffer(samples).unwrap();
+    let plan = cpu.buffer_from(PlanMessage::default().encode(1)).unwrap();
     cpu.sample(Sample {
         logits: &tensor(cpu, &step.samples, logits, VOCABULARY),
         step,
-        slots: Some(slots),
+        options: Some(SampleOptions { slots, plan: &plan }),
         text,
         tokens: &tokens,
         logprobs: &logprobs,
     });
     let tokens = cpu.read(&tokens, samples).wait().unwrap();
-    let floats = cpu.read(&logprobs, samples * SAMPLE_FLOATS).wait().unwrap();
-    tokens
-        .into_iter()
-        .zip(floats.chunks(SAMPLE_FLOATS).map(bits))
-        .collect()
+    let reported = cpu.read(&logprobs, samples).wait().unwrap();
+    tokens.into_iter().zip(reported).collect()
 }
 
 /// Slots in reverse order, blocks scattered, nothing useful where this step's tokens go.
@@ -260,18 +265,15 @@ fn slot_table(cpu: &Cpu, requests: &[Options], rows: &[Row<'_>]) -> SlotTable<Cp
         block_size: BLOCK,
         snapshots: 0,
     };
-    let mut state = vec![0; count * slot::INTS];
-    let mut lists = vec![0; count * LIST_INTS];
+    let mut state = vec![Slot::default(); count];
+    let mut lists = vec![0; count * LIST_WORDS];
     let mut block_table = vec![0; count * BLOCKS];
     let mut history = vec![3; count * BLOCKS * BLOCK];
     for row in rows {
         let index = count - 1 - row.request;
         let options = &requests[row.request];
-        let state = &mut state[index * slot::INTS..][..slot::INTS];
-        state.copy_from_slice(&options.state(row.text.len()));
-        state[slot::NEWEST] = row.text[row.text.len() - 1];
-        state[slot::DRAFTS..][..row.drafts.len()].copy_from_slice(&row.drafts);
-        lists[index * LIST_INTS..][..LIST_INTS].copy_from_slice(&options.lists());
+        state[index] = options.state(row);
+        lists[index * LIST_WORDS..][..LIST_WORDS].copy_from_slice(&options.lists());
         for block in 0..BLOCKS {
             block_table[index * BLOCKS + block] = ((BLOCKS - 1 - block) * count + index) as i32;
         }
@@ -288,55 +290,74 @@ fn slot_table(cpu: &Cpu, requests: &[Options], rows: &[Row<'_>]) -> SlotTable<Cp
     slots
 }
 
-fn step_tables(cpu: &Cpu, requests: &[Options], rows: &[Row<'_>]) -> StepTables<Cpu> {
-    let (mut ids, mut positions, mut first, mut count) = (vec![], vec![], vec![], vec![]);
-    let (mut at, mut of, mut parameters) = (vec![], vec![], vec![]);
-    for (index, row) in rows.iter().enumerate() {
-        first.push(ids.len() as i32);
-        ids.extend(row.text[row.start..].iter().chain(&row.drafts));
-        count.push(ids.len() as i32 - first[index]);
-        positions.extend((0..count[index]).map(|offset| row.start as i32 + offset));
+/// A step as its operations read it.
+struct Tables {
+    tokens: Vec<TokenRow>,
+    requests: Vec<RequestRow>,
+    logits: Vec<LogitsRow>,
+    slots: usize,
+}
+
+impl Tables {
+    fn new(requests: &[Options], rows: &[Row<'_>]) -> Self {
+        let mut tables = Self {
+            tokens: Vec::new(),
+            requests: Vec::new(),
+            logits: Vec::new(),
+            slots: requests.len(),
+        };
+        for row in rows {
+            tables.push(row, requests[row.request].sampling);
+        }
+        tables
+    }
+
+    fn push(&mut self, row: &Row<'_>, sampling: SamplingRow) {
+        let request = self.requests.len() as i32;
+        let tokens = row.text[row.start..].iter().chain(&row.drafts);
+        self.requests.push(RequestRow {
+            first_token: self.tokens.len() as i32,
+            token_count: tokens.clone().count() as i32,
+            slot: (self.slots - 1 - row.request) as i32,
+            ..RequestRow::default()
+        });
+        self.tokens
+            .extend(tokens.enumerate().map(|(offset, id)| TokenRow {
+                id: *id,
+                position: (row.start + offset) as i32,
+                request,
+            }));
         for offset in 0..=row.drafts.len() {
-            at.push((row.text.len() + offset) as i32);
-            of.push(index as i32);
-            parameters.extend(requests[row.request].sampling.encode());
+            self.logits.push(LogitsRow {
+                position: (row.text.len() + offset) as i32,
+                request,
+                sampling,
+                ..LogitsRow::default()
+            });
         }
     }
-    let step = StepTables::new(
-        cpu,
-        StepLimits {
-            tokens: ids.len(),
-            requests: requests.len(),
-            samples: at.len(),
+
+    fn on(&self, cpu: &Cpu) -> StepTables<Cpu> {
+        let limits = StepLimits {
+            tokens: self.tokens.len(),
+            requests: self.slots,
+            samples: self.logits.len(),
             blocks_per_request: BLOCKS,
             block_size: BLOCK,
-        },
-    )
-    .unwrap();
-    let slots: Vec<i32> = rows
-        .iter()
-        .map(|row| (requests.len() - 1 - row.request) as i32)
-        .collect();
-    for (table, values) in [
-        (&step.tokens.live, &vec![ids.len() as i32]),
-        (&step.requests.live, &vec![rows.len() as i32]),
-        (&step.samples.live, &vec![at.len() as i32]),
-        (&step.ids, &ids),
-        (&step.positions, &positions),
-        (&step.first_token, &first),
-        (&step.token_count, &count),
-        (&step.state_slot, &slots),
-        (&step.sample_position, &at),
-        (&step.sample_request, &of),
-        (&step.sampling, &parameters),
-    ] {
-        cpu.write(table, values);
+        };
+        let step = StepTables::new(cpu, limits).unwrap();
+        cpu.write(&step.tokens.live, &[self.tokens.len() as i32]);
+        cpu.write(&step.requests.live, &[self.requests.len() as i32]);
+        cpu.write(&step.samples.live, &[self.logits.len() as i32]);
+        cpu.write(&step.token_rows, &self.tokens);
+        cpu.write(&step.request_rows, &self.requests);
+        cpu.write(&step.logits_rows, &self.logits);
+        step
     }
-    step
 }
 
 /// What is chosen from these logits without any options.
-fn choose(cpu: &Cpu, logits: &[f32], sampling: SamplingRow, position: usize) -> (i32, Vec<u32>) {
+fn choose(cpu: &Cpu, logits: &[f32], sampling: SamplingRow, position: usize) -> (i32, Logprobs) {
     choose_or_report(cpu, logits, sampling, (position, 0))
 }
 
@@ -345,9 +366,8 @@ fn choose_or_report(
     logits: &[f32],
     sampling: SamplingRow,
     (position, known): (usize, i32),
-) -> (i32, Vec<u32>) {
-    let step = step_tables(
-        cpu,
+) -> (i32, Logprobs) {
+    let mut tables = Tables::new(
         &[Options { sampling, ..NONE }],
         &[Row {
             request: 0,
@@ -356,28 +376,29 @@ fn choose_or_report(
             drafts: Vec::new(),
         }],
     );
-    cpu.write(&step.sample_position, &[position as i32]);
-    cpu.write(&step.sample_known, &[known]);
+    tables.logits[0].position = position as i32;
+    tables.logits[0].known = known;
+    let step = tables.on(cpu);
     let tokens = cpu.buffer(1).unwrap();
-    let logprobs = cpu.buffer(SAMPLE_FLOATS).unwrap();
+    let logprobs = cpu.buffer(1).unwrap();
     cpu.sample(Sample {
         logits: &tensor(cpu, &live_rows(cpu, 1), logits, logits.len()),
         step: &step,
-        slots: None,
+        options: None,
         text: SampledText::Step,
         tokens: &tokens,
         logprobs: &logprobs,
     });
-    let floats = cpu.read(&logprobs, SAMPLE_FLOATS).wait().unwrap();
-    (cpu.read(&tokens, 1).wait().unwrap()[0], bits(&floats))
+    let reported = cpu.read(&logprobs, 1).wait().unwrap()[0];
+    (cpu.read(&tokens, 1).wait().unwrap()[0], reported)
 }
 
-/// The texts of all requests by plain decoding, each choice compared with the definition, and the floats
-/// reported with each.
-fn decode(cpu: &Cpu, requests: &[Options], length: usize) -> Vec<(Vec<i32>, Vec<Vec<u32>>)> {
+/// The texts of all requests by plain decoding, each choice compared with the definition, and what is reported
+/// with each.
+fn decode(cpu: &Cpu, requests: &[Options], length: usize) -> Vec<(Vec<i32>, Vec<Logprobs>)> {
     let texts = requests.iter().enumerate().map(|(request, options)| {
         let mut text: Vec<i32> = (0..options.prompt as i32).map(|i| i * 19 % 97).collect();
-        let mut reports = vec![Vec::new(); text.len()];
+        let mut reports = vec![Logprobs::default(); text.len()];
         while text.len() < length {
             let row = Row {
                 request,
@@ -391,7 +412,8 @@ fn decode(cpu: &Cpu, requests: &[Options], length: usize) -> Vec<(Vec<i32>, Vec<
             assert_eq!(token, expected, "request {request}, position {}", text.len());
             // What is reported is about the raw logits.
             let known = (text.len(), token + 1);
-            assert_eq!(report, choose_or_report(cpu, &raw, options.sampling, known).1);
+            let plain = choose_or_report(cpu, &raw, options.sampling, known).1;
+            assert_eq!(bits(&[report]), bits(&[plain]));
             text.push(token);
             reports.push(report);
         }
@@ -435,7 +457,7 @@ fn windows_and_batches_choose_what_plain_decoding_chooses() {
                         let (text, reports) = &texts[row.request];
                         let what = format!("{device}, {held} of {k}: request {}", row.request);
                         assert_eq!(*token, text[end + offset], "{what}, position {}", end + offset);
-                        assert_eq!(*report, reports[end + offset], "{what}");
+                        assert_eq!(bits(&[*report]), bits(&[reports[end + offset]]), "{what}");
                     }
                 }
             }
@@ -473,7 +495,8 @@ fn drafts_are_chosen_as_the_same_positions_are_when_verified() {
                 let drafted = sample_draft(cpu, &requests, &rows, place);
                 for (request, (verified, drafted)) in verified.iter().zip(&drafted).enumerate() {
                     let what = format!("{device}, seed {seed}, request {request}, {length}+{place}");
-                    assert_eq!(verified[place], *drafted, "{what}");
+                    assert_eq!(verified[place].0, drafted.0, "{what}");
+                    assert_eq!(bits(&[verified[place].1]), bits(&[drafted.1]), "{what}");
                 }
             }
         }
@@ -514,11 +537,11 @@ fn known_tokens_are_reported_and_not_chosen() {
         for token in [0, 40, 96] {
             let (result, report) = choose_or_report(&cpu, &raw, NONE.sampling, (9, token + 1));
             assert_eq!(result, token);
-            let logprob = f64::from(f32::from_bits(report[0]));
+            let logprob = f64::from(report.chosen);
             assert!((logprob - (f64::from(raw[token as usize]) - total)).abs() < 1e-5);
             assert_eq!(
-                report[1..],
-                chosen[1..],
+                bits(&report.top),
+                bits(&chosen.top),
                 "the alternatives are those of any choice"
             );
         }

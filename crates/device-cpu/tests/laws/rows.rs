@@ -1,6 +1,7 @@
 //! Operations whose rows know nothing of each other.
 
-use crate::harness::{assert_close, bits, devices, live_rows, matrix, numbers, tensor};
+use crate::harness::{assert_close, bits, devices, live_rows, matrix, numbers, step_of, tensor};
+use paceline_device::abi::TokenRow;
 use paceline_device::{
     Activation, AddNorm, Backend, GateOrder, GatedNorm, MoeRouting, Pending, RouteScores, Router,
 };
@@ -238,10 +239,13 @@ fn rope_angles_are_cosines_and_sines() {
     let positions: Vec<i32> = (0..300).map(|i| i * 37).collect();
     let mut all = Vec::new();
     for (_, cpu) in devices() {
-        let rows = live_rows(&cpu, positions.len());
-        let mut out = cpu.tensor(&rows, 40).unwrap();
-        let positions = cpu.buffer_from(&positions).unwrap();
-        cpu.rope_angles(&positions, &cpu.buffer_from(&frequencies).unwrap(), 1.5, &mut out);
+        let at = |position: &i32| TokenRow {
+            position: *position,
+            ..TokenRow::default()
+        };
+        let step = step_of(&cpu, &positions.iter().map(at).collect::<Vec<_>>());
+        let mut out = cpu.tensor(&step.tokens, 40).unwrap();
+        cpu.rope_angles(&step, &cpu.buffer_from(&frequencies).unwrap(), 1.5, &mut out);
         all.push(cpu.read_tensor(&out).wait().unwrap());
     }
     assert!(all.iter().all(|values| bits(values) == bits(&all[0])));

@@ -1,9 +1,8 @@
 //! Sampling: greedy choice, frequencies, truncation, log-probabilities.
 
 use crate::harness::{bits, devices, live_rows, numbers, tensor};
-use paceline_device::{
-    Backend, MAX_LOGPROBS, Pending, SAMPLE_FLOATS, Sample, SamplingRow, StepLimits, StepTables,
-};
+use paceline_device::abi::{LogitsRow, Logprobs, MAX_LOGPROBS, SamplingRow, Wide};
+use paceline_device::{Backend, Pending, Sample, StepLimits, StepTables};
 use paceline_device_cpu::Cpu;
 
 const PLAIN: SamplingRow = SamplingRow {
@@ -11,12 +10,20 @@ const PLAIN: SamplingRow = SamplingRow {
     top_p: 1.0,
     top_k: 0,
     min_p: 0.0,
-    seed: 0x1234_5678_9abc_def0,
+    seed: Wide {
+        low: 0x9abc_def0,
+        high: 0x1234_5678,
+    },
     logprobs: -1,
 };
 
 /// Samples one token per parameter row, all from the rows of `logits` in turn, at positions `first..`.
-fn sample(cpu: &Cpu, logits: &[Vec<f32>], parameters: &[SamplingRow], first: usize) -> (Vec<i32>, Vec<f32>) {
+fn sample(
+    cpu: &Cpu,
+    logits: &[Vec<f32>],
+    parameters: &[SamplingRow],
+    first: usize,
+) -> (Vec<i32>, Vec<Logprobs>) {
     let rows = parameters.len();
     let limits = StepLimits {
         tokens: 1,
@@ -27,26 +34,31 @@ fn sample(cpu: &Cpu, logits: &[Vec<f32>], parameters: &[SamplingRow], first: usi
     };
     let step = StepTables::new(cpu, limits).unwrap();
     cpu.write(&step.samples.live, &[rows as i32]);
-    let positions: Vec<i32> = (first..first + rows).map(|position| position as i32).collect();
-    cpu.write(&step.sample_position, &positions);
-    let encoded: Vec<i32> = parameters.iter().flat_map(SamplingRow::encode).collect();
-    cpu.write(&step.sampling, &encoded);
+    let logits_rows: Vec<LogitsRow> = (first..first + rows)
+        .zip(parameters)
+        .map(|(position, sampling)| LogitsRow {
+            position: position as i32,
+            sampling: *sampling,
+            ..LogitsRow::default()
+        })
+        .collect();
+    cpu.write(&step.logits_rows, &logits_rows);
     let vocabulary = logits[0].len();
     let source = tensor(cpu, &live_rows(cpu, logits.len()), &logits.concat(), vocabulary);
     let index: Vec<i32> = (0..rows).map(|row| (row % logits.len()) as i32).collect();
     let mut all = cpu.tensor(&step.samples, vocabulary).unwrap();
     cpu.gather(&source, &cpu.buffer_from(&index).unwrap(), &mut all);
     let tokens = cpu.buffer(rows).unwrap();
-    let logprobs = cpu.buffer(rows * SAMPLE_FLOATS).unwrap();
+    let logprobs = cpu.buffer(rows).unwrap();
     cpu.sample(Sample {
         logits: &all,
         step: &step,
-        slots: None,
+        options: None,
         text: paceline_device::SampledText::Step,
         tokens: &tokens,
         logprobs: &logprobs,
     });
-    let logprobs = cpu.read(&logprobs, rows * SAMPLE_FLOATS);
+    let logprobs = cpu.read(&logprobs, rows);
     (cpu.read(&tokens, rows).wait().unwrap(), logprobs.wait().unwrap())
 }
 
@@ -82,7 +94,7 @@ fn mixed() -> Vec<SamplingRow> {
                 top_p,
                 top_k,
                 min_p,
-                seed: rows.len() as u64 % 3,
+                seed: (rows.len() as u64 % 3).into(),
                 logprobs: rows.len() as i32 % 7 - 1,
             });
         }
@@ -99,14 +111,14 @@ fn a_row_is_sampled_alike_alone_and_in_any_batch() {
     let mut logprobs = Vec::new();
     for (row, parameters) in parameters.iter().enumerate() {
         let own = vec![logits[row % 3].clone()];
-        let (token, floats) = sample(&plain, &own, std::slice::from_ref(parameters), 100 + row);
+        let (token, reported) = sample(&plain, &own, std::slice::from_ref(parameters), 100 + row);
         tokens.extend(token);
-        logprobs.extend(floats);
+        logprobs.extend(reported);
     }
     for (device, cpu) in devices() {
-        let (together, floats) = sample(&cpu, &logits, &parameters, 100);
+        let (together, reported) = sample(&cpu, &logits, &parameters, 100);
         assert_eq!(together, tokens, "{device}");
-        assert_eq!(bits(&floats), bits(&logprobs), "{device}");
+        assert_eq!(bits(&reported), bits(&logprobs), "{device}");
     }
 }
 
@@ -185,7 +197,13 @@ fn seeds_and_positions_give_different_noise_and_the_same_ones_the_same() {
     let (_, cpu) = devices().remove(1);
     let logits = vec![vec![0.0; 1000]];
     let rows = vec![PLAIN; 50];
-    let other = vec![SamplingRow { seed: 7, ..PLAIN }; 50];
+    let other = vec![
+        SamplingRow {
+            seed: 7.into(),
+            ..PLAIN
+        };
+        50
+    ];
     let first = sample(&cpu, &logits, &rows, 0).0;
     assert_eq!(first, sample(&cpu, &logits, &rows, 0).0);
     assert_eq!(first[10..], sample(&cpu, &logits, &rows, 10).0[..40]);
@@ -204,15 +222,16 @@ fn log_probabilities_are_those_of_the_raw_logits() {
             logprobs: MAX_LOGPROBS as i32,
             ..PLAIN
         };
-        let (tokens, floats) = sample(&cpu, std::slice::from_ref(&logits), &[row], 3);
+        let (tokens, logprobs) = sample(&cpu, std::slice::from_ref(&logits), &[row], 3);
+        let Logprobs { chosen, top } = logprobs[0];
         let total: f64 = logits.iter().map(|x| f64::from(*x).exp()).sum::<f64>().ln();
         let expect = |id: usize| f64::from(logits[id]) - total;
-        assert!((f64::from(floats[0]) - expect(tokens[0] as usize)).abs() < 1e-5);
+        assert!((f64::from(chosen) - expect(tokens[0] as usize)).abs() < 1e-5);
         let mut order: Vec<usize> = (0..logits.len()).collect();
         order.sort_by(|a, b| logits[*b].total_cmp(&logits[*a]).then(a.cmp(b)));
-        for (rank, pair) in floats[1..].chunks(2).enumerate() {
-            assert_eq!(pair[0].to_bits() as usize, order[rank]);
-            assert!((f64::from(pair[1]) - expect(order[rank])).abs() < 1e-5);
+        for (alternative, id) in top.iter().zip(order) {
+            assert_eq!(alternative.token as usize, id);
+            assert!((f64::from(alternative.logprob) - expect(id)).abs() < 1e-5);
         }
     }
 }
@@ -220,6 +239,6 @@ fn log_probabilities_are_those_of_the_raw_logits() {
 #[test]
 fn rows_that_do_not_ask_get_no_log_probabilities() {
     let (_, cpu) = devices().remove(1);
-    let (_, floats) = sample(&cpu, &[numbers((1, 0, 0), 50, 1.0)], &[PLAIN], 0);
-    assert!(floats.iter().all(|x| x.to_bits() == 0));
+    let (_, logprobs) = sample(&cpu, &[numbers((1, 0, 0), 50, 1.0)], &[PLAIN], 0);
+    assert!(bits(&logprobs).iter().all(|word| *word == 0));
 }

@@ -49,7 +49,7 @@ impl Layer {
             let v = session.tensor(3, self.kv_heads * self.head_dim, 1.0);
             let gate = session.tensor(4, self.heads * self.head_dim, 3.0);
             let mut angles = session.empty(2 * self.rotated);
-            cpu.rope_angles(&session.tables.positions, &frequencies, 1.0, &mut angles);
+            cpu.rope_angles(&session.tables, &frequencies, 1.0, &mut angles);
             cpu.store_kv(KeyValueStore {
                 q: &mut q,
                 k: &k,

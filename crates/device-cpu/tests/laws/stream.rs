@@ -1,7 +1,8 @@
 //! Capture, failure, and checks of operands.
 
-use crate::harness::{bits, devices, live_rows, matrix, tensor, weight};
-use paceline_device::{Backend, DeviceError, Epilogue, Pending, Rows};
+use crate::harness::{bits, devices, live_rows, matrix, step_of, tensor, token_of, weight};
+use paceline_device::abi::{LogitsRow, SamplingRow, TokenRow};
+use paceline_device::{Backend, DeviceError, Epilogue, Pending, Sample, StepLimits, StepTables};
 use paceline_device_cpu::{Cpu, CpuOptions};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -12,23 +13,24 @@ fn a_captured_program_computes_what_direct_execution_does() {
         let table = weight(&cpu, &matrix(1, vocabulary, hidden, 1.0), hidden);
         let matrix_weight = weight(&cpu, &matrix(2, 40, hidden, 1.0), hidden);
         let norm = cpu.buffer_from(&vec![1.5_f32; hidden]).unwrap();
-        let rows = Rows::new(&cpu, bucket).unwrap();
-        let ids = cpu.buffer(bucket).unwrap();
+        let tables = step_of(&cpu, &vec![TokenRow::default(); bucket]);
+        let rows = &tables.tokens;
         let program = |out: &mut _| {
-            let mut x = cpu.tensor(&rows, hidden).unwrap();
-            let mut y = cpu.tensor(&rows, hidden).unwrap();
-            cpu.embed(&ids, &table, 1.0, &mut x);
+            let mut x = cpu.tensor(rows, hidden).unwrap();
+            let mut y = cpu.tensor(rows, hidden).unwrap();
+            cpu.embed(&tables, &table, 1.0, &mut x);
             cpu.rms_norm(&x, &norm, 1e-6, &mut y);
             cpu.linear(&y, &matrix_weight, Epilogue::NONE, out);
         };
-        let mut captured_out = cpu.tensor(&rows, 40).unwrap();
+        let mut captured_out = cpu.tensor(rows, 40).unwrap();
         cpu.begin_capture();
         program(&mut captured_out);
         let captured = cpu.end_capture();
         for step in [vec![3, 1, 4], vec![1, 5, 9, 2, 6, 5, 3, 5], vec![], vec![49]] {
             cpu.write(&rows.live, &[step.len() as i32]);
-            cpu.write(&ids, &step);
-            let mut direct_out = cpu.tensor(&rows, 40).unwrap();
+            let ids: Vec<TokenRow> = step.iter().copied().map(token_of).collect();
+            cpu.write(&tables.token_rows, &ids);
+            let mut direct_out = cpu.tensor(rows, 40).unwrap();
             program(&mut direct_out);
             cpu.launch(&captured);
             let direct = cpu.read_tensor(&direct_out).wait().unwrap();
@@ -60,8 +62,8 @@ fn a_failed_operation_is_reported_by_every_later_read() {
         let good = tensor(&cpu, &rows, &matrix(1, 3, 8, 1.0), 8);
         let mut out = cpu.tensor(&rows, 8).unwrap();
         let before = cpu.read_tensor(&good);
-        let ids = cpu.buffer_from(&[0, 7, 1]).unwrap();
-        cpu.embed(&ids, &weight(&cpu, &matrix(1, 5, 8, 1.0), 8), 1.0, &mut out);
+        let step = step_of(&cpu, &[0, 7, 1].map(token_of));
+        cpu.embed(&step, &weight(&cpu, &matrix(1, 5, 8, 1.0), 8), 1.0, &mut out);
         cpu.copy(&good, &mut out);
         assert!(before.wait().is_ok());
         for _ in 0..2 {
@@ -115,10 +117,9 @@ fn mismatched_operands_are_refused_with_their_shapes() {
 
 #[test]
 fn logits_that_are_not_numbers_fail_the_step() {
-    use paceline_device::{SAMPLE_FLOATS, Sample, SamplingRow, StepLimits, StepTables};
     let cpu = Cpu::new(CpuOptions::default());
     let limits = StepLimits {
-        tokens: 1,
+        tokens: 2,
         requests: 1,
         samples: 2,
         blocks_per_request: 1,
@@ -128,29 +129,29 @@ fn logits_that_are_not_numbers_fail_the_step() {
     cpu.write(&step.samples.live, &[2]);
     // Infinity minus infinity in the second row.
     let table = weight(&cpu, &[1.0, 2.0, 1.0, 3e38], 2);
-    let ids = cpu.buffer_from(&[0, 1]).unwrap();
+    cpu.write(&step.token_rows, &[0, 1].map(token_of));
     let mut logits = cpu.tensor(&step.samples, 2).unwrap();
     let mut other = cpu.tensor(&step.samples, 2).unwrap();
-    cpu.embed(&ids, &table, 10.0, &mut logits);
-    cpu.embed(&ids, &table, 10.0, &mut other);
+    cpu.embed(&step, &table, 10.0, &mut logits);
+    cpu.embed(&step, &table, 10.0, &mut other);
     cpu.add(&mut logits, &other, -1.0, None);
-    let row = SamplingRow {
-        temperature: 0.0,
-        top_p: 1.0,
-        top_k: 0,
-        min_p: 0.0,
-        seed: 0,
-        logprobs: -1,
+    let row = LogitsRow {
+        sampling: SamplingRow {
+            top_p: 1.0,
+            logprobs: -1,
+            ..SamplingRow::default()
+        },
+        ..LogitsRow::default()
     };
-    cpu.write(&step.sampling, &[row.encode(), row.encode()].concat());
+    cpu.write(&step.logits_rows, &[row, row]);
     let tokens = cpu.buffer(2).unwrap();
     cpu.sample(Sample {
         logits: &logits,
         step: &step,
-        slots: None,
+        options: None,
         text: paceline_device::SampledText::Step,
         tokens: &tokens,
-        logprobs: &cpu.buffer(2 * SAMPLE_FLOATS).unwrap(),
+        logprobs: &cpu.buffer(2).unwrap(),
     });
     let why = cpu.read(&tokens, 2).wait().unwrap_err().to_string();
     assert!(why.contains("row 1"), "{why}");

@@ -5,7 +5,7 @@ mod model;
 mod plan;
 
 use model::Bench;
-use paceline_device::{plan as words, record};
+use paceline_device::abi::{PlanRow, RecordRow};
 use plan::{Admission, Row, Work};
 use proptest::prelude::*;
 
@@ -16,15 +16,15 @@ const STOP: i32 = 90;
 fn decoding(slot: usize, prompt: usize, max_length: usize) -> Bench {
     let mut bench = Bench::new();
     let rows = prefill_of(&mut bench, slot, prompt, max_length);
-    assert_eq!(rows[0][record::COUNT], 1);
+    assert_eq!(rows[0].count, 1);
     bench
 }
 
-fn prefill_of(bench: &mut Bench, slot: usize, prompt: usize, max_length: usize) -> Vec<Vec<i32>> {
+fn prefill_of(bench: &mut Bench, slot: usize, prompt: usize, max_length: usize) -> Vec<RecordRow> {
     let admission = Admission::new(slot, 7, max_length, &[STOP]);
     bench.step(
         &[admission],
-        &[Row::prefill(slot, 7, 0, prompt, words::SAMPLE_LAST)],
+        &[Row::prefill(slot, 7, 0, prompt, PlanRow::SAMPLE_LAST)],
     )
 }
 
@@ -32,8 +32,8 @@ fn drafts(count: usize) -> Vec<i32> {
     (0..count as i32).map(|place| 20 + place).collect()
 }
 
-fn tokens(row: &[i32]) -> &[i32] {
-    &row[record::TOKENS..][..row[record::COUNT] as usize]
+fn tokens(row: &RecordRow) -> &[i32] {
+    &row.tokens[..row.count as usize]
 }
 
 #[test]
@@ -43,8 +43,8 @@ fn every_acceptance_count_yields_one_token_more() {
             let mut bench = decoding(1, 9, 100);
             bench.draft(1, &drafts(window));
             let rows = bench.step(&[], &[Row::verify(1, 7, window, agree)]);
-            assert_eq!(rows[0][record::COUNT], agree as i32 + 1, "{agree} of {window}");
-            assert_eq!(rows[0][record::DRAFTED], window as i32);
+            assert_eq!(rows[0].count, agree as i32 + 1, "{agree} of {window}");
+            assert_eq!(rows[0].drafted, window as i32);
             assert_eq!(&tokens(&rows[0])[..agree], &drafts(window)[..agree]);
             // The next step folds what was accepted and goes on behind it, whatever was rejected.
             bench.draft(1, &drafts(window));
@@ -70,18 +70,14 @@ fn a_stop_token_ends_the_text_unless_it_comes_after_a_rejected_draft() {
                 let rows = bench.step(&[], &[row]);
                 let stopped = place <= agree;
                 let expected = if stopped { place } else { agree } + 1;
+                assert_eq!(rows[0].count, expected as i32, "{window} {agree} {place}");
                 assert_eq!(
-                    rows[0][record::COUNT],
-                    expected as i32,
-                    "{window} {agree} {place}"
-                );
-                assert_eq!(
-                    rows[0][record::ENDED],
-                    i32::from(stopped) * record::STOPPED,
+                    rows[0].ended,
+                    i32::from(stopped) * RecordRow::STOPPED,
                     "{window} {agree} {place}"
                 );
                 let later = bench.step(&[], &[Row::verify(2, 7, window, 0)]);
-                assert_eq!(later[0][record::COUNT], i32::from(!stopped));
+                assert_eq!(later[0].count, i32::from(!stopped));
             }
         }
     }
@@ -95,13 +91,13 @@ fn the_length_limit_cuts_the_window_and_ends_the_request() {
             bench.draft(0, &drafts(window));
             let rows = bench.step(&[], &[Row::verify(0, 7, window, window)]);
             // There is no use in a draft behind which nothing may follow.
-            assert_eq!(rows[0][record::DRAFTED], window.min(room - 1) as i32);
+            assert_eq!(rows[0].drafted, window.min(room - 1) as i32);
             let count = (window + 1).min(room);
-            assert_eq!(rows[0][record::COUNT], count as i32);
+            assert_eq!(rows[0].count, count as i32);
             let full = count == room;
-            assert_eq!(rows[0][record::ENDED], i32::from(full) * record::FULL);
+            assert_eq!(rows[0].ended, i32::from(full) * RecordRow::FULL);
             let later = bench.step(&[], &[Row::verify(0, 7, window, 0)]);
-            assert_eq!(later[0][record::COUNT], i32::from(!full));
+            assert_eq!(later[0].count, i32::from(!full));
         }
     }
 }
@@ -113,10 +109,10 @@ fn no_more_drafts_are_run_than_planned() {
             let mut bench = decoding(3, 4, 100);
             bench.draft(3, &drafts(held));
             let rows = bench.step(&[], &[Row::verify(3, 7, planned, 15)]);
-            assert_eq!(rows[0][record::DRAFTED], held.min(planned) as i32);
+            assert_eq!(rows[0].drafted, held.min(planned) as i32);
             // What was cut off is not a draft of the next step.
             let later = bench.step(&[], &[Row::verify(3, 7, 15, 0)]);
-            assert_eq!(later[0][record::DRAFTED], 0);
+            assert_eq!(later[0].drafted, 0);
         }
     }
 }
@@ -129,26 +125,60 @@ fn rows_of_a_finished_slot_or_another_owner_do_nothing_and_keep_the_packing() {
         bench.draft(slot, &drafts(3));
     }
     let full = bench.step(&[], &[Row::verify(0, 7, 0, 0)]);
-    assert_eq!(full[0][record::ENDED], record::FULL);
+    assert_eq!(full[0].ended, RecordRow::FULL);
     let rows = bench.step(
         &[],
         &[
             Row::verify(0, 7, 3, 0),
             Row::verify(1, 7, 3, 2),
-            Row::prefill(2, 6, 0, 5, words::SAMPLE_ALL | words::SAMPLE_LAST),
+            Row::prefill(2, 6, 0, 5, PlanRow::SAMPLE_ALL | PlanRow::SAMPLE_LAST),
             Row::verify(3, 7, 3, 3),
             Row::verify(2, 7, 3, 3),
         ],
     );
-    let counts: Vec<i32> = rows.iter().map(|row| row[record::COUNT]).collect();
+    let counts: Vec<i32> = rows.iter().map(|row| row.count).collect();
     assert_eq!(counts, [0, 3, 0, 0, 4]);
-    let firsts: Vec<i32> = rows.iter().map(|row| row[record::FIRST_SAMPLE]).collect();
+    let firsts: Vec<i32> = rows.iter().map(|row| row.first_logprobs).collect();
     assert_eq!(firsts, [0, 0, 4, 4, 4]);
     assert!(
         [0, 2, 3]
             .iter()
-            .all(|row| rows[*row][record::TOKENS..].iter().all(|t| *t == -1))
+            .all(|row| rows[*row].tokens.iter().all(|t| *t == -1))
     );
+}
+
+#[test]
+fn log_probabilities_are_counted_where_they_are_asked_for() {
+    let mut bench = Bench::new();
+    let admissions = [0, -1, 20, -1].into_iter().enumerate().map(|(slot, logprobs)| {
+        let mut admission = Admission::new(slot, 7, 60, &[]);
+        admission.sampling.logprobs = logprobs;
+        admission
+    });
+    let prefill = |slot, flags| Row::prefill(slot, 7, 0, 5, flags);
+    let rows = bench.step(
+        &admissions.collect::<Vec<_>>(),
+        &[
+            prefill(1, PlanRow::SAMPLE_ALL),
+            prefill(0, PlanRow::SAMPLE_ALL),
+            prefill(3, PlanRow::SAMPLE_LAST),
+            prefill(2, PlanRow::SAMPLE_LAST),
+        ],
+    );
+    assert!(rows.iter().map(|row| row.first_logprobs).eq([0, 0, 5, 5]));
+    for slot in 2..4 {
+        bench.draft(slot, &drafts(3));
+    }
+    let rows = bench.step(
+        &[],
+        &[
+            Row::verify(2, 7, 3, 1),
+            Row::verify(3, 7, 3, 2),
+            Row::verify(2, 6, 3, 0),
+            Row::prefill(0, 7, 5, 2, PlanRow::SAMPLE_LAST),
+        ],
+    );
+    assert!(rows.iter().map(|row| row.first_logprobs).eq([0, 4, 4, 4]));
 }
 
 #[test]
@@ -160,14 +190,14 @@ fn an_admission_and_another_slots_verify_share_a_step() {
         &[newcomer],
         &[
             Row::verify(1, 7, 5, 4),
-            Row::prefill(0, 3, 0, 11, words::SAMPLE_LAST),
+            Row::prefill(0, 3, 0, 11, PlanRow::SAMPLE_LAST),
         ],
     );
-    assert_eq!((rows[0][record::COUNT], rows[1][record::COUNT]), (5, 1));
+    assert_eq!((rows[0].count, rows[1].count), (5, 1));
     // The first step after a prompt, with drafts at once.
     bench.draft(0, &drafts(8));
     let rows = bench.step(&[], &[Row::verify(0, 3, 8, 8), Row::verify(1, 7, 5, 0)]);
-    assert_eq!((rows[0][record::COUNT], rows[1][record::COUNT]), (9, 1));
+    assert_eq!((rows[0].count, rows[1].count), (9, 1));
 }
 
 #[test]
@@ -177,7 +207,7 @@ fn a_cached_start_runs_the_rest_from_its_state_and_uses_that_state_once() {
     admission.restore = 3;
     bench.step(&[admission], &[Row::prefill(2, 5, 24, 6, 0)]);
     assert_eq!(bench.restores(), [4]);
-    bench.step(&[], &[Row::prefill(2, 5, 30, 4, words::SAMPLE_LAST)]);
+    bench.step(&[], &[Row::prefill(2, 5, 30, 4, PlanRow::SAMPLE_LAST)]);
     assert_eq!(bench.restores(), [0]);
     bench.draft(2, &drafts(3));
     bench.step(&[], &[Row::verify(2, 5, 3, 3)]);
@@ -201,7 +231,7 @@ fn a_state_is_saved_exactly_when_certain_tokens_reach_its_position() {
                 let known = 11 + agree as i32;
                 let reached = position > folded_before && position <= known;
                 assert_eq!(
-                    rows[0][record::SNAPSHOT],
+                    rows[0].snapshot,
                     i32::from(reached),
                     "{window} {agree} {position}"
                 );
@@ -210,13 +240,10 @@ fn a_state_is_saved_exactly_when_certain_tokens_reach_its_position() {
     }
     for position in 0..30 {
         let mut bench = Bench::new();
-        let mut row = Row::prefill(0, 1, 16, 8, words::SAMPLE_LAST);
+        let mut row = Row::prefill(0, 1, 16, 8, PlanRow::SAMPLE_LAST);
         row.snapshot = Some((position, 1));
         let rows = bench.step(&[Admission::new(0, 1, 90, &[])], &[row]);
-        assert_eq!(
-            rows[0][record::SNAPSHOT],
-            i32::from((17..=24).contains(&position))
-        );
+        assert_eq!(rows[0].snapshot, i32::from((17..=24).contains(&position)));
     }
 }
 
@@ -261,7 +288,7 @@ fn any_draw() -> impl Strategy<Value = Draw> {
 /// Where the test is with a slot.
 #[derive(Clone, Copy, Default)]
 struct Plan {
-    generation: i32,
+    generation: u32,
     next: usize,
     decoding: bool,
 }
@@ -271,7 +298,13 @@ fn interpret(bench: &mut Bench, plans: &mut [Plan], slot: usize, draw: &Draw) ->
     if own.generation > 0 && draw.act == 1 {
         // Late work of an owner before.
         let stale = if draw.flags == 0 {
-            Row::prefill(slot, own.generation - 1, own.next, draw.count, words::SAMPLE_ALL)
+            Row::prefill(
+                slot,
+                own.generation - 1,
+                own.next,
+                draw.count,
+                PlanRow::SAMPLE_ALL,
+            )
         } else {
             Row::verify(slot, own.generation - 1, draw.planned, draw.agree)
         };
@@ -297,6 +330,7 @@ fn interpret(bench: &mut Bench, plans: &mut [Plan], slot: usize, draw: &Draw) ->
             &[draw.fresh],
         );
         new.restore = if cached > 0 { draw.flags } else { -1 };
+        new.sampling.logprobs = draw.count as i32 % 3 - 1;
         admission = Some(new);
     } else if own.decoding {
         bench.draft(slot, &draw.drafts);
@@ -305,9 +339,9 @@ fn interpret(bench: &mut Bench, plans: &mut [Plan], slot: usize, draw: &Draw) ->
         return (None, row);
     }
     let own = &mut plans[slot];
-    own.decoding = draw.flags & words::SAMPLE_LAST != 0 || own.next >= 14;
-    let last = if own.decoding { words::SAMPLE_LAST } else { 0 };
-    let flags = (draw.flags & words::SAMPLE_ALL) | last;
+    own.decoding = draw.flags & PlanRow::SAMPLE_LAST != 0 || own.next >= 14;
+    let last = if own.decoding { PlanRow::SAMPLE_LAST } else { 0 };
+    let flags = (draw.flags & PlanRow::SAMPLE_ALL) | last;
     let count = draw.count.min(5 + draw.count % 2);
     let mut row = Row::prefill(slot, own.generation, own.next, count, flags);
     (row.fresh, row.snapshot) = (draw.fresh, draw.snapshot);

@@ -1,9 +1,11 @@
 //! What a step's frame should do, in terms of lists of tokens, beside the device that does it.
 
 use super::plan::{Admission, Row, Work};
-use paceline_device::{
-    Accept, Backend, Pending, Prepare, SlotLimits, SlotTable, StepLimits, StepTables, plan, record, slot,
+use crate::host::Host;
+use paceline_device::abi::{
+    BlockUpdate, LogitsRow, PlanMessage, PlanRow, RecordRow, RequestRow, SamplingRow, Slot, TokenRow,
 };
+use paceline_device::{Accept, Backend, Element, Pending, SlotLimits, SlotTable, StepLimits, StepTables};
 use paceline_device_cpu::{Cpu, CpuBuffer, CpuOptions, Instructions};
 
 const BLOCK: usize = 4;
@@ -14,7 +16,7 @@ const UNTOUCHED: i32 = -77;
 /// A slot as a list of tokens.
 #[derive(Clone, Default)]
 struct Known {
-    generation: i32,
+    generation: u32,
     tokens: Vec<i32>,
     /// Where the tokens that this owner ran begin.
     cached: usize,
@@ -25,26 +27,16 @@ struct Known {
     max_length: usize,
     stops: Vec<i32>,
     restore: i32,
+    sampling: SamplingRow,
     blocks: usize,
 }
 
-/// The tables that a step should have, one vector per table.
+/// The tables that a step should have.
 #[derive(Default, Debug, PartialEq)]
 struct Tables {
-    ids: Vec<i32>,
-    positions: Vec<i32>,
-    request_of: Vec<i32>,
-    first_token: Vec<i32>,
-    token_count: Vec<i32>,
-    state_slot: Vec<i32>,
-    replay: Vec<i32>,
-    drafts: Vec<i32>,
-    snapshot_after: Vec<i32>,
-    restore: Vec<i32>,
-    sample_token: Vec<i32>,
-    sample_position: Vec<i32>,
-    sample_request: Vec<i32>,
-    sample_known: Vec<i32>,
+    tokens: Vec<TokenRow>,
+    requests: Vec<RequestRow>,
+    logits: Vec<LogitsRow>,
 }
 
 /// A device and the model beside it.
@@ -52,9 +44,9 @@ pub(crate) struct Bench {
     cpu: Cpu,
     slots: SlotTable<Cpu>,
     step: StepTables<Cpu>,
-    plan: CpuBuffer<i32>,
+    host: Host,
+    message: PlanMessage,
     tokens: CpuBuffer<i32>,
-    record: CpuBuffer<i32>,
     known: Vec<Known>,
     restores: Vec<i32>,
 }
@@ -91,9 +83,9 @@ impl Bench {
         Self {
             slots,
             step: step.unwrap(),
-            plan: cpu.buffer(4096).unwrap(),
+            host: Host::without_records(&cpu, 8, 4096),
+            message: PlanMessage::new(0),
             tokens: cpu.buffer(tokens).unwrap(),
-            record: cpu.buffer(record::HEADER + 8 * record::ROW).unwrap(),
             known: vec![Known::default(); Self::SLOTS],
             restores: Vec::new(),
             cpu,
@@ -112,103 +104,97 @@ impl Bench {
     /// Gives a slot drafts, as a drafter would on the device.
     pub(crate) fn draft(&mut self, index: usize, drafts: &[i32]) {
         self.known[index].drafts = drafts.to_vec();
-        let mut state = self.read(&self.slots.state, Self::SLOTS * slot::INTS);
-        let row = &mut state[index * slot::INTS..][..slot::INTS];
-        row[slot::DRAFT_COUNT] = drafts.len() as i32;
-        row[slot::SOURCE] = slot::FROM_NEURAL;
-        row[slot::DRAFTS..].fill(-1);
-        row[slot::DRAFTS..][..drafts.len()].copy_from_slice(drafts);
+        let mut state = self.read(&self.slots.state, Self::SLOTS);
+        let slot = &mut state[index];
+        slot.draft_count = drafts.len() as i32;
+        slot.source = Slot::FROM_NEURAL;
+        slot.drafts = [-1; _];
+        slot.drafts[..drafts.len()].copy_from_slice(drafts);
         self.cpu.write(&self.slots.state, &state);
     }
 
-    fn read(&self, buffer: &CpuBuffer<i32>, len: usize) -> Vec<i32> {
+    fn read<T: Element>(&self, buffer: &CpuBuffer<T>, len: usize) -> Vec<T> {
         self.cpu.read(buffer, len).wait().unwrap()
     }
 
     /// Runs a step on the device and on the model, compares all there is, and returns the rows of the record.
-    pub(crate) fn step(&mut self, admissions: &[Admission], rows: &[Row]) -> Vec<Vec<i32>> {
+    pub(crate) fn step(&mut self, admissions: &[Admission], rows: &[Row]) -> Vec<RecordRow> {
         for admission in admissions {
             self.known[admission.slot] = Known {
                 generation: admission.generation,
                 max_length: admission.max_length,
                 stops: admission.stops.clone(),
                 restore: admission.restore,
+                sampling: admission.sampling,
                 ..Known::default()
             };
         }
-        let words = self.encode(admissions, rows);
-        self.cpu.write(&self.plan, &words);
-        self.cpu.prepare(Prepare {
-            plan: &self.plan,
-            slots: &self.slots,
-            step: &self.step,
-        });
+        self.write_plan(admissions, rows);
+        self.host.prepare(&mut self.message, &self.slots, &self.step);
         let mut expected = Tables::default();
         for (request, row) in rows.iter().enumerate() {
             expected.open(request, row, &mut self.known[row.slot]);
         }
         assert_eq!(self.tables(rows.len()), expected);
         assert!(
-            expected.ids.iter().all(|id| *id >= 0),
+            expected.tokens.iter().all(|row| row.id >= 0),
             "no token is a placeholder"
         );
-        self.restores.clone_from(&expected.restore);
+        self.restores = expected.requests.iter().map(|row| row.restore).collect();
         let sampled: Vec<i32> = expected
-            .sample_request
+            .logits
             .iter()
             .enumerate()
-            .map(|(sample, request)| {
-                let first = expected.sample_request.iter().position(|r| r == request).unwrap();
-                self.known[rows[*request as usize].slot].choice(&rows[*request as usize], sample - first)
+            .map(|(sample, LogitsRow { request, .. })| {
+                let first = expected.logits.iter().position(|row| row.request == *request);
+                let row = &rows[*request as usize];
+                self.known[row.slot].choice(row, sample - first.unwrap())
             })
             .collect();
         self.cpu.write(&self.tokens, &sampled);
         self.cpu.accept(Accept {
-            plan: &self.plan,
+            plan: &self.host.plan,
             slots: &self.slots,
             step: &self.step,
             tokens: &self.tokens,
-            record: &self.record,
+            record: &self.host.record,
         });
         self.settle(rows, &expected, &sampled)
     }
 
     /// Compares record, slots and history with the model's and returns the record's rows.
-    fn settle(&mut self, rows: &[Row], tables: &Tables, sampled: &[i32]) -> Vec<Vec<i32>> {
-        let words = self.read(&self.record, record::HEADER + rows.len() * record::ROW);
-        let found = words[record::HEADER..].chunks(record::ROW);
-        let mut first = 0;
-        for (request, (row, found)) in rows.iter().zip(found.clone()).enumerate() {
-            let samples = tables
-                .sample_request
-                .iter()
-                .filter(|r| **r == request as i32)
-                .count();
+    fn settle(&mut self, rows: &[Row], tables: &Tables, sampled: &[i32]) -> Vec<RecordRow> {
+        let record = self.read(&self.host.record.rows, rows.len());
+        let (mut first, mut first_logprobs) = (0, 0);
+        for (request, (row, found)) in rows.iter().zip(&record).enumerate() {
+            let table = &tables.requests[request];
+            let own = tables.logits.iter().filter(|row| row.request == request as i32);
+            let samples = own.count();
             let choices = &sampled[first..first + samples];
             let known = &mut self.known[row.slot];
-            let (chosen, ended) = known.accept(row, tables.token_count[request] > 0, choices);
-            let mut expected = vec![-1; record::ROW];
-            expected[record::COUNT] = chosen.len() as i32;
-            expected[record::ENDED] = ended;
-            expected[record::SNAPSHOT] = i32::from(tables.snapshot_after[request] > 0);
-            expected[record::DRAFTED] = tables.drafts[request];
-            expected[record::FIRST_SAMPLE] = first as i32;
-            expected[record::SOURCE] = if tables.drafts[request] > 0 {
-                slot::FROM_NEURAL
-            } else {
-                0
+            let (chosen, ended) = known.accept(row, table.token_count > 0, choices);
+            let mut expected = RecordRow {
+                count: chosen.len() as i32,
+                ended,
+                snapshot: i32::from(table.snapshot_after > 0),
+                drafted: table.drafts,
+                source: i32::from(table.drafts > 0) * Slot::FROM_NEURAL,
+                first_logprobs,
+                tokens: [-1; _],
             };
-            expected[record::TOKENS..][..chosen.len()].copy_from_slice(&chosen);
-            assert_eq!(found, expected, "row {request}");
+            expected.tokens[..chosen.len()].copy_from_slice(&chosen);
+            assert_eq!(*found, expected, "row {request}");
             first += samples;
+            if known.sampling.logprobs >= 0 {
+                first_logprobs += samples as i32;
+            }
         }
-        let rows = found.map(<[i32]>::to_vec).collect();
         self.check_slots();
-        rows
+        record
     }
 
     fn check_slots(&self) {
-        let state = self.read(&self.slots.state, Self::SLOTS * slot::INTS);
+        let state = self.read(&self.slots.state, Self::SLOTS);
         let history = self.read(&self.slots.history, (1 + Self::SLOTS * BLOCKS_PER_SLOT) * BLOCK);
         assert_eq!(
             history[..BLOCK],
@@ -216,10 +202,10 @@ impl Bench {
             "a block that nobody was given was written"
         );
         for (index, known) in self.known.iter().enumerate() {
-            let row = &state[index * slot::INTS..][..slot::INTS];
-            assert_eq!(row[slot::GENERATION], known.generation);
-            assert_eq!(row[slot::LENGTH], known.tokens.len() as i32);
-            assert_eq!(row[slot::FINISHED] != 0, known.finished);
+            let slot = &state[index];
+            assert_eq!(slot.generation, known.generation);
+            assert_eq!(slot.length, known.tokens.len() as i32);
+            assert_eq!(slot.finished != 0, known.finished);
             for position in known.cached..known.tokens.len().saturating_sub(1) {
                 let place = block(index, position / BLOCK) as usize * BLOCK + position % BLOCK;
                 assert_eq!(
@@ -240,29 +226,17 @@ impl Bench {
             "every plan row has a request row"
         );
         Tables {
-            ids: self.read(&step.ids, tokens),
-            positions: self.read(&step.positions, tokens),
-            request_of: self.read(&step.request_of, tokens),
-            first_token: self.read(&step.first_token, rows),
-            token_count: self.read(&step.token_count, rows),
-            state_slot: self.read(&step.state_slot, rows),
-            replay: self.read(&step.replay, rows),
-            drafts: self.read(&step.drafts, rows),
-            snapshot_after: self.read(&step.snapshot_after, rows),
-            restore: self.read(&step.restore, rows),
-            sample_token: self.read(&step.sample_token, samples),
-            sample_position: self.read(&step.sample_position, samples),
-            sample_request: self.read(&step.sample_request, samples),
-            sample_known: self.read(&step.sample_known, samples),
+            tokens: self.read(&step.token_rows, tokens),
+            requests: self.read(&step.request_rows, rows),
+            logits: self.read(&step.logits_rows, samples),
         }
     }
 
-    /// The plan as words. Blocks are announced no earlier than a row needs them.
-    fn encode(&mut self, admissions: &[Admission], rows: &[Row]) -> Vec<i32> {
-        let mut words = vec![0; plan::HEADER];
-        words[plan::ADMISSIONS] = admissions.len() as i32;
+    /// Writes the plan. Blocks are announced no earlier than a row needs them.
+    fn write_plan(&mut self, admissions: &[Admission], rows: &[Row]) {
+        self.message.clear();
         for admission in admissions {
-            words.extend(admission.encode());
+            admission.write(&mut self.message);
         }
         for row in rows {
             let known = &mut self.known[row.slot];
@@ -272,31 +246,29 @@ impl Bench {
                 Work::Verify { planned } => (known.tokens.len() + planned).min(known.max_length - 1),
             };
             for index in known.blocks..end.div_ceil(BLOCK) {
-                words.extend([row.slot as i32, index as i32, block(row.slot, index)]);
-                words[plan::BLOCKS] += 1;
+                self.message.update_block(BlockUpdate {
+                    slot: row.slot as u32,
+                    index: index as u32,
+                    block: block(row.slot, index),
+                });
                 known.blocks = index + 1;
             }
         }
-        words[plan::ROWS] = rows.len() as i32;
-        words.extend(rows.iter().flat_map(Row::encode));
         for row in rows {
-            if let Work::Prefill { tokens, .. } = &row.work {
-                words.extend(tokens);
-            }
+            row.write(&mut self.message);
         }
-        words
     }
 }
 
 /// Blocks of a slot are scattered; block 0 is nobody's.
-fn block(slot: usize, index: usize) -> i32 {
-    1 + ((BLOCKS_PER_SLOT - 1 - index) * Bench::SLOTS + slot) as i32
+fn block(slot: usize, index: usize) -> u32 {
+    1 + ((BLOCKS_PER_SLOT - 1 - index) * Bench::SLOTS + slot) as u32
 }
 
 impl Tables {
     /// Adds a row's tables and runs its certain tokens into the slot.
     fn open(&mut self, request: usize, row: &Row, known: &mut Known) {
-        let first = self.ids.len();
+        let first = self.tokens.len();
         let serves = known.serves(row);
         let mut run: Vec<i32> = Vec::new();
         let (mut start, mut certain, mut restore) = (0, 0, 0);
@@ -332,25 +304,34 @@ impl Tables {
         let saved = row
             .snapshot
             .filter(|(at, _)| serves && *at > folded as i32 && *at <= end as i32);
-        self.first_token.push(first as i32);
-        self.token_count.push(run.len() as i32);
-        self.state_slot.push(row.slot as i32);
-        self.replay.push(replay as i32);
-        self.drafts.push((run.len() - certain) as i32);
-        self.snapshot_after
-            .push(saved.map_or(0, |(at, _)| at - folded as i32));
-        self.restore.push(restore);
+        self.requests.push(RequestRow {
+            first_token: first as i32,
+            token_count: run.len() as i32,
+            slot: row.slot as i32,
+            replay: replay as i32,
+            drafts: (run.len() - certain) as i32,
+            ahead: 0,
+            snapshot_after: saved.map_or(0, |(at, _)| at - folded as i32),
+            snapshot: row.snapshot.map_or(-1, |(_, snapshot)| snapshot),
+            restore,
+        });
         for (offset, token) in run.iter().enumerate() {
-            self.ids.push(*token);
-            self.positions.push((start + offset) as i32);
-            self.request_of.push(request as i32);
+            self.tokens.push(TokenRow {
+                id: *token,
+                position: (start + offset) as i32,
+                request: request as i32,
+            });
             let Some(known_after) = sampled(row, &run, offset) else {
                 continue;
             };
-            self.sample_token.push((first + offset) as i32);
-            self.sample_position.push((start + offset + 1) as i32);
-            self.sample_request.push(request as i32);
-            self.sample_known.push(known_after);
+            self.logits.push(LogitsRow {
+                token: (first + offset) as i32,
+                position: (start + offset + 1) as i32,
+                request: request as i32,
+                known: known_after,
+                mask: 0,
+                sampling: known.sampling,
+            });
         }
     }
 }
@@ -361,11 +342,11 @@ fn sampled(row: &Row, run: &[i32], offset: usize) -> Option<i32> {
         return Some(0);
     };
     let last = offset + 1 == run.len();
-    if last && flags & plan::SAMPLE_LAST != 0 {
+    if last && flags & PlanRow::SAMPLE_LAST != 0 {
         return Some(0);
     }
     let next = if last { *following } else { run[offset + 1] };
-    (flags & plan::SAMPLE_ALL != 0).then_some(next + 1)
+    (flags & PlanRow::SAMPLE_ALL != 0).then_some(next + 1)
 }
 
 impl Known {
@@ -393,7 +374,7 @@ impl Known {
         let choices = match &row.work {
             _ if !serves => return (Vec::new(), 0),
             Work::Verify { .. } => choices,
-            Work::Prefill { flags, .. } if flags & plan::SAMPLE_LAST != 0 => &choices[choices.len() - 1..],
+            Work::Prefill { flags, .. } if flags & PlanRow::SAMPLE_LAST != 0 => &choices[choices.len() - 1..],
             Work::Prefill { .. } => return (Vec::new(), 0),
         };
         let drafts = match row.work {
@@ -406,9 +387,9 @@ impl Known {
             taken.push(*choice);
             self.tokens.push(*choice);
             if self.stops.contains(choice) {
-                ended = record::STOPPED;
+                ended = RecordRow::STOPPED;
             } else if self.tokens.len() == self.max_length {
-                ended = record::FULL;
+                ended = RecordRow::FULL;
             }
             if ended != 0 || drafts.get(place) != Some(choice) {
                 break;

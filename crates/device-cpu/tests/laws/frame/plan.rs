@@ -1,25 +1,36 @@
-//! The rows that tests plan, and their words.
+//! The rows that tests plan.
 
-use paceline_device::{plan, slot};
+use paceline_device::abi::{PlanMessage, PlanRow, SamplingRow, Slot, SlotLists};
 
 /// A request's start in a slot.
 pub(crate) struct Admission {
     pub(crate) slot: usize,
-    pub(super) generation: i32,
+    pub(super) generation: u32,
     pub(super) max_length: usize,
     pub(super) stops: Vec<i32>,
     pub(crate) restore: i32,
+    pub(crate) sampling: SamplingRow,
 }
 
 impl Admission {
-    pub(crate) fn new(slot: usize, generation: i32, max_length: usize, stops: &[i32]) -> Self {
+    /// A request with parameters of its own that asks for log-probabilities.
+    pub(crate) fn new(slot: usize, generation: u32, max_length: usize, stops: &[i32]) -> Self {
         let stops = stops.to_vec();
+        let sampling = SamplingRow {
+            temperature: 0.5 + slot as f32,
+            top_p: 0.9,
+            top_k: 10 + generation,
+            min_p: 0.01,
+            seed: (u64::from(generation) << 32 | slot as u64).into(),
+            logprobs: 0,
+        };
         Self {
             slot,
             generation,
             max_length,
             stops,
             restore: -1,
+            sampling,
         }
     }
 }
@@ -39,7 +50,7 @@ pub(crate) enum Work {
 /// A row of a plan, and what the model will choose for it.
 pub(crate) struct Row {
     pub(super) slot: usize,
-    pub(super) generation: i32,
+    pub(super) generation: u32,
     pub(crate) work: Work,
     pub(crate) snapshot: Option<(i32, i32)>,
     /// Drafts that equal the choice in their place.
@@ -49,7 +60,7 @@ pub(crate) struct Row {
 }
 
 impl Row {
-    pub(crate) fn prefill(slot: usize, generation: i32, start: usize, count: usize, flags: i32) -> Self {
+    pub(crate) fn prefill(slot: usize, generation: u32, start: usize, count: usize, flags: i32) -> Self {
         let tokens = (start..start + count)
             .map(|p| (p * 3 + slot) as i32 % 12)
             .collect();
@@ -69,7 +80,7 @@ impl Row {
         }
     }
 
-    pub(crate) fn verify(slot: usize, generation: i32, planned: usize, agree: usize) -> Self {
+    pub(crate) fn verify(slot: usize, generation: u32, planned: usize, agree: usize) -> Self {
         Self {
             work: Work::Verify { planned },
             agree,
@@ -79,10 +90,16 @@ impl Row {
 }
 
 impl Row {
-    pub(super) fn encode(&self) -> [i32; plan::ROW] {
-        let mut words = [0; plan::ROW];
-        words[plan::ROW_SLOT] = self.slot as i32;
-        words[plan::ROW_GENERATION] = self.generation;
+    /// Adds the row to a plan.
+    pub(super) fn write(&self, message: &mut PlanMessage) {
+        let (snapshot_at, snapshot) = self.snapshot.unwrap_or((-1, -1));
+        let row = PlanRow {
+            slot: self.slot as u32,
+            generation: self.generation,
+            snapshot_at,
+            snapshot,
+            ..PlanRow::default()
+        };
         match &self.work {
             Work::Prefill {
                 start,
@@ -90,32 +107,39 @@ impl Row {
                 flags,
                 following,
             } => {
-                words[plan::ROW_KIND] = plan::PREFILL;
-                words[plan::ROW_START] = *start as i32;
-                words[plan::ROW_COUNT] = tokens.len() as i32;
-                words[plan::ROW_FLAGS] = *flags;
-                words[plan::ROW_FOLLOWING] = *following;
+                let row = PlanRow {
+                    kind: PlanRow::PREFILL,
+                    start: *start as i32,
+                    count: tokens.len() as i32,
+                    flags: *flags,
+                    following: *following,
+                    ..row
+                };
+                message.push(row, tokens.iter().copied(), []);
             }
             Work::Verify { planned } => {
-                words[plan::ROW_KIND] = plan::VERIFY;
-                words[plan::ROW_COUNT] = *planned as i32;
+                let row = PlanRow {
+                    kind: PlanRow::VERIFY,
+                    count: *planned as i32,
+                    ..row
+                };
+                message.push(row, [], []);
             }
         }
-        let (position, id) = self.snapshot.unwrap_or((-1, -1));
-        words[plan::ROW_SNAPSHOT_AT] = position;
-        words[plan::ROW_SNAPSHOT] = id;
-        words
     }
 }
 
 impl Admission {
-    /// The admission's words in a plan.
-    pub(super) fn encode(&self) -> Vec<i32> {
-        let mut state = [0; slot::INTS];
-        state[slot::GENERATION] = self.generation;
-        state[slot::MAX_LENGTH] = self.max_length as i32;
-        state[slot::RESTORE] = self.restore;
-        let lists = [&[self.stops.len() as i32], &self.stops[..], &[0, 0]].concat();
-        [&[self.slot as i32, lists.len() as i32], &state[..], &lists].concat()
+    /// Adds the admission to a plan.
+    pub(super) fn write(&self, message: &mut PlanMessage) {
+        let state = Slot {
+            generation: self.generation,
+            max_length: self.max_length as i32,
+            restore: self.restore,
+            sampling: self.sampling,
+            ..Slot::default()
+        };
+        let stops: Vec<u32> = self.stops.iter().map(|token| *token as u32).collect();
+        message.admit(self.slot as u32, state, &SlotLists::encode(&stops, &[], &[]));
     }
 }

@@ -1,8 +1,9 @@
 //! Slots whose model says what a script says, with drafts from their own texts.
 
+use crate::host::Host;
+use paceline_device::abi::{AdmissionWords, BlockUpdate, PlanHeader, PlanMessage, PlanRow, Slot, SlotLists};
 use paceline_device::{
-    Accept, Backend, NgramIndex, Pending, Prepare, ProposeNgram, SlotLimits, SlotTable, StepLimits,
-    StepTables, plan, record, slot,
+    Accept, Backend, NgramIndex, Pending, ProposeNgram, SlotLimits, SlotTable, StepLimits, StepTables,
 };
 use paceline_device_cpu::{Cpu, CpuBuffer, CpuOptions, Instructions};
 
@@ -70,7 +71,7 @@ pub(super) struct Found {
 
 #[derive(Clone, Default)]
 struct Owner {
-    generation: i32,
+    generation: u32,
     script: Script,
     /// Tokens of the prompt that have run.
     ran: usize,
@@ -86,13 +87,11 @@ pub(super) struct Bench {
     slots: SlotTable<Cpu>,
     step: StepTables<Cpu>,
     index: NgramIndex<Cpu>,
-    plan: CpuBuffer<i32>,
+    host: Host,
     tokens: CpuBuffer<i32>,
-    record: CpuBuffer<i32>,
     owners: Vec<Owner>,
-    admissions: Vec<i32>,
-    admitted: usize,
-    blocks: Vec<[i32; plan::BLOCK]>,
+    /// The plan of the next step.
+    message: PlanMessage,
 }
 
 impl Bench {
@@ -119,18 +118,18 @@ impl Bench {
             blocks_per_request: per_slot,
             block_size: shape.block,
         };
-        let words = plan::HEADER + Self::SLOTS * (plan::ADMISSION + 64 + plan::ROW) + Self::TOKENS;
+        let words = PlanHeader::WORDS
+            + Self::SLOTS * (AdmissionWords::WORDS + 64 + PlanRow::WORDS)
+            + limits.blocks * BlockUpdate::WORDS
+            + Self::TOKENS;
         Self {
             slots: SlotTable::new(&cpu, limits).unwrap(),
             step: StepTables::new(&cpu, step_limits).unwrap(),
             index: NgramIndex::new(&cpu, shape.tokens, shape.lengths).unwrap(),
-            plan: cpu.buffer(words + limits.blocks * plan::BLOCK).unwrap(),
+            host: Host::without_records(&cpu, Self::SLOTS, words),
             tokens: cpu.buffer(Self::SLOTS * 16).unwrap(),
-            record: cpu.buffer(record::HEADER + Self::SLOTS * record::ROW).unwrap(),
             owners: vec![Owner::default(); Self::SLOTS],
-            admissions: Vec::new(),
-            admitted: 0,
-            blocks: Vec::new(),
+            message: PlanMessage::new(0),
             cpu,
             shape,
         }
@@ -139,23 +138,27 @@ impl Bench {
     /// Gives the slot to a request, with the next step.
     pub(super) fn admit(&mut self, slot: usize, script: Script) {
         let owner = &mut self.owners[slot];
-        let mut state = [0; slot::INTS];
-        state[slot::GENERATION] = owner.generation + 1;
-        state[slot::MAX_LENGTH] = script.max_length as i32;
-        state[slot::RESTORE] = -1;
-        state[slot::INDEXED] = script.indexed as i32;
-        let lists = [&[script.stops.len() as i32], &script.stops[..], &[0, 0]].concat();
-        self.admissions.extend([slot as i32, lists.len() as i32]);
-        self.admissions.extend(state);
-        self.admissions.extend(lists);
+        let state = Slot {
+            generation: owner.generation + 1,
+            max_length: script.max_length as i32,
+            restore: -1,
+            indexed: script.indexed as i32,
+            ..Slot::default()
+        };
+        let stops: Vec<u32> = script.stops.iter().map(|token| *token as u32).collect();
+        let lists = SlotLists::encode(&stops, &[], &[]);
+        self.message.admit(slot as u32, state, &lists);
         assert!(
             script.blocks.len() * self.shape.block >= script.max_length,
             "blocks for all of it"
         );
-        self.admitted += 1;
-        let blocks = script.blocks.iter().enumerate();
-        self.blocks
-            .extend(blocks.map(|(index, block)| [slot as i32, index as i32, *block]));
+        for (index, block) in script.blocks.iter().enumerate() {
+            self.message.update_block(BlockUpdate {
+                slot: slot as u32,
+                index: index as u32,
+                block: *block as u32,
+            });
+        }
         *owner = Owner {
             generation: owner.generation + 1,
             ran: script.cached,
@@ -178,48 +181,30 @@ impl Bench {
 
     /// The index, word by word.
     pub(super) fn entries(&self) -> Vec<i32> {
-        self.read(
-            &self.index.entries,
-            self.index.buckets * NgramIndex::<Cpu>::WAYS * 2,
-        )
+        let words = self.index.buckets * NgramIndex::<Cpu>::WAYS * 2;
+        self.cpu.read(&self.index.entries, words).wait().unwrap()
     }
 
-    /// The slots, word by word.
-    pub(super) fn state(&self) -> Vec<i32> {
-        self.read(&self.slots.state, Self::SLOTS * slot::INTS)
-    }
-
-    fn read(&self, buffer: &CpuBuffer<i32>, len: usize) -> Vec<i32> {
-        self.cpu.read(buffer, len).wait().unwrap()
+    /// The slots.
+    pub(super) fn state(&self) -> Vec<Slot> {
+        self.cpu.read(&self.slots.state, Self::SLOTS).wait().unwrap()
     }
 
     /// Runs a step and returns its slots, in the order of its rows.
     pub(super) fn step(&mut self, asks: &[Ask]) -> Vec<Found> {
-        let mut words = vec![
-            self.admitted as i32,
-            self.blocks.len() as i32,
-            asks.len() as i32,
-            0,
-        ];
-        words.append(&mut self.admissions);
-        words.extend(self.blocks.drain(..).flatten());
-        self.admitted = 0;
-        let (mut prompts, mut sampled, mut chose) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut sampled, mut chose) = (Vec::new(), Vec::new());
         for ask in asks {
-            let (row, choosing) = self.owners[ask.slot].plan(ask, &mut prompts, &mut sampled);
-            words.extend(row);
-            chose.push(choosing);
+            let owner = &mut self.owners[ask.slot];
+            chose.push(owner.plan(ask, &mut self.message, &mut sampled));
         }
-        words[plan::TOKENS] = prompts.len() as i32;
-        words.append(&mut prompts);
-        self.cpu.write(&self.plan, &words);
         self.cpu.write(&self.tokens, &sampled);
         self.run();
+        self.message.clear();
         let state = self.state();
-        let found = asks.iter().zip(chose).map(|(ask, chose)| {
-            let row = &state[ask.slot * slot::INTS..][..slot::INTS];
-            self.owners[ask.slot].compare(row, chose)
-        });
+        let found = asks
+            .iter()
+            .zip(chose)
+            .map(|(ask, chose)| self.owners[ask.slot].compare(&state[ask.slot], chose));
         let found: Vec<Found> = found.collect();
         for (ask, found) in asks.iter().zip(&found) {
             self.owners[ask.slot].drafts.clone_from(&found.drafts);
@@ -227,15 +212,16 @@ impl Bench {
         found
     }
 
-    fn run(&self) {
-        let (plan, slots, step) = (&self.plan, &self.slots, &self.step);
-        self.cpu.prepare(Prepare { plan, slots, step });
+    fn run(&mut self) {
+        let (slots, step) = (&self.slots, &self.step);
+        self.host.prepare(&mut self.message, slots, step);
+        let plan = &self.host.plan;
         self.cpu.accept(Accept {
             plan,
             slots,
             step,
             tokens: &self.tokens,
-            record: &self.record,
+            record: &self.host.record,
         });
         self.cpu.propose_ngram(ProposeNgram {
             plan,
@@ -248,31 +234,30 @@ impl Bench {
 }
 
 impl Owner {
-    /// The words of a row, and whether it chooses a token. Adds its tokens and the model's choices, and takes what
-    /// follows from them.
-    fn plan(
-        &mut self,
-        ask: &Ask,
-        prompts: &mut Vec<i32>,
-        sampled: &mut Vec<i32>,
-    ) -> ([i32; plan::ROW], bool) {
-        let mut words = [0; plan::ROW];
-        words[plan::ROW_SLOT] = ask.slot as i32;
-        words[plan::ROW_GENERATION] = self.generation + ask.late;
-        words[plan::ROW_COUNT] = ask.count as i32;
-        words[plan::ROW_FOLLOWING] = -1;
-        words[plan::ROW_SNAPSHOT_AT] = -1;
-        words[plan::ROW_NGRAM] = ask.ngram;
-        words[plan::ROW_NEURAL] = ask.neural;
+    /// Adds a row and the model's choices, takes what follows from them, and returns whether it chooses a token.
+    fn plan(&mut self, ask: &Ask, message: &mut PlanMessage, sampled: &mut Vec<i32>) -> bool {
+        let row = PlanRow {
+            slot: ask.slot as u32,
+            generation: self.generation.wrapping_add_signed(ask.late),
+            count: ask.count as i32,
+            following: -1,
+            snapshot_at: -1,
+            ngram: ask.ngram,
+            neural: ask.neural,
+            ..PlanRow::default()
+        };
         let serves = ask.late == 0 && !self.finished;
         let text = &self.script.text;
         if self.ran < self.script.prompt {
             let end = self.ran + ask.count;
             let last = end == self.script.prompt;
-            words[plan::ROW_KIND] = plan::PREFILL;
-            words[plan::ROW_START] = self.ran as i32;
-            words[plan::ROW_FLAGS] = if last { plan::SAMPLE_LAST } else { 0 };
-            prompts.extend(&text[self.ran..end]);
+            let row = PlanRow {
+                kind: PlanRow::PREFILL,
+                start: self.ran as i32,
+                flags: i32::from(last) * PlanRow::SAMPLE_LAST,
+                ..row
+            };
+            message.push(row, text[self.ran..end].iter().copied(), []);
             if serves {
                 (self.ran, self.known) = (end, end);
                 if last {
@@ -280,9 +265,13 @@ impl Owner {
                     self.take(1);
                 }
             }
-            return (words, serves && last);
+            return serves && last;
         }
-        words[plan::ROW_KIND] = plan::VERIFY;
+        let row = PlanRow {
+            kind: PlanRow::VERIFY,
+            ..row
+        };
+        message.push(row, [], []);
         if serves {
             let room = self.script.max_length - self.known - 1;
             let drafts = &self.drafts[..self.drafts.len().min(ask.count).min(room)];
@@ -294,7 +283,7 @@ impl Owner {
                 .take_while(|(draft, choice)| draft == choice);
             self.take(held.count() + 1);
         }
-        (words, serves)
+        serves
     }
 
     /// So many tokens become part of the text, unless it ends before.
@@ -310,22 +299,21 @@ impl Owner {
     }
 
     /// What a slot holds, after checking it for what follows from the script.
-    fn compare(&self, row: &[i32], chose: bool) -> Found {
+    fn compare(&self, slot: &Slot, chose: bool) -> Found {
         let text = self.script.text[..self.known].to_vec();
-        assert_eq!(row[slot::GENERATION], self.generation);
-        assert_eq!(row[slot::LENGTH] as usize, text.len());
-        assert_eq!(row[slot::FINISHED] != 0, self.finished);
+        assert_eq!(slot.generation, self.generation);
+        assert_eq!(slot.length as usize, text.len());
+        assert_eq!(slot.finished != 0, self.finished);
         if chose {
-            assert_eq!(Some(&row[slot::NEWEST]), text.last());
+            assert_eq!(Some(&slot.newest), text.last());
         }
-        let drafts = row[slot::DRAFTS..][..row[slot::DRAFT_COUNT] as usize].to_vec();
         Found {
             text,
-            indexed: row[slot::INDEXED] as usize,
+            indexed: slot.indexed as usize,
             chose,
             finished: self.finished,
-            drafts,
-            source: row[slot::SOURCE],
+            drafts: slot.drafts[..slot.draft_count as usize].to_vec(),
+            source: slot.source,
         }
     }
 }
