@@ -330,4 +330,45 @@ mod tests {
         }
         assert!(control.requests.is_empty());
     }
+
+    /// What drafts gain in a batch of a size that was never measured cannot be told, so its first steps verify none.
+    #[test]
+    fn batches_of_unknown_cost_verify_no_drafts() {
+        let (mut control, mut costs) = (DepthControl::new(), StepCosts::default());
+        let view = |stage, ready| RequestView {
+            id: RequestId(1),
+            stage,
+            known: 8,
+            upper_bound: 8,
+            ready,
+            most: DraftBudget { ngram: 0, neural: 3 },
+        };
+        let verified = |control: &mut DepthControl, costs: &StepCosts, decodes| {
+            control.begin_step(decodes, costs);
+            control.choose(&view(Stage::Decode, 3)).verify
+        };
+        control.choose(&view(Stage::PromptEnd, 0));
+        for _ in 0..20 {
+            let drafts = verified(&mut control, &costs, 1);
+            let row = RowDrafts {
+                planned: drafts,
+                drafted: drafts,
+                accepted: drafts,
+                source: Some(DraftSource::Neural),
+            };
+            control.observe_row(RequestId(1), &row);
+            costs.observe(&StepTimes {
+                decodes: 1,
+                decode_tokens: 1 + drafts,
+                drafted: drafts,
+                accepted: drafts,
+                device_ns: 10_000 + 10 * drafts as u64,
+                ..StepTimes::default()
+            });
+        }
+        assert_eq!(verified(&mut control, &costs, 1), 3);
+        // A step of forced drafts alone asks nothing here, so what counts behind it is what newcomers can expect.
+        control.begin_step(1, &costs);
+        assert_eq!(verified(&mut control, &costs, 64), 0);
+    }
 }

@@ -2,10 +2,15 @@
 //! did not, every token would still be right.
 
 use paceline_schedule::{
-    CheckedRequest, DepthControl, RecurrentConfig, RequestId, Scheduler, SchedulerConfig,
+    CheckedRequest, DepthControl, MaskJob, MaskResult, MaskWorkers, Pipeline, RealClock, RecurrentConfig,
+    RequestId, RunnerFault, Scheduler, SchedulerConfig, StepRunner,
 };
-use paceline_types::{DraftSource, RowOutput, StepOutput, StepPlan, Work};
+use paceline_types::{
+    Constraint, ConstraintError, DraftSource, Matcher, RowOutput, StepOutput, StepPlan, TokenId, TokenMask,
+    Work,
+};
 use std::sync::Arc;
+use std::sync::mpsc::{Sender, channel};
 
 const CONFIG: SchedulerConfig = SchedulerConfig {
     slots: 4,
@@ -212,4 +217,85 @@ fn plain_steps_are_measured_again_now_and_then() {
     }
     let later = plain.iter().filter(|number| **number > 500).count();
     assert!((1..10).contains(&later), "{plain:?}");
+}
+
+/// Allows every token.
+#[derive(Debug)]
+struct Free;
+
+impl Constraint for Free {
+    fn matcher(&self) -> Box<dyn Matcher> {
+        Box::new(Self)
+    }
+}
+
+impl Matcher for Free {
+    fn commit(&mut self, _: &[TokenId]) -> Result<(), ConstraintError> {
+        Ok(())
+    }
+
+    fn forced(&mut self, _: usize) -> Result<Vec<TokenId>, ConstraintError> {
+        Ok(Vec::new())
+    }
+
+    fn masks(&mut self, drafts: &[TokenId]) -> Result<Vec<TokenMask>, ConstraintError> {
+        Ok(vec![TokenMask::new([u32::MAX]); drafts.len() + 1])
+    }
+
+    fn is_finished(&self) -> bool {
+        false
+    }
+}
+
+/// A device and a worker that say when they are asked for something.
+struct Told(Sender<&'static str>);
+
+impl StepRunner for Told {
+    type InFlight = StepPlan;
+
+    fn submit(&mut self, plan: &StepPlan) -> Result<StepPlan, RunnerFault> {
+        self.0.send("submit").expect("the test reads");
+        Ok(plan.clone())
+    }
+
+    fn collect(&mut self, plan: StepPlan) -> Result<StepOutput, RunnerFault> {
+        self.0.send("wait").expect("the test reads");
+        Ok(StepOutput {
+            step: plan.step,
+            rows: vec![RowOutput::default(); plan.rows.len()],
+            device_ns: (0, 1),
+            draft_ns: 0,
+            draft_passes: 0,
+        })
+    }
+}
+
+impl MaskWorkers for Told {
+    fn start(&mut self, _: MaskJob) -> Option<MaskJob> {
+        self.0.send("masks").expect("the test reads");
+        None
+    }
+
+    fn done(&mut self) -> Option<MaskResult> {
+        None
+    }
+
+    fn wait(&mut self) {}
+}
+
+/// The first mask of a text is computed while the device runs its prompt: its worker has the job before the host waits.
+#[test]
+fn masks_are_computed_while_the_device_runs() {
+    let (sender, events) = channel();
+    let scheduler = Scheduler::new(CONFIG);
+    let pipeline = Pipeline::new(scheduler, Told(sender.clone()), RealClock::start(), 1);
+    let mut pipeline = pipeline.with_mask_workers(Box::new(Told(sender)));
+    let new = CheckedRequest {
+        constraint: Some(Arc::new(Free)),
+        ..request(1, 40)
+    };
+    pipeline.scheduler_mut().add(new).expect("it fits");
+    pipeline.step().expect("the device works");
+    let events: Vec<&str> = events.try_iter().collect();
+    assert_eq!(events, ["submit", "masks", "wait"]);
 }

@@ -85,8 +85,8 @@ impl Budget {
     }
 
     /// A trial that leads to something was no loss.
-    fn refund(&mut self, depth: usize) {
-        self.ns += self.price(depth, false).0;
+    fn refund(&mut self, depth: usize, neural: bool) {
+        self.ns += self.price(depth, neural).0;
     }
 
     /// Longest that it is worth waiting between trials.
@@ -164,7 +164,7 @@ impl Probe {
                 return (wanted.min(most), false);
             }
             self.interval = if depth > from {
-                budget.refund(from);
+                budget.refund(from, neural);
                 SHORTEST
             } else {
                 (2 * self.interval).min(budget.longest(depth, neural))
@@ -193,4 +193,36 @@ impl Probe {
 fn stagger(id: RequestId, within: u32) -> u32 {
     let spread = (id.0.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as u32;
     spread % within.max(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What is left of 1000 after a trial of one draft more than none, behind which there are `depth`.
+    fn left_after_a_trial(neural: bool, depth: usize) -> u64 {
+        let mut budget = Budget {
+            ns: 1000.0,
+            token: 10.0,
+            row: 100.0,
+            ..Budget::default()
+        };
+        let (id, mut probe) = (RequestId(0), Probe::new(RequestId(0)));
+        let mut plan = |probe: &mut Probe, depth| probe.plan((id, neural), (depth, 4), &mut budget);
+        assert!((0..1000).any(|_| plan(&mut probe, 0) == (1, true)), "no trial");
+        for _ in 0..ROWS {
+            probe.observe(1);
+        }
+        assert_eq!(plan(&mut probe, depth), (depth, false));
+        budget.ns as u64
+    }
+
+    /// Else a request that drafts less than it might would learn so once, and not again for want of budget.
+    #[test]
+    fn a_trial_that_leads_to_more_drafts_is_paid_back() {
+        for (neural, rows) in [(true, ROWS), (false, ROWS + 2)] {
+            let left = [left_after_a_trial(neural, 1), left_after_a_trial(neural, 0)];
+            assert_eq!(left, [1000, 1000 - 10 * u64::from(rows)], "neural: {neural}");
+        }
+    }
 }
