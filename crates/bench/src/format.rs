@@ -54,6 +54,9 @@ impl Facts {
     }
 }
 
+/// A column of a table: its name, and what it shows of an item.
+pub type Column<'a, T> = (&'a str, fn(&T) -> String);
+
 /// Rows of numbers under names, aligned to the right.
 pub struct Table(Vec<Vec<String>>);
 
@@ -63,6 +66,12 @@ impl Table {
         let rows = rows.into_iter().map(Vec::from);
         let columns = columns.map(str::to_owned).to_vec();
         Self([columns].into_iter().chain(rows).collect())
+    }
+
+    /// A table with a row per item.
+    pub fn of<T, const N: usize>(items: &[T], columns: [Column<'_, T>; N]) -> Self {
+        let rows = items.iter().map(|item| columns.map(|(_, cell)| cell(item)));
+        Self::new(columns.map(|(name, _)| name), rows)
     }
 
     /// Writes header and rows and flushes.

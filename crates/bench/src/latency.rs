@@ -1,7 +1,7 @@
 //! Batches of equal requests: first token, step, tokens per second.
 
 use crate::error::BenchError;
-use crate::format::Table;
+use crate::format::{Column, Table};
 use crate::load::{Random, ms, percentile, run_together, token_ms};
 use crate::progress::{Progress, Unit};
 use crate::subject::{EngineSetup, Subject, check_lengths};
@@ -147,26 +147,15 @@ impl Results for Measurements {
             out,
             "{model}, threads {threads}, pipeline depth {pipeline_depth}\n"
         )?;
-        let columns = [
-            "batch",
-            "input",
-            "output",
-            "TTFT ms",
-            "ms/step",
-            "decode tok/s",
-            "output tok/s",
+        let columns: [Column<'_, Row>; 7] = [
+            ("batch", |row| row.batch_size.to_string()),
+            ("input", |row| row.input_len.to_string()),
+            ("output", |row| row.output_len.to_string()),
+            ("TTFT ms", |row| format!("{:.2}", row.ttft_ms)),
+            ("ms/step", |row| format!("{:.3}", row.step_ms)),
+            ("decode tok/s", |row| format!("{:.1}", row.decode_tok_s)),
+            ("output tok/s", |row| format!("{:.1}", row.output_tok_s)),
         ];
-        let row = |row: &Row| {
-            [
-                row.batch_size.to_string(),
-                row.input_len.to_string(),
-                row.output_len.to_string(),
-                format!("{:.2}", row.ttft_ms),
-                format!("{:.3}", row.step_ms),
-                format!("{:.1}", row.decode_tok_s),
-                format!("{:.1}", row.output_tok_s),
-            ]
-        };
-        Table::new(columns, cases.iter().map(row)).write(&mut out)
+        Table::of(cases, columns).write(&mut out)
     }
 }

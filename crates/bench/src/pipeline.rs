@@ -2,7 +2,7 @@
 
 use crate::Results;
 use crate::error::BenchError;
-use crate::format::Table;
+use crate::format::{Column, Table};
 use crate::load::{Random, run_together, settled_stats};
 use crate::progress::{Progress, Unit};
 use crate::subject::{EngineSetup, Subject, check_lengths};
@@ -164,25 +164,19 @@ impl Results for Measurements {
             out,
             "{model}, threads {threads}, prompts of {input_len} tokens, {output_len} generated; µs per step\n"
         )?;
-        let columns = [
-            "depth", "batch", "steps", "idle", "idle µs", "device", "plan", "submit", "collect", "wait",
-            "tok/s",
+        let columns: [Column<'_, Row>; 11] = [
+            ("depth", |row| row.pipeline_depth.to_string()),
+            ("batch", |row| row.batch_size.to_string()),
+            ("steps", |row| row.steps.to_string()),
+            ("idle", |row| format!("{:.2} %", 100.0 * row.idle_share)),
+            ("idle µs", |row| format!("{:.1}", row.idle_us)),
+            ("device", |row| format!("{:.1}", row.device_us)),
+            ("plan", |row| format!("{:.1}", row.plan_us)),
+            ("submit", |row| format!("{:.1}", row.submit_us)),
+            ("collect", |row| format!("{:.1}", row.collect_us)),
+            ("wait", |row| format!("{:.1}", row.wait_us)),
+            ("tok/s", |row| format!("{:.1}", row.output_tok_s)),
         ];
-        let row = |row: &Row| {
-            [
-                row.pipeline_depth.to_string(),
-                row.batch_size.to_string(),
-                row.steps.to_string(),
-                format!("{:.2} %", 100.0 * row.idle_share),
-                format!("{:.1}", row.idle_us),
-                format!("{:.1}", row.device_us),
-                format!("{:.1}", row.plan_us),
-                format!("{:.1}", row.submit_us),
-                format!("{:.1}", row.collect_us),
-                format!("{:.1}", row.wait_us),
-                format!("{:.1}", row.output_tok_s),
-            ]
-        };
-        Table::new(columns, cases.iter().map(row)).write(&mut out)
+        Table::of(cases, columns).write(&mut out)
     }
 }

@@ -43,12 +43,6 @@ impl Frames {
         self.0.extend_from_slice(b"\n\n");
     }
 
-    /// What has been written.
-    #[cfg(test)]
-    pub(crate) fn text(&self) -> String {
-        String::from_utf8_lossy(&self.0).into_owned()
-    }
-
     fn write(&mut self, data: &impl Serialize) {
         // JSON has no line breaks of its own, so an object is one line. Our replies serialise: maps have text keys.
         let start = self.0.len();
@@ -128,5 +122,61 @@ impl<E: Encoder> Stream for FrameStream<E> {
         }
         this.ticks.reset();
         Poll::Ready(Some(Ok(Bytes::from(frames.0))))
+    }
+}
+
+/// What the tests of encoders share.
+#[cfg(test)]
+pub(crate) mod testing {
+    use super::{Encoder, Frames};
+    use crate::generation::{Failure, Finish, Output, Piece};
+    use paceline::Usage;
+    use paceline_types::FinishReason;
+    use serde_json::Value;
+
+    /// The end of a text of five tokens.
+    pub(crate) fn finish(reason: FinishReason) -> Finish {
+        let usage = Usage {
+            completion_tokens: 5,
+            ..Usage::default()
+        };
+        Finish {
+            reason,
+            stop: None,
+            usage,
+        }
+    }
+
+    /// The data of the events of a text that comes in pieces of three characters, then an end; one that is cancelled is
+    /// followed by the failure. Each event's name must be the type in it.
+    pub(crate) fn events(
+        mut encoder: impl Encoder,
+        text: &str,
+        (reason, failure): (FinishReason, Failure),
+    ) -> Vec<Value> {
+        let mut frames = Frames::default();
+        encoder.start(&mut frames);
+        let characters: Vec<char> = text.chars().collect();
+        for piece in characters.chunks(3) {
+            let output = Piece {
+                text: piece.iter().collect(),
+                tokens: Vec::new(),
+            };
+            encoder.output(Output::Delta { choice: 0, output }, &mut frames);
+        }
+        let finish = finish(reason);
+        encoder.output(Output::Finished { choice: 0, finish }, &mut frames);
+        if reason == FinishReason::Cancelled {
+            encoder.output(Output::Failed(failure), &mut frames);
+        }
+        encoder.end(&mut frames);
+        let text = String::from_utf8(frames.0).unwrap();
+        let data = text.split_terminator("\n\n").map(|frame| {
+            let (name, data) = frame.split_once('\n').unwrap();
+            let data: Value = serde_json::from_str(data.strip_prefix("data: ").unwrap()).unwrap();
+            assert_eq!(data["type"], name.strip_prefix("event: ").unwrap());
+            data
+        });
+        data.collect()
     }
 }

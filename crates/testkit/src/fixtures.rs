@@ -3,6 +3,7 @@
 use paceline_types::TokenId;
 use paceline_weights::Checkpoint;
 use serde::Deserialize;
+use serde::de::DeserializeOwned;
 use std::path::{Path, PathBuf};
 
 /// Every reference model. They all have a vocabulary of 256, so that each can draft for each.
@@ -42,12 +43,10 @@ pub struct Fixture {
 impl Fixture {
     /// Reads a fixture's expectations.
     pub fn read(name: &str) -> Self {
-        let path = folder(name).join("golden.json");
-        let text = std::fs::read_to_string(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
-        let mut fixture: Self =
-            serde_json::from_str(&text).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
-        name.clone_into(&mut fixture.name);
-        fixture
+        Self {
+            name: name.to_owned(),
+            ..expectations(name)
+        }
     }
 
     /// Its model.
@@ -76,6 +75,13 @@ impl Fixture {
     }
 }
 
+/// What a fixture's folder says that must come out.
+fn expectations<T: DeserializeOwned>(name: &str) -> T {
+    let path = folder(name).join("golden.json");
+    let text = std::fs::read_to_string(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
+    serde_json::from_str(&text).unwrap_or_else(|e| panic!("{}: {e}", path.display()))
+}
+
 /// Every reference draft head with files of its own.
 pub const HEADS: [&str; 3] = ["eagle3", "eagle3-narrow", "eagle3-speculators"];
 
@@ -94,12 +100,10 @@ pub struct HeadFixture {
 impl HeadFixture {
     /// Reads a head's expectations.
     pub fn read(name: &str) -> Self {
-        let path = folder(name).join("golden.json");
-        let text = std::fs::read_to_string(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
-        let mut fixture: Self =
-            serde_json::from_str(&text).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
-        name.clone_into(&mut fixture.name);
-        fixture
+        Self {
+            name: name.to_owned(),
+            ..expectations(name)
+        }
     }
 
     /// The head.
@@ -107,7 +111,7 @@ impl HeadFixture {
         Checkpoint::open(&folder(&self.name)).unwrap_or_else(|e| panic!("{e}"))
     }
 
-    /// Logits of the last rows of a prompt, each from the states of a token and the token after it.
+    /// Logits rows at the end of a prompt, each from the states of a token and the token after it.
     pub fn logits(&self, prompt: usize) -> Vec<f32> {
         self.golden(&format!("logits_{prompt}"))
     }

@@ -2,11 +2,14 @@
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot be set up fails")]
 
+mod parts;
+
 use std::path::Path;
 
 use paceline_text::{
     ChatInput, ChatTemplate, OutputParser, OutputParserOptions, OutputPart, ReasoningFormat, ToolFormat,
 };
+use parts::joined;
 use serde_json::{Value, json};
 
 use OutputPart::{Content, Reasoning, ToolCallArguments, ToolCallEnd, ToolCallStart};
@@ -34,21 +37,9 @@ fn tools() -> Vec<Value> {
 /// What the parser makes of a text that arrives character by character.
 fn parse(options: &OutputParserOptions<'_>, text: &str) -> Vec<OutputPart> {
     let mut parser = OutputParser::new(options);
-    let mut joined: Vec<OutputPart> = Vec::new();
     let mut pieces: Vec<_> = text.chars().map(|c| parser.push(&c.to_string())).collect();
     pieces.push(parser.finish());
-    for part in pieces.concat() {
-        match (joined.last_mut(), part) {
-            (Some(Content(last)), Content(text)) | (Some(Reasoning(last)), Reasoning(text)) => {
-                last.push_str(&text);
-            }
-            (Some(ToolCallArguments { delta: last, .. }), ToolCallArguments { delta, .. }) => {
-                last.push_str(&delta);
-            }
-            (_, part) => joined.push(part),
-        }
-    }
-    joined
+    joined(pieces.concat())
 }
 
 fn parse_tools(format: ToolFormat, text: &str) -> Vec<OutputPart> {

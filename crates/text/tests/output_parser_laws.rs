@@ -1,6 +1,9 @@
 //! What holds for the parts of any output, whatever the text is and however it arrives.
 
+mod parts;
+
 use paceline_text::{OutputParser, OutputParserOptions, OutputPart, ReasoningFormat, ToolFormat};
+use parts::joined;
 use proptest::prelude::*;
 use proptest::sample::{Index, select};
 use serde_json::{Map, Value, json};
@@ -104,23 +107,6 @@ fn wild_text() -> impl Strategy<Value = String> {
         .prop_map(|(start, list)| start.to_owned() + &list.concat())
 }
 
-/// Parts with neighbours of a kind joined.
-fn join(parts: Vec<OutputPart>) -> Vec<OutputPart> {
-    let mut joined: Vec<OutputPart> = Vec::new();
-    for part in parts {
-        match (joined.last_mut(), part) {
-            (Some(Content(last)), Content(text)) | (Some(Reasoning(last)), Reasoning(text)) => {
-                last.push_str(&text);
-            }
-            (Some(ToolCallArguments { delta: last, .. }), ToolCallArguments { delta, .. }) => {
-                last.push_str(&delta);
-            }
-            (_, part) => joined.push(part),
-        }
-    }
-    joined
-}
-
 fn parse<'a>(
     options: &OutputParserOptions<'_>,
     pieces: impl IntoIterator<Item = &'a str>,
@@ -128,7 +114,7 @@ fn parse<'a>(
     let mut parser = OutputParser::new(options);
     let mut parts: Vec<_> = pieces.into_iter().flat_map(|piece| parser.push(piece)).collect();
     parts.extend(parser.finish());
-    join(parts)
+    joined(parts)
 }
 
 fn characters(text: &str) -> impl Iterator<Item = &str> {
@@ -293,7 +279,7 @@ proptest! {
     #[test]
     fn only_what_may_be_a_tag_is_held_back(format in select(FORMATS), text in "[a-z <>/\n]{0,40}") {
         let options = OutputParserOptions { tool_format: Some(format), ..OutputParserOptions::default() };
-        let given = join(OutputParser::new(&options).push(&text));
+        let given = joined(OutputParser::new(&options).push(&text));
         let given = match given.as_slice() {
             [] => "",
             [Content(text)] => text,

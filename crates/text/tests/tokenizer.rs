@@ -57,7 +57,7 @@ fn ids_outside_the_vocabulary_are_errors() {
     assert!(storyteller().decode(&[u32::MAX], true).is_err());
 }
 
-/// Encodes within a limit, for somebody who gives up when asked for the time given; also how often that was.
+/// Encodes within a limit, for a client that gives up the time given that it is asked; also how often that was.
 fn within(text: &str, tokens: usize, patience: usize) -> (Result<Vec<u32>, TextError>, usize) {
     let asked = Cell::new(0);
     let given_up = || asked.replace(asked.get() + 1) >= patience;

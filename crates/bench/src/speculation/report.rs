@@ -3,7 +3,7 @@
 use super::Workload;
 use crate::Results;
 use crate::drafts::{DraftCounts, DraftFigures, share, short_list};
-use crate::format::Table;
+use crate::format::{Column, Table};
 use crate::load::percentile;
 use paceline::{Stats, Usage};
 use serde::Serialize;
@@ -137,35 +137,24 @@ impl Results for Measurements {
              speculation: {speculation}\n\
              up to {output_len} tokens per request; medians of {repeats} repetitions of each engine, in turns\n"
         )?;
-        let columns = [
-            "workload",
-            "batch",
-            "off tok/s",
-            "on tok/s",
-            "gain",
-            "quickest",
-            "drafted",
-            "accepted",
-            "by position",
-            "tokens/step",
-            "draft time",
+        let columns: [Column<'_, Row>; 11] = [
+            ("workload", |row| row.workload.to_owned()),
+            ("batch", |row| row.batch_size.to_string()),
+            ("off tok/s", |row| format!("{:.1}", row.off_tok_s)),
+            ("on tok/s", |row| format!("{:.1}", row.on_tok_s)),
+            ("gain", |row| format!("{:.3}×", row.gain)),
+            ("quickest", |row| format!("{:.3}×", row.quickest_gain)),
+            ("drafted", |row| row.counts.drafted.to_string()),
+            ("accepted", |row| format!("{:.1} %", 100.0 * row.acceptance)),
+            ("by position", |row| short_list(&row.acceptance_by_position)),
+            ("tokens/step", |row| {
+                format!("{:.2}", row.drafts.mean_acceptance_length.unwrap_or(1.0))
+            }),
+            ("draft time", |row| {
+                format!("{:.1} %", 100.0 * row.draft_time_share)
+            }),
         ];
-        let row = |row: &Row| {
-            [
-                row.workload.to_owned(),
-                row.batch_size.to_string(),
-                format!("{:.1}", row.off_tok_s),
-                format!("{:.1}", row.on_tok_s),
-                format!("{:.3}×", row.gain),
-                format!("{:.3}×", row.quickest_gain),
-                row.counts.drafted.to_string(),
-                format!("{:.1} %", 100.0 * row.acceptance),
-                short_list(&row.acceptance_by_position),
-                format!("{:.2}", row.drafts.mean_acceptance_length.unwrap_or(1.0)),
-                format!("{:.1} %", 100.0 * row.draft_time_share),
-            ]
-        };
-        Table::new(columns, cases.iter().map(row)).write(&mut out)
+        Table::of(cases, columns).write(&mut out)
     }
 }
 

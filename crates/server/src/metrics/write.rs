@@ -1,7 +1,7 @@
 //! Writes numbers that are kept elsewhere.
 
 use paceline::Histogram;
-use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric, NoLabelSet};
+use prometheus_client::encoding::{DescriptorEncoder, EncodeCounterValue, EncodeMetric, NoLabelSet};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
@@ -44,34 +44,39 @@ impl Writer<'_> {
     /// Counters that differ in one label.
     pub(super) fn counters(
         &mut self,
-        (name, help): Described<'_>,
+        described: Described<'_>,
         label: &str,
         values: &[(&str, u64)],
     ) -> Result<(), Error> {
-        let mut encoder = self.0.encode_descriptor(name, help, None, MetricType::Counter)?;
-        for (value, count) in values {
-            let labels = [(label, *value)];
-            ConstCounter::new(*count).encode(encoder.encode_family(&labels)?)?;
-        }
-        Ok(())
+        self.family(described, label, values.iter().copied())
     }
 
     /// The same of seconds.
     pub(super) fn all_seconds(
         &mut self,
-        (name, help): Described<'_>,
+        described: Described<'_>,
         label: &str,
         values: &[(&str, u64)],
     ) -> Result<(), Error> {
+        let seconds = values.iter().map(|(value, ns)| (*value, in_seconds(*ns)));
+        self.family(described, label, seconds)
+    }
+
+    fn family<'v, N: EncodeCounterValue>(
+        &mut self,
+        (name, help): Described<'_>,
+        label: &str,
+        values: impl Iterator<Item = (&'v str, N)>,
+    ) -> Result<(), Error> {
         let mut encoder = self.0.encode_descriptor(name, help, None, MetricType::Counter)?;
-        for (value, ns) in values {
-            let labels = [(label, *value)];
-            ConstCounter::new(in_seconds(*ns)).encode(encoder.encode_family(&labels)?)?;
+        for (value, count) in values {
+            let labels = [(label, value)];
+            ConstCounter::new(count).encode(encoder.encode_family(&labels)?)?;
         }
         Ok(())
     }
 
-    /// Counters by place in a row of drafts, from 0 on.
+    /// Counters by place in a verify window, from 0 on.
     pub(super) fn by_position(&mut self, (name, help): Described<'_>, counts: &[u64]) -> Result<(), Error> {
         let positions: Vec<String> = (0..counts.len()).map(|position| position.to_string()).collect();
         let values = positions.iter().map(String::as_str).zip(counts.iter().copied());

@@ -4,7 +4,7 @@ use paceline::{Engine, EngineConfig, Handle, Options, Stats};
 use paceline_server::{ServeError, ServedModel, Server, ServerConfig};
 use paceline_testkit::storyteller;
 use paceline_text::{ChatTemplate, ReasoningFormat, Tokenizer, TokenizerConfig, ToolFormat};
-use serde_json::Value;
+use serde_json::{Value, json};
 use std::time::{Duration, Instant};
 use tokio::net::TcpListener;
 use tokio::sync::oneshot;
@@ -42,6 +42,62 @@ pub(crate) fn served_model(max_model_len: usize) -> ServedModel {
         reasoning_format: Some(ReasoningFormat::Qwen3),
         created: 1,
     }
+}
+
+/// A body with more or other fields.
+pub(crate) fn with(mut body: Value, more: Value) -> Value {
+    let Value::Object(more) = more else {
+        panic!("{more} has no fields");
+    };
+    body.as_object_mut().unwrap().extend(more);
+    body
+}
+
+/// The data of the events of a stream, whose names must be the types in them.
+pub(crate) fn named_events(text: &str) -> Vec<Value> {
+    let event = |frame: &str| {
+        let (name, data) = frame.split_once('\n').unwrap();
+        let data: Value = serde_json::from_str(data.strip_prefix("data: ").unwrap()).unwrap();
+        assert_eq!(name, format!("event: {}", data["type"].as_str().unwrap()));
+        data
+    };
+    text.split_terminator("\n\n").map(event).collect()
+}
+
+/// Gives each field values of all kinds, which must be answered or refused, and never be our fault.
+pub(crate) async fn try_odd_values(path: &str, body: &Value, fields: &[&str]) {
+    let server = TestServer::start().await;
+    let deep = (0..100).fold(json!({}), |inner, _| json!({ "x": [inner] }));
+    let odd = [
+        json!(null),
+        json!(true),
+        json!(-1),
+        json!(1e300),
+        json!(u64::MAX),
+        json!(""),
+        json!("odd"),
+        json!([]),
+        json!({}),
+        json!([[]]),
+        json!([{}]),
+        json!([null]),
+        json!({ "type": "odd" }),
+        json!({ "type": 1 }),
+        json!([{ "type": "function" }]),
+        json!([{ "role": "user", "content": [{}] }]),
+        deep,
+    ];
+    for field in fields {
+        for value in &odd {
+            let body = with(body.clone(), json!({ *field: value }));
+            let (status, reply) = server.post(path, &body).await;
+            let known = matches!(status, 200 | 400 | 404);
+            assert!(known, "{field}: {value} gave {status} and {reply}");
+            let error = reply.get("error").is_some_and(|error| !error.is_null());
+            assert_eq!(status != 200, error, "{reply}");
+        }
+    }
+    assert_eq!(server.idle().await.running, 0);
 }
 
 /// An engine small enough to have many of.

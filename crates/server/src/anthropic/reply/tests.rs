@@ -1,8 +1,8 @@
 //! Events of outputs that the built-in model would not write by itself.
 
 use super::*;
-use crate::generation::{Failure, Piece};
-use paceline::Usage;
+use crate::generation::Failure;
+use crate::sse::testing::{self, finish};
 use paceline_text::{OutputParserOptions, ReasoningFormat, ToolFormat};
 use serde_json::{Value, json};
 
@@ -28,49 +28,8 @@ fn events(parallel_calls: bool) -> Events {
     }
 }
 
-fn finish(reason: FinishReason) -> Finish {
-    let usage = Usage {
-        completion_tokens: 5,
-        ..Usage::default()
-    };
-    Finish {
-        reason,
-        stop: None,
-        usage,
-    }
-}
-
-/// The events of a text that comes in pieces of some characters, then an end.
 fn stream(text: &str, reason: FinishReason) -> Vec<Value> {
-    let (mut events, mut frames) = (events(true), Frames::default());
-    events.start(&mut frames);
-    let characters: Vec<char> = text.chars().collect();
-    for piece in characters.chunks(3) {
-        let output = Piece {
-            text: piece.iter().collect(),
-            tokens: Vec::new(),
-        };
-        events.output(Output::Delta { choice: 0, output }, &mut frames);
-    }
-    let finish = finish(reason);
-    events.output(Output::Finished { choice: 0, finish }, &mut frames);
-    if reason == FinishReason::Cancelled {
-        events.output(Output::Failed(Failure::ShuttingDown), &mut frames);
-    }
-    events.end(&mut frames);
-    named(&frames)
-}
-
-/// The data of frames, whose names must be the types in them.
-fn named(frames: &Frames) -> Vec<Value> {
-    let text = frames.text();
-    let frames = text.split_terminator("\n\n").map(|frame| {
-        let (name, data) = frame.split_once('\n').unwrap();
-        let data: Value = serde_json::from_str(data.strip_prefix("data: ").unwrap()).unwrap();
-        assert_eq!(data["type"], name.strip_prefix("event: ").unwrap());
-        data
-    });
-    frames.collect()
+    testing::events(events(true), text, (reason, Failure::ShuttingDown))
 }
 
 fn joined(events: &[Value], index: usize, kind: &str, field: &str) -> String {

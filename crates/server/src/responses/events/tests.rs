@@ -4,7 +4,7 @@ use super::*;
 use crate::conversation::Reading;
 use crate::generation::{Collected, Completion, Failure, Piece};
 use crate::interface::Writer as _;
-use paceline::Usage;
+use crate::sse::testing::{self, finish};
 use paceline_text::{OutputParser, OutputParserOptions, ReasoningFormat, ToolFormat};
 use serde_json::{Value, json};
 
@@ -34,50 +34,14 @@ fn events() -> Events {
     }
 }
 
-fn finish(reason: FinishReason) -> Finish {
-    let usage = Usage {
-        completion_tokens: 5,
-        ..Usage::default()
-    };
-    Finish {
-        reason,
-        stop: None,
-        usage,
-    }
-}
-
-/// The events of a text that comes in pieces of some characters, then an end.
+/// The events, whose numbers must count.
 fn stream(text: &str, reason: FinishReason) -> Vec<Value> {
-    let (mut events, mut frames) = (events(), Frames::default());
-    events.start(&mut frames);
-    let characters: Vec<char> = text.chars().collect();
-    for piece in characters.chunks(3) {
-        let output = Piece {
-            text: piece.iter().collect(),
-            tokens: Vec::new(),
-        };
-        events.output(Output::Delta { choice: 0, output }, &mut frames);
+    let failure = Failure::Engine("smoke".to_owned());
+    let events = testing::events(events(), text, (reason, failure));
+    for (number, event) in events.iter().enumerate() {
+        assert_eq!(event["sequence_number"], number);
     }
-    let finish = finish(reason);
-    events.output(Output::Finished { choice: 0, finish }, &mut frames);
-    if reason == FinishReason::Cancelled {
-        events.output(Output::Failed(Failure::Engine("smoke".to_owned())), &mut frames);
-    }
-    events.end(&mut frames);
-    numbered(&frames)
-}
-
-/// The data of frames, whose names must be the types in them, and whose numbers must count.
-fn numbered(frames: &Frames) -> Vec<Value> {
-    let text = frames.text();
-    let frames = text.split_terminator("\n\n").enumerate().map(|(number, frame)| {
-        let (name, data) = frame.split_once('\n').unwrap();
-        let data: Value = serde_json::from_str(data.strip_prefix("data: ").unwrap()).unwrap();
-        assert_eq!(data["type"], name.strip_prefix("event: ").unwrap());
-        assert_eq!(data["sequence_number"], number);
-        data
-    });
-    frames.collect()
+    events
 }
 
 fn of<'a>(events: &'a [Value], kind: &str) -> Vec<&'a Value> {
