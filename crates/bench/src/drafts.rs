@@ -102,7 +102,7 @@ impl DraftCounts {
         }
     }
 
-    /// Share of the rows with drafts in which the first, second, … draft was accepted.
+    /// Share of the plan rows with drafts in which the first, second, … draft was accepted.
     pub(crate) fn by_position(&self) -> Vec<f64> {
         let counts = self.accepted_by_position.iter();
         counts.map(|count| share(*count, self.rows)).collect()

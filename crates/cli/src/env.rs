@@ -5,7 +5,7 @@
 //! | `PACELINE_LOG` | level of the log on stderr where `--log` is not given |
 //! | `PACELINE_DEVICE` | the device to run on where `--device` is not given |
 //! | `PACELINE_API_KEY` | a key that requests to `serve` may carry, besides those of its flags; what `bench serve` and `chat` send where `--api-key` is not given |
-//! | `VLLM_API_KEY` | a key that requests to `serve` may carry, for those who come from vLLM |
+//! | `VLLM_API_KEY` | a key that requests to `serve` may carry, for users that come from vLLM |
 //! | `NO_COLOR`, `TERM` | `chat` prints without colours if the first is set or the second is `dumb` |
 //! | `XDG_STATE_HOME`, `HOME` | where `chat` keeps what was typed |
 //! | `PACELINE_TEST_FAULT` | the engine fails with a step, such as `panic:7`; in builds with debug assertions alone |

@@ -166,7 +166,7 @@ fn a_server_that_does_not_count_is_named_as_such() {
 
 #[test]
 fn an_open_loop_does_not_wait_for_answers() {
-    // Nobody is answered before all have asked: who waits for an answer before it asks again never gets one.
+    // No request is answered before all are there: a client that waits for an answer before it asks again never gets one.
     let all = Arc::new(Barrier::new(6));
     let server = Scripted::start(move |_, _| {
         all.wait();

@@ -61,7 +61,7 @@ fn a_crowd_gets_answers_or_is_told_to_come_back() {
         *tally.entry(status).or_default() += 1;
     }
     println!("statuses: {tally:?}");
-    // Both ends were reached: who found a place was served, and the rest was refused.
+    // Both ends were reached: requests that found a place were served, and the rest was refused.
     assert!(tally.get(&200).is_some_and(|served| *served >= 4), "{tally:?}");
     assert!(tally.contains_key(&429), "{tally:?}");
     served.expect_free(before);

@@ -48,7 +48,7 @@ fn places_are_free_again_although_nobody_reads() {
     let served = Served::start(&["--max-connections", &connections, "--write-timeout", "2"]);
     let before = served.resident();
     let crowd: Vec<TcpStream> = (0..count).map(|_| unread(&served)).collect();
-    // This one waits until somebody has been cut.
+    // This one waits until a stalled client has been cut.
     assert_eq!(served.ask("GET /health", "", "").0, 200);
     let start = Instant::now();
     while cut(&served) < count as u64 {

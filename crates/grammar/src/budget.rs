@@ -24,7 +24,7 @@ impl CompileBudget {
         }
     }
 
-    /// Nobody waits for the grammar any more.
+    /// The request that asked for the grammar has given up.
     pub fn cancel(&self) {
         self.cancelled.store(true, Ordering::Relaxed);
     }

@@ -35,7 +35,7 @@ pub enum GrammarError {
         /// The time it had.
         time: Duration,
     },
-    /// Nobody waits for it any more.
+    /// The request that asked for it has given up.
     #[error("its compilation was given up")]
     Cancelled,
     /// It is no grammar, or one that is not supported.

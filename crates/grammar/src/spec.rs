@@ -174,7 +174,7 @@ fn with_definitions(schema: &Value, whole: &Value) -> Value {
     schema
 }
 
-/// Arguments are an object even if nobody says so.
+/// Arguments are an object even if the schema does not say so.
 fn object_schema(parameters: &Value) -> Value {
     let mut schema = parameters.clone();
     match schema.as_object_mut() {

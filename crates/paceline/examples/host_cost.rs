@@ -7,7 +7,7 @@
 //!     target/release/examples/host_cost 256 100 100
 //! ```
 //!
-//! `stub` answers with a token per row at once. `encode` (the default) also runs the real runner's submit on a
+//! `stub` answers with a token per plan row at once. `encode` (the default) also runs the real runner's submit on a
 //! backend without memory, and its decoding of a record's worth of words. Prints microseconds per step; callgrind
 //! counts instructions of the measured steps alone.
 
@@ -25,7 +25,7 @@ use std::time::Instant;
 
 const BLOCK: usize = 16;
 
-/// Answers every step at once, one token per row that chooses one.
+/// Answers every step at once, one token per plan row that chooses one.
 struct Stub {
     /// The real runner on a device without memory, if its part is to be measured too.
     real: Option<DeviceRunner<Recorder>>,

@@ -135,7 +135,7 @@ impl Stats {
         self.pipeline.device_ns.saturating_sub(self.counters.draft_ns)
     }
 
-    /// Tokens per row that verified drafts; 1 without any accepted. `None` before the first.
+    /// Tokens per plan row that verified drafts; 1 without any accepted. `None` before the first.
     pub fn mean_length(&self) -> Option<f64> {
         let rows = self.counters.draft_rows;
         (rows > 0).then(|| 1.0 + self.counters.drafts_accepted as f64 / rows as f64)

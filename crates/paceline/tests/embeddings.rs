@@ -16,7 +16,7 @@ use paceline_weights::Checkpoint;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// A text of so many tokens, of any vocabulary.
+/// A text with a given number of tokens, of any vocabulary.
 fn text(tokens: usize, seed: u32) -> Vec<TokenId> {
     (0..tokens as u32).map(|i| (i * 31 + seed * 7 + 5) % 60).collect()
 }
@@ -236,7 +236,7 @@ fn vectors_survive_preemption_with_every_row_counted_once() {
             return;
         }
     }
-    panic!("nobody was pushed out: {:?}", handle.stats().counters);
+    panic!("no request was preempted: {:?}", handle.stats().counters);
 }
 
 fn wait_until(handle: &Handle, holds: impl Fn(&Handle) -> bool) {

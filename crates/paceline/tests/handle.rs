@@ -96,7 +96,7 @@ fn wait_until(handle: &Handle, what: &str, holds: impl Fn(&Stats) -> bool) {
     }
 }
 
-/// Waits until so many requests have ended and nothing is held any more.
+/// Waits until `ended` requests have ended and nothing is held any more.
 fn wait_until_free(handle: &Handle, ended: u64) {
     wait_until(handle, "free", |stats| {
         stats.finished == ended && stats.running == 0 && stats.waiting == 0 && stats.blocks_used == 0
@@ -256,7 +256,7 @@ fn a_choice_that_is_stopped_leaves_its_place_and_its_siblings_go_on() {
     wait_until_free(&handle, 3);
     let mut generation = handle.generate(many).unwrap();
     let mut text = Text::default();
-    // Each is stopped with its first tokens; one that does not exist is nobody's business.
+    // Each is stopped with its first tokens; a choice that does not exist is ignored.
     while text.reasons.iter().flatten().count() < 2 {
         let event = generation.next_blocking().unwrap();
         if let Event::Delta { choice, .. } = event

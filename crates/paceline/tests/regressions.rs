@@ -59,8 +59,8 @@ fn same_as_alone(bench: &Bench, setup: &Setup, requests: &[Asked]) -> Outcome {
     outcome
 }
 
-/// Requests end at different steps, so the rows of the others move up in the plan while results are in flight: each
-/// must go on with its own count of accepted drafts, not with that of the row it has moved to.
+/// Requests end at different steps, so the plan rows of the others move up in the plan while results are in flight: each
+/// must go on with its own count of accepted drafts, not with that of the place it has moved to.
 #[test]
 fn stale_acceptance_after_a_row_moved() {
     let bench = Bench::default();

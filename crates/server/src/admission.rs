@@ -1,4 +1,4 @@
-//! Who may generate now: limits over all clients and per key, in continuations, which is what the engine works on.
+//! Which requests may generate now: limits over all clients and per key, in continuations, which is what the engine works on.
 
 use crate::config::ServerConfig;
 use crate::error::{ApiError, ErrorKind};

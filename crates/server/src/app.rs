@@ -123,7 +123,7 @@ impl App {
         let mut permit = self.permit(caller)?;
         let (understood, unknown) = self.understand(caller, body, work).await?;
         let (prompts, n) = (understood.task.prompts.len(), understood.task.n());
-        // The engine refuses what is more than it gives to anybody.
+        // The engine refuses a number that is more than it gives to any request.
         if n <= self.engine.limits().max_choices {
             permit.count(prompts, n)?;
         }

@@ -24,7 +24,7 @@ pub struct ServerConfig {
     pub key_min_priority: HashMap<String, i32>,
     /// Refuse requests with fields that their endpoint does not know; otherwise a header of the reply names them.
     pub strict_requests: bool,
-    /// Who shares cached prefixes.
+    /// Which requests share cached prefixes.
     pub prefix_cache_scope: PrefixCacheScope,
     /// Connections at a time; more wait to be accepted.
     pub max_connections: usize,
@@ -48,7 +48,7 @@ pub struct ServerConfig {
     pub request_timeout: Option<Duration>,
     /// Time that running generations have to finish when the server goes down.
     pub drain_timeout: Duration,
-    /// Time without a step, although there is work, after which the engine counts as stuck. `None`: nobody looks.
+    /// Time without a step, although there is work, after which the engine counts as stuck. `None`: it is not watched.
     pub watchdog_timeout: Option<Duration>,
     /// How texts become vectors where a request does not say.
     pub pooling: Pooling,
@@ -59,7 +59,7 @@ pub struct ServerConfig {
 /// Which requests share cached prefixes. A request's `cache_salt` separates further.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum PrefixCacheScope {
-    /// Those with the same key, so that nobody can find out what others sent.
+    /// Those with the same key, so that no client can find out what others sent.
     #[default]
     Key,
     /// All of them.

@@ -70,7 +70,7 @@ pub(crate) async fn serve(
         Ending::Aborted => (FLUSH, Ok(())),
         Ending::Failed(error) => (FLUSH, Err(error)),
     };
-    // What is idle closes now; what writes its last bytes may go on as long as somebody takes them.
+    // What is idle closes now; what writes its last bytes may go on as long as its client takes them.
     connections.patience.going_down.cancel();
     let _ = tokio::time::timeout(time, connections.open.shutdown()).await;
     result

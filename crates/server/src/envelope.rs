@@ -22,7 +22,7 @@ const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 /// Longest request id that is taken from a client.
 const MAX_REQUEST_ID: usize = 128;
 
-/// Paths that need no key: what load balancers and Prometheus ask. They tell nothing about anybody's requests but how
+/// Paths that need no key: what load balancers and Prometheus ask. They tell nothing about the requests of clients but how
 /// many there are. README and `serve --help` list them.
 const OPEN_PATHS: [&str; 5] = ["/health", "/ping", "/ready", "/version", "/metrics"];
 

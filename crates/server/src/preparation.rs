@@ -1,7 +1,7 @@
 //! Requests on their way to the engine: parsed, put into the template, turned into tokens.
 //!
 //! That takes time and memory in proportion to what a client sends, so few are prepared at a time, large ones one after
-//! the other, and no key takes all the threads. What nobody waits for any more is not begun, and what has begun stops at
+//! the other, and no key takes all the threads. What no client waits for any more is not begun, and what has begun stops at
 //! the next piece of its text.
 
 use crate::body::Body;
@@ -30,7 +30,7 @@ pub(crate) struct Preparation {
     tenants: Vec<Arc<Semaphore>>,
 }
 
-/// A request that is being prepared: the model, and whether anybody still waits for it.
+/// A request that is being prepared: the model, and whether its client still waits for it.
 pub(crate) struct Preparing<'a> {
     model: &'a Arc<ServedModel>,
     gone: &'a AtomicBool,

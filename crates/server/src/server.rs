@@ -8,7 +8,7 @@ use paceline::Handle;
 use serde::Serialize;
 use tokio::net::TcpListener;
 
-/// A row of the table of what is on and off.
+/// A line of the table of what is on and off.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Feature {
     /// Name in the table at the start and in `/v1/engine`.

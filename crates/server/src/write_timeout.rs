@@ -1,4 +1,4 @@
-//! A socket that gives up on a peer who takes nothing.
+//! A socket that gives up on a peer that takes nothing.
 //!
 //! A write that does not get on may wait for so long and no longer; then it fails, the connection ends, and with it go
 //! its place, its reply and the generation behind it. It is around the socket itself, below encryption.

@@ -39,7 +39,7 @@ pub struct StepRow<'a> {
 /// A position to be sampled.
 #[derive(Clone, Copy, Debug)]
 pub struct SampleRow {
-    /// Index of the token, among the row's tokens, whose successor is wanted.
+    /// Index of the token, among the plan row's tokens, whose successor is wanted.
     pub token: usize,
     /// How to choose it.
     pub params: SamplingRow,

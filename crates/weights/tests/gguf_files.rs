@@ -369,7 +369,10 @@ fn dimensions_that_overflow_or_are_too_many_are_refused() {
 #[test]
 fn rows_that_do_not_fill_blocks_are_refused() {
     let partial = one_tensor(|t| (t.ggml_type, t.dims) = (8, vec![16, 2]));
-    assert_names(&refusal(partial), &["tensor blk.0.w", "rows of 16", "Q8_0", "32"]);
+    assert_names(
+        &refusal(partial),
+        &["tensor blk.0.w", "matrix rows of 16", "Q8_0", "32"],
+    );
 }
 
 #[test]

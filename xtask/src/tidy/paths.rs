@@ -1,4 +1,4 @@
-//! No file names a place on somebody's machine.
+//! No file names a place on one machine.
 
 use super::{Finding, Tree};
 

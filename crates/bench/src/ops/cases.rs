@@ -25,7 +25,7 @@ pub(super) struct LinearCase {
 }
 
 impl LinearCase {
-    /// Times it: at few rows with weights from memory, as in a model.
+    /// Times it: at few token rows with weights from memory, as in a model.
     pub(super) fn measure(self, threads: usize) -> OpTiming {
         let Self {
             dtype,
@@ -54,7 +54,7 @@ impl fmt::Display for Case {
     }
 }
 
-/// The list. Sizes whose rows do not fill a type's blocks are left out.
+/// The list. Sizes whose matrix rows do not fill a type's blocks are left out.
 pub(super) fn all(quick: bool) -> Vec<Case> {
     use DType::{BF16, F16, F32, Q4_0, Q4_1, Q4K, Q6K, Q8_0};
     let (types, sizes, rows): (&[DType], &[(usize, usize)], &[usize]) = if quick {
@@ -79,7 +79,7 @@ pub(super) fn all(quick: bool) -> Vec<Case> {
             if !inputs.is_multiple_of(dtype.block_len()) {
                 continue;
             }
-            // The largest matrix is an output matrix, which sees a row per request and no more.
+            // The largest matrix is an output matrix, which sees a token row per request and no more.
             let rows = rows
                 .iter()
                 .filter(|rows| outputs < 10_000 || **rows < PREFILL_ROWS);

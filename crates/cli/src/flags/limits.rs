@@ -38,7 +38,7 @@ pub(super) struct LimitFlags {
     /// Largest size of all bodies that are being read or prepared; more get 503 [default: 64M].
     #[arg(long, value_name = "SIZE", help_heading = "Limits")]
     max_pending_body_size: Option<ByteSize>,
-    /// Who shares cached prompts: requests with the same key, or all. With all, a key can find out what others sent.
+    /// Which requests share cached prompts: those with the same key, or all. With all, a key can find out what others sent.
     #[arg(long, value_name = "key|all", default_value = "key", value_parser = prefix_cache_scope, help_heading = "Limits")]
     prefix_cache_scope: PrefixCacheScope,
     /// Whole replies that may wait for their readers, over all connections; one more gets 503 [default: 512M].

@@ -26,7 +26,7 @@ Examples:
 
 SIGTERM, SIGHUP and Ctrl-C let running requests finish (see --drain-timeout); a second one ends the server at once.
 API keys are also read from $PACELINE_API_KEY and $VLLM_API_KEY. With keys, all paths need one but /health, /ping,
-/ready, /version and /metrics; without, anybody who can connect may use all of them.";
+/ready, /version and /metrics; without, every client that can connect may use all of them.";
 
 /// Serve a model over HTTP, to clients of OpenAI's interface.
 #[derive(Debug, Args)]

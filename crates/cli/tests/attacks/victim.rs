@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// The headers of the one who attacks.
+/// The headers of the attacker.
 pub(crate) const ATTACKER: &str = "authorization: Bearer attacker\r\n";
 
 /// Those of the client that wants no more than a short text.

@@ -6,7 +6,7 @@ use paceline_weights::gguf_writer::{GgufWriter, Meta};
 use serde_json::Value;
 use std::path::Path;
 
-/// A reference model whose rows need no reordering, as a GGUF file with one token per byte.
+/// A reference model whose matrix rows need no reordering, as a GGUF file with one token per byte.
 pub(crate) fn write(path: &Path) {
     let folder = Checkpoint::open(&repository("fixtures/qwen3")).unwrap();
     let config = folder.config().unwrap();

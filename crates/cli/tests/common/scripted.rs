@@ -102,7 +102,7 @@ fn serve(mut socket: &TcpStream, script: &Script, counts: &Counts) -> std::io::R
     counts.most.fetch_max(under_way, Ordering::SeqCst);
     match script(number, &body) {
         Answer::Refuse(status, message) => {
-            // Who refuses is done before the client knows.
+            // A server that refuses is done before the client knows.
             counts.under_way.fetch_sub(1, Ordering::SeqCst);
             reply(
                 socket,

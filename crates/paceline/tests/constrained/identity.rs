@@ -134,7 +134,7 @@ fn drafters_depths_and_batches_change_no_token() {
             };
             let counters = compare(&bench, &setup, &requests);
             assert_eq!(counters.grammar.drafted, counters.grammar.accepted, "{setup:?}");
-            // One who knows the future drafts what is forced, and more.
+            // A drafter that knows the future drafts what is forced, and more.
             if drafts > 0 && drafter != Drafter::Scripted(Script::Right) {
                 assert!(counters.grammar.accepted > 0, "{setup:?}");
             }
@@ -168,7 +168,7 @@ fn preempted_cancelled_and_grouped_texts_are_the_same() {
             },
             &requests,
         );
-        assert!(counters.preemptions > 0, "nobody was pushed out");
+        assert!(counters.preemptions > 0, "no request was preempted");
     }
     // One prompt, one grammar, several seeds.
     let (_, first) = asked(41);

@@ -28,12 +28,12 @@ use std::sync::Arc;
 /// Turns of the loop after which a run counts as stuck.
 const TURNS: usize = 20_000;
 
-/// Who drafts.
+/// The drafter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Drafter {
     Off,
     Ngram,
-    /// The model's own head, if it has one, else nobody.
+    /// The model's own head, if it has one, else none.
     Mtp,
     /// A head of random weights: mostly wrong, and right by chance.
     Eagle3,
@@ -43,7 +43,7 @@ pub(crate) enum Drafter {
     Other,
     /// n-gram, then the model's own head or the random one.
     Chain,
-    /// Somebody who knows the future.
+    /// One that knows the future.
     Scripted(Script),
 }
 
@@ -52,7 +52,7 @@ pub(crate) enum Drafter {
 pub(crate) struct Setup {
     pub(crate) model: &'static str,
     pub(crate) drafter: Drafter,
-    /// Most drafts per row.
+    /// Most drafts per plan row.
     pub(crate) drafts: usize,
     pub(crate) depth_control: bool,
     pub(crate) depth: usize,

@@ -113,7 +113,7 @@ impl Grammars {
         let _waits = Waits(budget.clone());
         let this = Arc::clone(self);
         let work = tokio::task::spawn_blocking(move || {
-            // Held until the work is over, which is soon after nobody waits for it any more.
+            // Held until the work is over, which is soon after its request has given up.
             let _permits = permits;
             let grammar = this.compile(&wanted, &budget)?;
             this.cache().insert(key, Arc::clone(&grammar), size);

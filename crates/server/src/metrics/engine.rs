@@ -116,14 +116,14 @@ impl EngineCollector {
         writer.by_position(
             (
                 "vllm:spec_decode_num_accepted_tokens_per_pos",
-                "Drafts accepted, by their place in the row",
+                "Drafts accepted, by their place in the verify window",
             ),
             &c.accepted_by_position[..places],
         )?;
         writer.by_position(
             (
                 "paceline:draft_tokens_per_pos",
-                "Drafts verified, by their place in the row",
+                "Drafts verified, by their place in the verify window",
             ),
             &c.drafted_by_position[..places],
         )
@@ -270,7 +270,7 @@ fn write_pipeline(writer: &mut Writer<'_>, stats: &Stats) -> Result<(), Error> {
     writer.counter(
         (
             "paceline:wasted_tokens",
-            "Tokens run for nothing: rejected drafts and tokens of wasted rows",
+            "Tokens run for nothing: rejected drafts and tokens of wasted plan rows",
         ),
         c.wasted_tokens,
     )?;

@@ -55,7 +55,7 @@ impl HttpMetrics {
         OpenConnection(self.connections.clone())
     }
 
-    /// A connection was cut because nobody read from it.
+    /// A connection was cut because its peer read nothing.
     pub(crate) fn cut(&self) {
         self.cut.inc();
     }

@@ -99,7 +99,7 @@ async fn a_failed_engine_is_not_healthy_and_takes_nothing() {
     for _ in 0..20 {
         let server = failing(Fault::Panic, 5, ServerConfig::default()).await;
         assert_eq!(server.get("/health").await.0, 200);
-        // Nobody over HTTP is told of the fault: it is for the questions to find out.
+        // No client is told of the fault: it is for the questions to find out.
         let request = Request {
             prompt: [1, 2, 3].into(),
             sampling: SamplingParams {

@@ -231,7 +231,7 @@ async fn a_form_of_the_answer_leaves_room_for_calls() {
             assert!(answer["yes"].is_boolean());
         }
     }
-    // Who insists on a call gets one, and who insists on both is told.
+    // A request that insists on a call gets one, and one that insists on both is told.
     let more = json!({ "response_format": format, "tool_choice": "required", "parallel_tool_calls": false });
     let reply = server.ok(CHAT, &chat(&more)).await;
     assert_eq!(reply["choices"][0]["finish_reason"], "tool_calls");

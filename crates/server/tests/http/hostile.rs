@@ -305,7 +305,7 @@ async fn noise_is_no_request() {
     assert_eq!(status, 200);
 }
 
-/// A server that waits so many milliseconds for anybody.
+/// A server that waits this many milliseconds for a client.
 async fn impatient(milliseconds: u64) -> TestServer {
     let time = Duration::from_millis(milliseconds);
     let mut server = TestServer::configured(|config| {

@@ -358,7 +358,7 @@ async fn those_who_wait_are_seen_with_their_age() {
             break;
         }
     }
-    assert!(waited, "nobody was seen waiting");
+    assert!(waited, "no request was seen waiting");
     drop(running);
     server.idle().await;
     assert!(scrape(&server).await.value("paceline:queue_age_seconds").abs() < f64::EPSILON);

@@ -195,7 +195,7 @@ async fn who_goes_on_reading_gets_everything_while_the_server_goes_down() {
             break;
         }
         reply.extend_from_slice(&some[..read]);
-        // All in all it takes longer than somebody who takes nothing would be waited for.
+        // All in all it takes longer than a client that takes nothing would be waited for.
         tokio::time::sleep(Duration::from_millis(150)).await;
     }
     assert_eq!(tokens_in(&String::from_utf8(reply).unwrap()), TOKENS as usize);

@@ -139,12 +139,12 @@ pub enum GgufError {
         dims: Vec<u64>,
     },
     /// Rows that do not fill whole quantisation blocks.
-    #[error("tensor {tensor}: rows of {row} elements do not fill {dtype} blocks of {}", dtype.block_len())]
+    #[error("tensor {tensor}: matrix rows of {row_length} elements do not fill {dtype} blocks of {}", dtype.block_len())]
     PartialBlock {
         /// The tensor.
         tensor: String,
-        /// Its row length.
-        row: u64,
+        /// Elements of a matrix row.
+        row_length: u64,
         /// Its element type.
         dtype: DType,
     },

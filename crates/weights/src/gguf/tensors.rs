@@ -52,11 +52,11 @@ fn read_info(reader: &mut Reader<'_>, name: &str) -> Result<Info, GgufError> {
         tensor: name.to_owned(),
         ggml_type,
     })?;
-    let row = dims.first().copied().unwrap_or(1);
-    if !row.is_multiple_of(dtype.block_len() as u64) {
+    let row_length = dims.first().copied().unwrap_or(1);
+    if !row_length.is_multiple_of(dtype.block_len() as u64) {
         return Err(GgufError::PartialBlock {
             tensor: name.to_owned(),
-            row,
+            row_length,
             dtype,
         });
     }

@@ -15,7 +15,7 @@ pub struct HubConfig {
     pub token: Option<String>,
     /// Whether to use the cache alone.
     pub offline: bool,
-    /// How often to try again when transfers fail in a row without a byte having arrived; 0 never tries again.
+    /// How often to try again when one transfer after another fails without a byte having arrived; 0 never tries again.
     pub retries: u32,
     /// How long to wait before the first retry; each further one waits twice as long.
     pub retry_delay: Duration,

@@ -62,7 +62,7 @@ fn file_info(client: &Client<'_>, model: &HubModel, commit: &str, file: &str) ->
     }
 }
 
-/// How long to wait after this many failures in a row.
+/// How long to wait after this many failures, one after another.
 fn pause(config: &HubConfig, failures: u32) -> Duration {
     config.retry_delay * (1 << failures.saturating_sub(1).min(6))
 }
