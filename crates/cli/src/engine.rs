@@ -42,12 +42,16 @@ pub(crate) struct Demand {
 
 /// The model on a device that owns no memory: names and shapes are checked, weights stay where they are.
 pub(crate) fn outline(model: &LoadedModel) -> Result<Decoder<Recorder>> {
-    let recorder = Recorder::new();
+    outline_on(&Recorder::silent(), model)
+}
+
+/// The same on a device like one that there is.
+pub(crate) fn outline_on(recorder: &Recorder, model: &LoadedModel) -> Result<Decoder<Recorder>> {
     let checkpoint = &model.checkpoint;
     let has_tensors = checkpoint.raw_tensors().next().is_some();
     let decoder = match checkpoint.config() {
-        Some(config) if !has_tensors => paceline_models::load_config_only(&recorder, config),
-        _ => paceline_models::load(&recorder, checkpoint, None, &|_| {}),
+        Some(config) if !has_tensors => paceline_models::load_config_only(recorder, config),
+        _ => paceline_models::load(recorder, checkpoint, None, &|_| {}),
     };
     decoder.with_context(|| model.source.clone())
 }

@@ -222,7 +222,8 @@ fn the_state_of_a_request_does_not_grow_with_the_drafts_it_verifies() {
     let state = 36 * 4 * (32 * 128 * 128 + 3 * 8192);
     let draft = 36 * 4 * (8256 + 8192);
     // If the head drafts, every token has keys and values of 2 x 256 for it, and every block a hidden state of 2048.
-    let (plain, blocks) = (51_543_801_856_u64, 65_536);
+    // 16 requests of 4096 tokens.
+    let (plain, blocks) = (3_221_487_616_u64, 4096);
     let with_head = plain + blocks * 4 * (16 * 2 * 2 * 256 + 2048);
     for (drafts, ring, rings, kv) in [
         (0, 0, 0, plain),
@@ -241,7 +242,10 @@ fn the_state_of_a_request_does_not_grow_with_the_drafts_it_verifies() {
         assert_eq!(plan["kv"], kv);
         assert_eq!(plan["ngram_index"] != 0, drafts > 0);
         assert_eq!(plan["snapshots"], 15_174_991_872_u64);
-        assert_eq!(plan["full_length_requests"], 16);
+        assert_eq!(
+            (&plan["blocks"], &plan["full_length_requests"]),
+            (&blocks.into(), &2.into())
+        );
     }
     // A ring is small beside the state: a draft takes a thirtieth of it.
     assert!(30 * draft < state);

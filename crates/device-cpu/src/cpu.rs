@@ -4,7 +4,7 @@
 use crate::caches::{CpuKvCache, CpuStateCache};
 use crate::ops::experts::CpuExperts;
 use crate::simd::Instructions;
-use crate::storage::{ALIGNMENT, CpuBuffer, CpuRing, CpuTensor, Storage};
+use crate::storage::{ALIGNMENT, CpuBuffer, CpuRing, CpuTensor, Storage, allocated};
 use crate::stream::{CpuArrival, CpuRead, Op, Stream};
 use crate::usable_memory::UsableMemory;
 use crate::weight::CpuWeight;
@@ -103,6 +103,11 @@ impl Backend for Cpu {
             largest_program: None,
             shares_host_memory: true,
         }
+    }
+
+    /// Of all CPU devices of this process: they share its memory.
+    fn allocated(&self) -> u64 {
+        allocated()
     }
 
     fn epoch(&self) -> Instant {

@@ -10,9 +10,22 @@ use std::marker::PhantomData;
 use std::ops::Range;
 use std::ptr::NonNull;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Rows start at cache lines, which also satisfies every vector width.
 pub(crate) const ALIGNMENT: usize = 64;
+
+/// Bytes of all storage of this process, what alignment adds left out.
+static ALLOCATED: AtomicU64 = AtomicU64::new(0);
+
+/// Bytes of all storage of this process.
+pub(crate) fn allocated() -> u64 {
+    ALLOCATED.load(Ordering::Relaxed)
+}
+
+fn bytes<T>(len: usize) -> u64 {
+    (len * size_of::<T>()) as u64
+}
 
 /// A fixed, zeroed, aligned array without synchronisation.
 pub(crate) struct Storage<T> {
@@ -37,6 +50,7 @@ impl<T: Element> Storage<T> {
         let layout = Self::layout(len).ok_or_else(out_of_memory)?;
         // SAFETY: the layout has a non-zero size.
         let base = NonNull::new(unsafe { alloc_zeroed(layout) }).ok_or_else(out_of_memory)?;
+        ALLOCATED.fetch_add(bytes::<T>(len), Ordering::Relaxed);
         // SAFETY: the layout has room for moving to the next cache line.
         let ptr = unsafe { base.add(base.align_offset(ALIGNMENT)) }.cast();
         Ok(Arc::new(Self { base, ptr, len }))
@@ -95,6 +109,7 @@ impl<T> Storage<T> {
 impl<T> Drop for Storage<T> {
     fn drop(&mut self) {
         let layout = Self::layout(self.len).expect("it was valid at allocation");
+        ALLOCATED.fetch_sub(bytes::<T>(self.len), Ordering::Relaxed);
         // SAFETY: allocated with this layout.
         unsafe { dealloc(self.base.as_ptr(), layout) };
     }

@@ -81,6 +81,8 @@ pub trait Backend: Clone + Send + Sync + 'static {
 
     /// What it is and how much of it is free.
     fn info(&self) -> DeviceInfo;
+    /// Bytes of storage that are held on it now.
+    fn allocated(&self) -> u64;
     /// The moment that the clock of its records counts from.
     fn epoch(&self) -> Instant;
     /// How often a host has waited for it so far, counted where the waiting happens.

@@ -21,8 +21,10 @@ use std::time::Instant;
 ///
 /// Two steps whose recordings are equal are the same program: a device that captured the first can replay it
 /// for the second.
-#[derive(Clone, Default)]
+#[derive(Clone)]
 pub struct Recorder {
+    info: Arc<DeviceInfo>,
+    bytes: Arc<AtomicU64>,
     log: Arc<Mutex<Vec<String>>>,
     next_id: Arc<AtomicUsize>,
     waits: Arc<AtomicU64>,
@@ -30,11 +32,33 @@ pub struct Recorder {
     silent: bool,
 }
 
+/// Bytes that storage would take, for as long as anything refers to it.
+#[derive(Debug)]
+struct Held {
+    bytes: u64,
+    all: Arc<AtomicU64>,
+}
+
+impl Held {
+    fn new(bytes: u64, all: &Arc<AtomicU64>) -> Arc<Self> {
+        all.fetch_add(bytes, Ordering::Relaxed);
+        let all = Arc::clone(all);
+        Arc::new(Self { bytes, all })
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.all.fetch_sub(self.bytes, Ordering::Relaxed);
+    }
+}
+
 /// A buffer without contents.
 #[derive(Clone, Debug)]
 pub struct RecorderBuffer {
     id: usize,
     len: usize,
+    _held: Arc<Held>,
 }
 
 /// A tensor without contents.
@@ -43,6 +67,7 @@ pub struct RecorderTensor {
     id: usize,
     rows: usize,
     columns: Range<usize>,
+    held: Arc<Held>,
 }
 
 /// A weight without contents.
@@ -136,10 +161,43 @@ fn optional(operand: Option<&impl fmt::Display>) -> String {
     operand.map_or_else(|| "-".to_owned(), ToString::to_string)
 }
 
+impl Default for Recorder {
+    fn default() -> Self {
+        let info = DeviceInfo {
+            name: "recorder".to_owned(),
+            description: "no device: operations are written down".to_owned(),
+            kernels: "none".to_owned(),
+            elements: ElementTypes::F32,
+            alignment: 1,
+            total_memory: None,
+            free_memory: None,
+            largest_program: None,
+            shares_host_memory: true,
+        };
+        Self {
+            info: Arc::new(info),
+            bytes: Arc::default(),
+            log: Arc::default(),
+            next_id: Arc::default(),
+            waits: Arc::default(),
+            posted: Arc::default(),
+            silent: false,
+        }
+    }
+}
+
 impl Recorder {
     /// A recorder with an empty log.
     pub fn new() -> Self {
         Self::default()
+    }
+
+    /// A recorder that writes nothing down and counts the bytes of buffers and tensors as this device would store them.
+    pub fn like(info: DeviceInfo) -> Self {
+        Self {
+            info: Arc::new(info),
+            ..Self::silent()
+        }
     }
 
     /// A recorder that writes nothing down, to measure what its callers cost.
@@ -192,17 +250,12 @@ impl Backend for Recorder {
     type Arrival = RecorderArrival;
 
     fn info(&self) -> DeviceInfo {
-        DeviceInfo {
-            name: "recorder".to_owned(),
-            description: "no device: operations are written down".to_owned(),
-            kernels: "none".to_owned(),
-            elements: ElementTypes::F32,
-            alignment: 1,
-            total_memory: None,
-            free_memory: None,
-            largest_program: None,
-            shares_host_memory: true,
-        }
+        (*self.info).clone()
+    }
+
+    /// Bytes that buffers and tensors would take.
+    fn allocated(&self) -> u64 {
+        self.bytes.load(Ordering::Relaxed)
     }
 
     fn epoch(&self) -> Instant {
@@ -215,14 +268,21 @@ impl Backend for Recorder {
     }
 
     fn buffer<T: Element>(&self, len: usize) -> Result<RecorderBuffer, DeviceError> {
-        Ok(RecorderBuffer { id: self.id(), len })
+        Ok(RecorderBuffer {
+            id: self.id(),
+            len,
+            _held: Held::new((len * size_of::<T>()) as u64, &self.bytes),
+        })
     }
 
     fn tensor(&self, rows: &Rows<Self>, columns: usize) -> Result<RecorderTensor, DeviceError> {
+        let row = columns as u64 * self.info.elements.activation_bytes();
+        let row = row.next_multiple_of(self.info.alignment);
         Ok(RecorderTensor {
             id: self.id(),
             rows: rows.bucket,
             columns: 0..columns,
+            held: Held::new(rows.bucket as u64 * row, &self.bytes),
         })
     }
 
@@ -231,6 +291,7 @@ impl Backend for Recorder {
             id: tensor.id,
             rows: rows.bucket,
             columns: 0..columns,
+            held: Arc::clone(&tensor.held),
         }
     }
 

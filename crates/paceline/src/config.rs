@@ -24,13 +24,16 @@ pub struct EngineConfig {
     pub max_step: Option<Duration>,
     /// Tokens of a block.
     pub block_size: usize,
-    /// Blocks; `None` takes what memory allows.
+    /// Blocks; `None` leaves it to `kv_cache_memory`.
     pub num_blocks: Option<usize>,
+    /// Bytes of blocks; `None` leaves it to `memory_utilization`.
+    pub kv_cache_memory: Option<u64>,
     /// Longest sequence; `None` takes the model's limit.
     pub max_model_len: Option<usize>,
-    /// Share of the available memory that may be used.
-    pub memory_utilization: f64,
-    /// Available memory in bytes; `None` asks the system.
+    /// Share of the available memory that is used, as far as there is any use for it. `None` takes what requests of a
+    /// useful length need, see [`MemoryPlan`](crate::MemoryPlan).
+    pub memory_utilization: Option<f64>,
+    /// Available memory in bytes; `None` asks the device.
     pub available_memory: Option<u64>,
     /// Keep and reuse what was computed for shared beginnings.
     pub prefix_caching: bool,
@@ -60,8 +63,9 @@ impl Default for EngineConfig {
             max_step: Some(Duration::from_millis(250)),
             block_size: 16,
             num_blocks: None,
+            kv_cache_memory: None,
             max_model_len: None,
-            memory_utilization: 0.8,
+            memory_utilization: None,
             available_memory: None,
             prefix_caching: true,
             snapshot_share: 0.1,
@@ -105,7 +109,7 @@ impl EngineConfig {
                 bound,
             })
         };
-        share("memory-utilization", self.memory_utilization)?;
+        share("memory-utilization", self.memory_utilization.unwrap_or(1.0))?;
         share("snapshot-share", self.snapshot_share)
     }
 }

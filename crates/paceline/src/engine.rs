@@ -1,12 +1,12 @@
 //! Starting an engine.
 
-use crate::drafter::{self, Drafter};
+use crate::drafter::Drafter;
 use crate::handle::{Handle, Shared};
 use crate::memory_plan::{mask_rows, sample_rows};
 use crate::request::{Bounds, MAX_CHOICES};
 use crate::service::Service;
 use crate::{
-    Device, DeviceInfo, DrafterShape, EngineConfig, EngineLimits, MaskPool, MemoryPlan, Speculation,
+    Device, DeviceInfo, DrafterShape, EngineConfig, EngineLimits, MaskPool, MemoryPlan, Outline, Speculation,
     StartError,
 };
 use paceline_device::Backend;
@@ -72,15 +72,14 @@ impl<B: Backend> EngineParts<B> {
         progress: &dyn Fn(u64),
     ) -> Result<Self, StartError> {
         config.check()?;
-        let files = files.into();
+        let (files, device) = (files.into(), backend.info());
+        // What does not fit is known before anything is loaded.
+        let outline = Outline::load(files, &config, &device)?;
+        let speculation = *outline.speculation();
+        let memory = MemoryPlan::new(outline, &config, &device)?;
         let model = paceline_models::load(&backend, files.model, config.dtype, progress)?;
-        let given = files.drafter.map(drafter::kind);
-        let speculation = Speculation::resolve(&config.speculation, model.mtp.is_some(), given)?;
         let place = (&backend, &model);
         let drafter = Drafter::load(place, files.drafter, (&speculation, &config), progress)?;
-        let shape = drafter.shape(&model, &speculation, config.block_size);
-        let device = backend.info();
-        let memory = MemoryPlan::new(&model, (&speculation, &shape), &config, &device)?;
         Ok(Self {
             backend,
             device,
@@ -175,7 +174,7 @@ fn draft_policy(speculation: &Speculation) -> Box<dyn DraftPolicy> {
     }
 }
 
-fn runner_config(
+pub(crate) fn runner_config(
     (config, speculation): (&EngineConfig, &Speculation),
     memory: &MemoryPlan,
     (samples, masks): (usize, usize),

@@ -1,16 +1,31 @@
 //! What goes where: weights, blocks, states, rings, snapshots, scratch.
 
+use crate::engine::runner_config;
 use crate::speculation::{DrafterShape, Speculation};
-use crate::{DeviceInfo, ElementTypes, EngineConfig, StartError};
-use paceline_device::abi::{PlanLimits, RecordLimits};
+use crate::{DeviceInfo, ElementTypes, EngineConfig, Outline, StartError};
 use paceline_device::{Backend, KvShape, NgramIndex, Recorder, StateShape};
-use paceline_models::Decoder;
+use paceline_models::{Decoder, ModelDims};
 use std::fmt;
 
-/// Bytes of an element of the residual stream, of logits and of tables, on every device.
+/// Bytes of a number in a buffer, on every device.
 const WORD: u64 = 4;
 
+/// Share of the available memory that may be used where nothing is said.
+const MOST: f64 = 0.8;
+
+/// Share of what is available that blocks take by default. Memory that is the host's is left to others, too.
+const BLOCKS: f64 = 0.25;
+
+/// Tokens of a request that blocks are taken for by default, for each that can run at a time: most are shorter, and what
+/// they leave is the prefix cache.
+const USEFUL_LENGTH: usize = 4096;
+
 /// The memory of an engine, planned before any of it is taken.
+///
+/// All of it is touched in time: blocks and snapshots are used in turn, so that what was computed last is kept longest.
+/// So blocks are, by default, what `max_num_seqs` requests of a useful length need, and no more than a quarter
+/// of what is available; but always enough for one request of full length. A number of blocks, bytes for them or a share
+/// of the memory say otherwise.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MemoryPlan {
     /// How the device stores all but weights.
@@ -29,7 +44,7 @@ pub struct MemoryPlan {
     pub snapshots: u64,
     /// Where n-grams were seen.
     pub ngram_index: u64,
-    /// Activations, logits and tables.
+    /// Activations, logits and tables: all that a start asks for beside the above.
     pub scratch: u64,
     /// Blocks that all requests and the prefix cache share.
     pub blocks: usize,
@@ -61,30 +76,13 @@ impl MemoryPlan {
         self.weights + caches + self.scratch
     }
 
-    /// Plans the memory that a model, which may have been built from its configuration alone, and its drafter take on a
-    /// device.
-    pub fn new<B: Backend>(
-        model: &Decoder<B>,
-        (speculation, drafter): (&Speculation, &DrafterShape),
-        config: &EngineConfig,
-        device: &DeviceInfo,
-    ) -> Result<Self, StartError> {
+    /// Plans the memory that an engine takes on a device.
+    pub fn new(outline: Outline, config: &EngineConfig, device: &DeviceInfo) -> Result<Self, StartError> {
         config.check()?;
+        let (model, speculation, elements) = (outline.model(), *outline.speculation(), device.elements);
         let available = config.available_memory.or(device.free_memory).unwrap_or(8 << 30);
-        let elements = device.elements;
-        let budget = (available as f64 * config.memory_utilization) as u64;
-        let max_model_len = match config.max_model_len {
-            Some(given) if given == 0 || given > model.dims.max_positions => {
-                return Err(StartError::Option {
-                    option: "max-model-len",
-                    value: given.to_string(),
-                    bound: format!("within 1..={}, the model's limit", model.dims.max_positions),
-                });
-            }
-            Some(given) => given,
-            None => model.dims.max_positions,
-        };
-        let blocks_per_slot = max_model_len.div_ceil(config.block_size);
+        let max_model_len = longest(config, &model.dims)?;
+        let drafter = outline.drafter_shape(config.block_size);
         let drafts = speculation.draft_tokens;
         let own = StateBytes::of(&model.state_shapes(1), drafts, elements);
         // A draft model looks ahead from wherever in the window it was right.
@@ -92,25 +90,32 @@ impl MemoryPlan {
         let (state, ring) = (own.state + draft_model.state, own.ring + draft_model.ring);
         let mut plan = Self {
             elements,
-            budget,
+            budget: (available as f64 * config.memory_utilization.unwrap_or(MOST)) as u64,
             weights: model.stats.bytes() + drafter.weights,
             kv: 0,
             states: state * config.max_num_seqs as u64,
             rings: ring * config.max_num_seqs as u64,
             snapshots: 0,
             ngram_index: 0,
-            scratch: scratch_bytes(model, drafter, (config, drafts), elements),
+            scratch: 0,
             blocks: 0,
             block_size: config.block_size,
-            blocks_per_slot,
+            blocks_per_slot: max_model_len.div_ceil(config.block_size),
             slots: config.max_num_seqs,
             snapshot_count: 0,
             max_model_len,
             state_per_request: state,
             ring_per_request: ring,
         };
-        let block = BlockBytes::of(model, (speculation, drafter), config.block_size, elements);
-        plan.share_out(block, config, state)?;
+        let block = BlockBytes::of(model, (&speculation, &drafter), config.block_size, elements);
+        let samples = sample_rows(config, drafts, model.dims.vocabulary);
+        // Tables grow a little with the blocks: first as many as there would be if all the rest took nothing.
+        plan.share_out(block, (config, available), state)?;
+        let masks = mask_rows(config, drafts, model.dims.vocabulary);
+        let runner = runner_config((config, &speculation), &plan, (samples, masks));
+        let asked = outline.rehearse(runner)?;
+        plan.scratch = asked.saturating_sub(plan.blocks as u64 * block.words + plan.ngram_index);
+        plan.share_out(block, (config, available), state)?;
         Ok(plan)
     }
 
@@ -118,9 +123,10 @@ impl MemoryPlan {
     fn share_out(
         &mut self,
         block: BlockBytes,
-        config: &EngineConfig,
+        (config, available): (&EngineConfig, u64),
         snapshot: u64,
     ) -> Result<(), StartError> {
+        (self.kv, self.ngram_index, self.snapshots) = (0, 0, 0);
         let left = self.budget.saturating_sub(self.total());
         // With caching off, snapshots still serve the siblings of one request.
         let share = if config.prefix_caching {
@@ -134,31 +140,45 @@ impl MemoryPlan {
             self.snapshots = self.snapshot_count as u64 * snapshot;
         }
         let left = self.budget.saturating_sub(self.total());
-        let useful = 2 * self.slots * self.blocks_per_slot;
-        self.blocks = config
-            .num_blocks
-            .unwrap_or_else(|| ((left / block.most().max(1)) as usize).min(useful));
+        let fitting = |bytes: u64| (bytes / block.most().max(1)) as usize;
+        self.blocks = match (config.num_blocks, config.kv_cache_memory) {
+            (Some(blocks), _) => blocks,
+            (None, Some(bytes)) => fitting(bytes),
+            (None, None) if config.memory_utilization.is_some() => {
+                fitting(left).min(2 * self.slots * self.blocks_per_slot)
+            }
+            (None, None) => {
+                let some = fitting((available as f64 * BLOCKS) as u64).min(self.useful_blocks());
+                some.max(self.blocks_per_slot).min(fitting(left))
+            }
+        };
         self.kv = self.blocks as u64 * block.kv;
         self.ngram_index = block.index(self.blocks);
-        if self.blocks < self.blocks_per_slot && config.num_blocks.is_none() || self.total() > self.budget {
+        let given = config.num_blocks.is_some() || config.kv_cache_memory.is_some();
+        if self.blocks < self.blocks_per_slot && !given || self.total() > self.budget {
             return Err(StartError::Memory(self.shortage(block.most())));
         }
         if self.blocks < self.blocks_per_slot {
             let (blocks, needed) = (self.blocks, self.blocks_per_slot);
             return Err(StartError::Memory(format!(
                 "{blocks} blocks of {} tokens cannot hold one request of {} tokens, which takes {needed}; raise \
-                 --num-blocks or lower --max-model-len",
+                 --num-blocks or --kv-cache-memory, or lower --max-model-len",
                 self.block_size, self.max_model_len
             )));
         }
         Ok(())
     }
 
+    /// Blocks of as many requests of a useful length as can run at a time.
+    fn useful_blocks(&self) -> usize {
+        self.slots * self.max_model_len.min(USEFUL_LENGTH).div_ceil(self.block_size)
+    }
+
     fn shortage(&self, block: u64) -> String {
         let one = self.blocks_per_slot as u64 * block;
         format!(
             "{} may be used; weights take {}, states {}, scratch {}, and the blocks of one request of {} tokens {}: \
-             lower --max-model-len, --max-num-seqs or --num-blocks, or raise --memory-utilization",
+             lower --max-model-len, --max-num-seqs, --num-blocks or --kv-cache-memory, or raise --memory-utilization",
             Bytes(self.budget),
             Bytes(self.weights),
             Bytes(self.states + self.rings + self.snapshots),
@@ -174,6 +194,8 @@ impl MemoryPlan {
 struct BlockBytes {
     /// Keys and values of all layers, the drafter's included, and token ids.
     kv: u64,
+    /// Of these, what is in buffers: token ids, and what a head starts from at the block's end.
+    words: u64,
     block_size: usize,
     /// Lengths of n-grams that are looked up.
     ngram: Option<(usize, usize)>,
@@ -189,10 +211,10 @@ impl BlockBytes {
         let kv = |shape: &KvShape| 2 * shape.heads * shape.head_dim * block_size;
         let own: usize = model.kv_shapes(1, block_size).iter().map(kv).sum();
         let drafters: usize = drafter.kv.iter().map(kv).sum();
-        // The states of ends of blocks are a buffer, and so are token ids.
         let words = (drafter.block_end + block_size) as u64 * WORD;
         Self {
             kv: (own + drafters) as u64 * elements.kv_bytes() + words,
+            words,
             block_size,
             ngram: speculation.ngram,
         }
@@ -231,59 +253,17 @@ impl StateBytes {
     }
 }
 
-/// Scratch of a step, an upper bound from the widths of the layers.
-fn scratch_bytes<B: Backend>(
-    model: &Decoder<B>,
-    drafter: &DrafterShape,
-    (config, drafts): (&EngineConfig, usize),
-    elements: ElementTypes,
-) -> u64 {
-    let activation = elements.activation_bytes();
-    let dims = &model.dims;
-    let slots = config.max_num_seqs as u64;
-    let tokens = config.max_num_batched_tokens as u64 + slots;
-    let samples = sample_rows(config, drafts, dims.vocabulary) as u64;
-    let widest = model.widest_row().max(drafter.widest_row) as u64;
-    let hidden = dims.hidden as u64;
-    let row = hidden * activation + dims.vocabulary as u64 * WORD;
-    // Per token row the residual stream, its norm and three tensors of the widest layer; per logits row a state and the
-    // logits.
-    let step = tokens * (hidden * WORD + (hidden + 3 * widest) * activation) + samples * row;
-    // A drafter has two logits rows and three tensors of its widest layer per slot; a head starts from up to three states
-    // per token row.
-    let drafting = if drafter.kv.is_empty() && drafter.states.is_empty() {
-        0
-    } else {
-        slots * (2 * row + 3 * widest * activation) + tokens * 3 * hidden * activation
-    };
-    let messages = message_words(model, (config, drafts), samples as usize) as u64 * WORD;
-    // Sums and means of the states of texts that become vectors.
-    let pooled = 2 * slots * hidden * WORD;
-    step + drafting + messages + pooled
-}
-
-/// Words of the rings between host and device, and of the running step's plan on the device.
-fn message_words<B: Backend>(
-    model: &Decoder<B>,
-    (config, drafts): (&EngineConfig, usize),
-    samples: usize,
-) -> usize {
-    let vocabulary = model.dims.vocabulary;
-    let plan = PlanLimits {
-        slots: config.max_num_seqs,
-        tokens: config.max_num_batched_tokens,
-        block_size: config.block_size,
-        // A word or two per block, which is nothing next to the block.
-        blocks: 0,
-        masks: mask_rows(config, drafts, vocabulary),
-        mask_words: vocabulary.div_ceil(32),
-    };
-    let record = RecordLimits {
-        rows: config.max_num_seqs,
-        samples,
-        embedding_width: model.dims.hidden,
-    };
-    config.pipeline_depth * (plan.words() + record.words()) + plan.words()
+/// The longest sequence: the model's limit, or a bound below it.
+fn longest(config: &EngineConfig, dims: &ModelDims) -> Result<usize, StartError> {
+    match config.max_model_len {
+        Some(given) if given == 0 || given > dims.max_positions => Err(StartError::Option {
+            option: "max-model-len",
+            value: given.to_string(),
+            bound: format!("within 1..={}, the model's limit", dims.max_positions),
+        }),
+        Some(given) => Ok(given),
+        None => Ok(dims.max_positions),
+    }
 }
 
 /// Masks that a step has room for: what all requests can have, but no more than travels to a device in a fraction of a
@@ -362,7 +342,7 @@ impl fmt::Display for MemoryPlan {
             (
                 "total",
                 self.total(),
-                format!("of {} that may be used", Bytes(self.budget)),
+                format!("will be touched, of {} that may be used", Bytes(self.budget)),
             ),
         ];
         for (name, bytes, note) in rows {

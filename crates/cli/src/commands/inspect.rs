@@ -10,6 +10,7 @@ use crate::ui::Ui;
 use anyhow::Result;
 use memory::{Plan, PlanReport};
 use paceline::{Device, EngineConfig};
+use paceline_device::Recorder;
 use paceline_models::Summary;
 use paceline_weights::Checkpoint;
 use report::ModelReport;
@@ -19,15 +20,16 @@ use std::path::Path;
 /// Runs the command.
 pub(crate) fn run(flags: &InspectFlags, ui: Ui) -> Result<()> {
     let model = open(&ModelSource::new(flags.model.clone()), ui)?;
-    let decoder = engine::outline(&model)?;
     let config = EngineConfig {
         device: engine::device(flags.device)?,
         ..EngineConfig::default()
     };
     let device = Device::open(&config).map_err(|error| engine::explain_start(error, &model.source))?;
     let device = device.info();
-    let plan = memory::plan(flags, &decoder, (&config, &device), &model.source)?;
+    let recorder = Recorder::like(device.clone());
+    let decoder = engine::outline_on(&recorder, &model)?;
     let summary = Summary::of(&decoder, device.elements);
+    let plan = memory::plan(flags, (recorder, decoder), (&config, &device), &model.source)?;
     let report = ModelReport::new(&model, &summary, &device, plan.as_ref().map(PlanReport::from));
     let mut out = io::stdout().lock();
     if flags.json {

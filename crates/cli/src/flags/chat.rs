@@ -23,7 +23,7 @@ If stdin is no terminal, every line is a message or a command, and stdout gets a
 what commands show.";
 
 /// What only an engine of our own can be told.
-const ENGINE: [&str; 18] = [
+const ENGINE: [&str; 19] = [
     "dtype",
     "device",
     "threads",
@@ -32,6 +32,7 @@ const ENGINE: [&str; 18] = [
     "max_model_len",
     "block_size",
     "num_blocks",
+    "kv_cache_memory",
     "memory_utilization",
     "no_prefix_caching",
     "pipeline_depth",

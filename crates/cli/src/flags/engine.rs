@@ -1,6 +1,6 @@
 //! The flags of every command that runs a model.
 
-use super::numbers::{self, parsed};
+use super::numbers::{self, ByteSize, parsed};
 use super::speculation::SpeculationFlags;
 use crate::engine::EngineOptions;
 use crate::model::ModelSource;
@@ -57,10 +57,20 @@ pub(crate) struct EngineFlags {
     /// Tokens of a block of the cache [default: 16].
     #[arg(long, value_name = "N", value_parser = parsed(numbers::block_size), help_heading = "Engine")]
     block_size: Option<usize>,
-    /// Blocks of the cache [default: what memory allows].
+    /// Blocks of the cache [default: enough for --max-num-seqs requests of 4096 tokens, within a quarter of the memory].
     #[arg(long, value_name = "N", value_parser = parsed(numbers::at_least_one), help_heading = "Engine")]
     num_blocks: Option<usize>,
-    /// Share of the available memory that may be used [default: 0.8].
+    /// Bytes of the cache, such as 2G, in place of a number of blocks.
+    #[arg(
+        long,
+        alias = "kv-cache-memory-bytes",
+        value_name = "SIZE",
+        conflicts_with = "num_blocks",
+        help_heading = "Engine"
+    )]
+    kv_cache_memory: Option<ByteSize>,
+    /// Share of the available memory to use, as far as there is use for it; without it, up to 0.8 may be used, and the
+    /// cache has the size that is said above.
     #[arg(long, alias = "gpu-memory-utilization", value_name = "SHARE", value_parser = parsed(numbers::share), help_heading = "Engine")]
     memory_utilization: Option<f64>,
     /// Compute shared beginnings of prompts again instead of keeping them.
@@ -107,8 +117,9 @@ impl EngineFlags {
                 },
                 block_size: self.block_size.unwrap_or(default.block_size),
                 num_blocks: self.num_blocks,
+                kv_cache_memory: self.kv_cache_memory.map(|ByteSize(bytes)| bytes),
                 max_model_len: self.max_model_len,
-                memory_utilization: self.memory_utilization.unwrap_or(default.memory_utilization),
+                memory_utilization: self.memory_utilization,
                 prefix_caching: !self.no_prefix_caching,
                 speculation: speculation.config,
                 ..default

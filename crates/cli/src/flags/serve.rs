@@ -265,7 +265,7 @@ mod tests {
         assert_eq!(config.names, ["a", "b"]);
         assert_eq!(config.server.allowed_origins, ["https://a", "https://b"]);
         assert!(!config.engine.config.prefix_caching);
-        assert!((config.engine.config.memory_utilization - 0.5).abs() < 1e-9);
+        assert_eq!(config.engine.config.memory_utilization, Some(0.5));
         assert_eq!(config.unused.len(), 4);
         let same = parse(&["--model", "org/name"]).unwrap();
         assert_eq!(

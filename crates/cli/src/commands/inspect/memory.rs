@@ -5,9 +5,9 @@ use crate::flags::numbers::ByteSize;
 use crate::flags::{DraftTokens, InspectFlags};
 use anyhow::Result;
 use paceline::{
-    DeviceInfo, DrafterShape, EngineConfig, MemoryPlan, Speculation, SpeculationConfig, SpeculationMethod,
+    DeviceInfo, EngineConfig, MemoryPlan, Outline, Speculation, SpeculationConfig, SpeculationMethod,
 };
-use paceline_device::Backend;
+use paceline_device::Recorder;
 use paceline_models::Decoder;
 use serde::Serialize;
 
@@ -20,9 +20,9 @@ pub(super) struct Plan {
 }
 
 /// Plans the memory if the flags ask for it.
-pub(super) fn plan<B: Backend>(
+pub(super) fn plan(
     flags: &InspectFlags,
-    model: &Decoder<B>,
+    (recorder, model): (Recorder, Decoder<Recorder>),
     (default, device): (&EngineConfig, &DeviceInfo),
     source: &str,
 ) -> Result<Option<Plan>> {
@@ -40,10 +40,9 @@ pub(super) fn plan<B: Backend>(
         },
         ..default.clone()
     };
-    let speculation = Speculation::resolve(&config.speculation, model.mtp.is_some(), None);
-    let plan = speculation.and_then(|speculation| {
-        let drafter = DrafterShape::of_own(model, &speculation, config.block_size);
-        let memory = MemoryPlan::new(model, (&speculation, &drafter), &config, device)?;
+    let plan = Outline::of(recorder, model, &config).and_then(|outline| {
+        let speculation = *outline.speculation();
+        let memory = MemoryPlan::new(outline, &config, device)?;
         Ok(Plan { speculation, memory })
     });
     plan.map(Some).map_err(|error| explain_start(error, source))

@@ -2,6 +2,7 @@
 
 use super::model::Texts;
 use super::{ServeConfig, Unused};
+use crate::format;
 use paceline::Handle;
 use paceline_server::{Feature, PrefixCacheScope, ServerConfig};
 use paceline_types::Pooling;
@@ -38,6 +39,17 @@ pub(super) fn features(config: &ServeConfig, engine: &Handle, texts: &Texts) -> 
                 memory.slots, options.max_num_batched_tokens
             ),
             "--max-num-seqs, --max-num-batched-tokens",
+        ),
+        row(
+            "memory",
+            format!(
+                "{} in all, {} of it for {} blocks of {} tokens",
+                format::bytes(memory.total()),
+                format::bytes(memory.kv),
+                memory.blocks,
+                memory.block_size
+            ),
+            "--max-num-seqs times 4096 tokens, --kv-cache-memory, --num-blocks or --memory-utilization",
         ),
         row("prompts", throttle(options.max_step), "--max-step-ms"),
         row(

@@ -1,0 +1,252 @@
+//! The memory plan: what is taken by default, and that what is planned is what is allocated.
+
+use paceline::{
+    DeviceInfo, ElementTypes, EngineConfig, EngineParts, Handle, MemoryPlan, ModelFiles, Outline,
+    SpeculationConfig, SpeculationMethod,
+};
+use paceline_device::{Backend, Recorder};
+use paceline_device_cpu::{Cpu, CpuOptions, Instructions};
+use paceline_models::CacheSizes;
+use paceline_runner::{ModelProposer, RunnerConfig};
+use paceline_testkit::{FIXTURES, Fixture, storyteller};
+use paceline_types::DType;
+use paceline_weights::Checkpoint;
+
+const GIB: u64 = 1 << 30;
+
+fn config() -> EngineConfig {
+    EngineConfig {
+        threads: 1,
+        available_memory: Some(24 * GIB),
+        ..EngineConfig::default()
+    }
+}
+
+fn drafting(method: SpeculationMethod, drafts: usize) -> SpeculationConfig {
+    SpeculationConfig {
+        method,
+        draft_tokens: Some(drafts),
+        ..SpeculationConfig::default()
+    }
+}
+
+fn planned<'a>(files: impl Into<ModelFiles<'a>>, config: &EngineConfig, device: &DeviceInfo) -> MemoryPlan {
+    let outline = Outline::load(files, config, device).unwrap();
+    MemoryPlan::new(outline, config, device).unwrap()
+}
+
+/// The plan without drafts.
+fn plan(checkpoint: &Checkpoint, change: impl FnOnce(&mut EngineConfig), device: &DeviceInfo) -> MemoryPlan {
+    let mut config = config();
+    config.speculation.method = SpeculationMethod::Off;
+    change(&mut config);
+    planned(checkpoint, &config, device)
+}
+
+#[test]
+fn by_default_blocks_are_for_requests_of_a_useful_length() {
+    let device = Recorder::new().info();
+    let plan = |change: fn(&mut EngineConfig)| plan(&storyteller(), change, &device);
+    // The context of 4096 is a useful length: 16 requests of 256 blocks.
+    assert_eq!(plan(|_| {}).blocks, 16 * 256);
+    assert_eq!(plan(|c| c.max_num_seqs = 3).blocks, 3 * 256);
+    assert_eq!(plan(|c| c.max_model_len = Some(100)).blocks, 16 * 7);
+    // A quarter of what is available bounds them.
+    let little = plan(|c| c.available_memory = Some(GIB / 2));
+    assert!(little.kv <= GIB / 8 && little.kv > GIB / 9, "{little}");
+    // What is asked for is what counts.
+    assert_eq!(plan(|c| c.num_blocks = Some(1000)).blocks, 1000);
+    let given = plan(|c| c.kv_cache_memory = Some(GIB));
+    assert!(given.kv <= GIB && given.kv > GIB - GIB / 100, "{given}");
+    let share = plan(|c| c.memory_utilization = Some(0.9));
+    assert_eq!(share.blocks, 2 * 16 * 256, "all that there can be use for");
+}
+
+#[test]
+fn there_are_always_blocks_for_one_request_of_full_length() {
+    let (device, llama) = (Recorder::new().info(), checkpoint("llama"));
+    let small = |config: &mut EngineConfig| (config.max_num_seqs, config.max_num_batched_tokens) = (2, 4);
+    let ample = plan(&llama, small, &device);
+    let request = ample.kv / ample.blocks as u64 * ample.blocks_per_slot as u64;
+    let needed = ample.total() - ample.kv + request;
+    let available = needed * 13 / 10;
+    assert!(available / 4 < request, "a quarter is not enough: {ample}");
+    let tight = |config: &mut EngineConfig| {
+        small(config);
+        config.available_memory = Some(available);
+    };
+    let tight = plan(&llama, tight, &device);
+    assert_eq!(tight.blocks, tight.blocks_per_slot, "{tight}");
+}
+
+#[test]
+fn a_plan_follows_the_elements_of_its_device() {
+    let (full, mut device) = (Recorder::new().info(), Recorder::new().info());
+    device.elements = ElementTypes {
+        activations: DType::BF16,
+        kv: DType::BF16,
+        states: DType::F32,
+    };
+    let plan = |device| plan(&storyteller(), |c| c.num_blocks = Some(1024), device);
+    let (full, half) = (plan(&full), plan(&device));
+    let ids = 1024 * 16 * 4;
+    assert_eq!(2 * (half.kv - ids), full.kv - ids);
+    assert!(
+        half.states < full.states && 2 * half.states > full.states,
+        "states stay as they are, windows do not"
+    );
+    assert!(half.scratch < full.scratch);
+    assert!(half.to_string().contains("BF16") && !full.to_string().contains("BF16"));
+    // What the device has left is what there is, unless something else is said.
+    device.free_memory = Some(3 * GIB);
+    let mut config = config();
+    config.available_memory = None;
+    let found = planned(&storyteller(), &config, &device);
+    assert_eq!(found.budget, (3.0 * 0.8 * GIB as f64) as u64);
+}
+
+/// All that is measured is one test: what is allocated is counted for the whole process.
+#[test]
+fn what_is_planned_is_what_is_allocated() {
+    let cpu = Cpu::new(CpuOptions {
+        threads: 1,
+        instructions: Instructions::detect(),
+    });
+    for name in FIXTURES {
+        caches_take_what_is_planned(&cpu, name);
+    }
+    for name in ["granite_h", "qwen3_next", "llama"] {
+        a_draft_model_takes_what_is_planned(&cpu, name);
+    }
+    // An engine gives its memory back when its thread has ended, which is not before the next one is measured.
+    let mut engines = Vec::new();
+    for (name, method, drafter) in [
+        ("storyteller", SpeculationMethod::Auto, None),
+        ("qwen3_next", SpeculationMethod::Chain, None),
+        ("granite_h", SpeculationMethod::Draft, Some("granite_h")),
+        ("llama", SpeculationMethod::Off, None),
+    ] {
+        engines.push(an_engine_takes_what_is_planned(&cpu, (name, drafter), method));
+    }
+}
+
+fn checkpoint(name: &str) -> Checkpoint {
+    match name {
+        "storyteller" => storyteller(),
+        name => Fixture::read(name).checkpoint(),
+    }
+}
+
+/// What `make` allocates, and what it makes.
+fn taken<T>(cpu: &Cpu, make: impl FnOnce() -> T) -> (u64, T) {
+    let before = cpu.allocated();
+    let made = make();
+    (cpu.allocated() - before, made)
+}
+
+fn caches_take_what_is_planned(cpu: &Cpu, name: &str) {
+    let checkpoint = checkpoint(name);
+    let model = paceline_models::load(cpu, &checkpoint, None, &|_| {}).unwrap();
+    for drafts in [0, 3, 7] {
+        let config = EngineConfig {
+            num_blocks: Some(40),
+            max_model_len: Some(100),
+            speculation: drafting(SpeculationMethod::Ngram, drafts),
+            ..config()
+        };
+        let plan = planned(&checkpoint, &config, &cpu.info());
+        let sizes = CacheSizes {
+            blocks: plan.blocks,
+            block_size: plan.block_size,
+            slots: plan.slots,
+            drafts,
+            snapshots: plan.snapshot_count,
+        };
+        let (bytes, _caches) = taken(cpu, || model.caches(cpu, &sizes).unwrap());
+        let ids = (plan.blocks * plan.block_size * 4) as u64;
+        let planned = plan.kv - ids + plan.states + plan.rings + plan.snapshots;
+        assert_eq!(bytes, planned, "{name}, {drafts} drafts:\n{plan}");
+    }
+}
+
+/// Its rings hold the window that is verified and the drafts that it is making.
+fn a_draft_model_takes_what_is_planned(cpu: &Cpu, name: &str) {
+    let checkpoint = checkpoint(name);
+    let load = || paceline_models::load(cpu, &checkpoint, None, &|_| {}).unwrap();
+    let model = load();
+    let measure = |drafts: usize| {
+        let config = EngineConfig {
+            num_blocks: Some(40),
+            max_model_len: Some(100),
+            snapshot_share: 0.0001,
+            speculation: drafting(SpeculationMethod::Draft, drafts),
+            ..config()
+        };
+        let files = ModelFiles {
+            model: &checkpoint,
+            drafter: Some(&checkpoint),
+        };
+        let both = planned(files, &config, &cpu.info());
+        let runner = RunnerConfig {
+            slots: both.slots,
+            tokens: 64,
+            samples: 64,
+            blocks: both.blocks,
+            blocks_per_slot: both.blocks_per_slot,
+            block_size: both.block_size,
+            snapshots: both.snapshot_count,
+            drafts,
+            masks: 0,
+            depth: 2,
+        };
+        let (own, _) = taken(cpu, || {
+            let sizes = CacheSizes {
+                blocks: both.blocks,
+                block_size: both.block_size,
+                slots: both.slots,
+                drafts,
+                snapshots: both.snapshot_count,
+            };
+            model.caches(cpu, &sizes).unwrap()
+        });
+        let drafter = load();
+        let (drafters, _proposer) = taken(cpu, || ModelProposer::new(cpu, drafter, &runner).unwrap());
+        let planned = both.kv + both.states + both.rings + both.snapshots;
+        (own + drafters, planned)
+    };
+    let (few, many) = (measure(3), measure(7));
+    assert!(few.0 > few.1 - 40 * 16 * 4 && many.0 > few.0 - 1, "{name}");
+    // Between two numbers of drafts nothing but rings is different, to the byte; tables of passes aside, which are in
+    // both.
+    assert_eq!(many.0 - few.0, many.1 - few.1, "{name}");
+}
+
+fn an_engine_takes_what_is_planned(
+    cpu: &Cpu,
+    (name, drafter): (&str, Option<&str>),
+    method: SpeculationMethod,
+) -> Handle {
+    let (model, drafter) = (checkpoint(name), drafter.map(checkpoint));
+    let config = EngineConfig {
+        speculation: SpeculationConfig {
+            method,
+            ..SpeculationConfig::default()
+        },
+        ..config()
+    };
+    let files = ModelFiles {
+        model: &model,
+        drafter: drafter.as_ref(),
+    };
+    let parts = EngineParts::load(cpu.clone(), files, config, &|_| {}).unwrap();
+    let (bytes, handle) = taken(cpu, || parts.start_around(|runner| runner).unwrap());
+    let plan = *handle.memory();
+    let caches = plan.kv + plan.states + plan.rings + plan.snapshots + plan.ngram_index;
+    println!(
+        "{name} {}: {bytes} bytes taken, {caches} + {} planned",
+        method.name(),
+        plan.scratch
+    );
+    assert_eq!(bytes, caches + plan.scratch, "{name}\n{plan}");
+    handle
+}
