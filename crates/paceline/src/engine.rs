@@ -139,14 +139,7 @@ impl<B: Backend> EngineParts<B> {
             pipeline = pipeline.with_mask_workers(Box::new(MaskPool::new(threads, memory.slots)?));
         }
         let shared = Arc::new(Shared::new(&memory));
-        let limits = EngineLimits {
-            pipeline_depth: config.pipeline_depth,
-            max_num_batched_tokens: config.max_num_batched_tokens,
-            max_waiting: config.max_waiting,
-            max_choices: bounds.max_choices,
-            prefix_caching: config.prefix_caching,
-            threads: config.threads,
-        };
+        let limits = engine_limits(&config, &bounds);
         let max_open = config.max_waiting + config.max_num_seqs;
         let (intake, jobs) = sync_channel(max_open);
         let told = Arc::clone(&shared);
@@ -163,6 +156,17 @@ impl<B: Backend> EngineParts<B> {
             limits,
             max_open,
         })
+    }
+}
+
+fn engine_limits(config: &EngineConfig, bounds: &Bounds) -> EngineLimits {
+    EngineLimits {
+        pipeline_depth: config.pipeline_depth,
+        max_num_batched_tokens: config.max_num_batched_tokens,
+        max_waiting: config.max_waiting,
+        max_choices: bounds.max_choices,
+        prefix_caching: config.prefix_caching,
+        threads: config.threads,
     }
 }
 
