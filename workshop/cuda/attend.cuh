@@ -2,8 +2,8 @@
 //
 //   o = sum_j softmax_j(q . k_j / sqrt(D)) v_j over positions j up to the query's own
 //
-// Keys and values: bf16 [block][kv head][16 positions][D], sixteen-byte chunk c of a position kept at c ^ (position % 8), so that a block of a head is one bulk copy and
-// eight positions lie in different banks. Queries: bf16 [token][head][D]. Block tables: [slot][blocks]. Result: per token, head and split a maximum, a sum and D
+// Keys and values: bf16 [block][kv head][D / 64][16 positions][64], sixteen-byte chunk c of the eight of a position kept at c ^ (position % 8): a block of a head is one bulk copy,
+// eight positions lie in different banks, and a piece of 64 columns is what wgmma reads (`prefill.cuh`). Queries: bf16 [token][head][D]. Block tables: [slot][blocks]. Result: per token, head and split a maximum, a sum and D
 // unnormalised outputs in f32, which `attend_merge` joins and writes as bf16 [token][head][D].
 //
 // The order of a sum is that of positions, cut at multiples of SPLIT = 512, in tiles of KEYS = 64: within a tile one maximum, then exponents, their sum (per lane over groups of
@@ -42,8 +42,13 @@ __device__ __forceinline__ float exp2_approximate(float x) {
     return y;
 }
 
+// Where chunk `chunk` of a position is, in a tile of blocks one behind the other.
+template <int Dim> __host__ __device__ __forceinline__ int chunk_at(int position, int chunk) {
+    return ((position / BLOCK * (Dim / 64) + chunk / 8) * BLOCK + position % BLOCK) * 64 + (chunk % 8 ^ position % 8) * 8;
+}
+
 template <int Dim, int M, int Stages> struct alignas(128) AttendMemory {
-    bf16 k[Stages][KEYS][Dim], v[Stages][KEYS][Dim];
+    bf16 k[Stages][KEYS * Dim], v[Stages][KEYS * Dim];
     bf16 p[M * 16][KEYS + 8];
     bf16 q[M > 1 ? M * 16 : 1][Dim + 8]; // where they are too many for registers
     float most[2][8][M * 16];      // of eight keys each
@@ -79,8 +84,8 @@ template <int Dim, int M, int Stages> __device__ void attend_produce(const Atten
             if (lane == 0) barrier_expect(k_bar, sizeof m.k[stage]), barrier_expect(v_bar, sizeof m.v[stage]);
             __syncwarp();
             const long at = (static_cast<long>(block) * a.kv_heads + kv_head) * BLOCK * Dim;
-            if (lane < 4) bulk_load(shared_address(m.k[stage][lane * BLOCK]), a.keys + at, BLOCK * Dim * 2, k_bar);
-            else if (lane < 8) bulk_load(shared_address(m.v[stage][lane % 4 * BLOCK]), a.values + at, BLOCK * Dim * 2, v_bar);
+            if (lane < 4) bulk_load(shared_address(&m.k[stage][lane * BLOCK * Dim]), a.keys + at, BLOCK * Dim * 2, k_bar);
+            else if (lane < 8) bulk_load(shared_address(&m.v[stage][lane % 4 * BLOCK * Dim]), a.values + at, BLOCK * Dim * 2, v_bar);
         }
     }
 }
@@ -100,6 +105,7 @@ template <int Dim, int M, int Stages> __global__ void __launch_bounds__(288, 1) 
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, group = a.heads / a.kv_heads;
     const float factor = 1.44269504f * rsqrtf(static_cast<float>(Dim));
     constexpr int Steps = Dim / 16, Tiles = Dim / 64; // products per score; column tiles of eight per warp
+    constexpr int Span = Tiles == 1 ? 2 : 1;           // groups of sixteen keys per load of values
     int index = 0;
     for (int item = blockIdx.x; item < a.items * a.kv_heads; item += gridDim.x) {
         const int kv_head = item % a.kv_heads;
@@ -131,7 +137,7 @@ template <int Dim, int M, int Stages> __global__ void __launch_bounds__(288, 1) 
 #pragma unroll
             for (int step = 0; step < Steps; step += 2) {
                 uint32_t b[4], left[4], right[4];
-                load_matrices(b, shared_address(&m.k[stage][warp * 8 + lane % 8][((step * 2 + lane / 8) ^ lane % 8) * 8]));
+                load_matrices(b, shared_address(&m.k[stage][chunk_at<Dim>(warp * 8 + lane % 8, step * 2 + lane / 8)]));
                 if constexpr (M == 1) {
                     mma_bf16(s[0], q[step], b[0], b[1]), mma_bf16(s[0], q[step + 1], b[2], b[3]);
                 } else {
@@ -147,7 +153,7 @@ template <int Dim, int M, int Stages> __global__ void __launch_bounds__(288, 1) 
 #pragma unroll
                 for (int j = 0; j < 4; j++) {
                     const int r = i * 16 + lane / 4 + j / 2 * 8, position = key + warp * 8 + lane % 4 * 2 + j % 2;
-                    s[i][j] = position <= row.start + r / group ? s[i][j] * factor : -INFINITY;
+                    s[i][j] = position <= row.start + r / group ? s[i][j] : -INFINITY;
                 }
 #pragma unroll
                 for (int half = 0; half < 2; half++) {
@@ -167,10 +173,10 @@ template <int Dim, int M, int Stages> __global__ void __launch_bounds__(288, 1) 
                     float x = most[i][half];
 #pragma unroll
                     for (int w = 0; w < 8; w++) x = fmaxf(x, m.most[side][w][r]);
-                    const float base = x == -INFINITY ? 0 : x; // a row that sees nothing of this tile
-                    fade[i][half] = exp2_approximate(most[i][half] - base);
+                    const float base = x == -INFINITY ? 0 : __fmul_rn(x, factor); // a row that sees nothing of this tile
+                    fade[i][half] = exp2_approximate(__fsub_rn(__fmul_rn(most[i][half], factor), base));
                     most[i][half] = x;
-                    const float p0 = exp2_approximate(s[i][2 * half] - base), p1 = exp2_approximate(s[i][2 * half + 1] - base);
+                    const float p0 = exp2_approximate(__fmaf_rn(s[i][2 * half], factor, -base)), p1 = exp2_approximate(__fmaf_rn(s[i][2 * half + 1], factor, -base));
                     *reinterpret_cast<uint32_t*>(&m.p[r][warp * 8 + lane % 4 * 2]) = pack(p0, p1);
                     m.sums[side][warp][r][lane % 4] = __fadd_rn(p0, p1);
                 }
@@ -190,18 +196,21 @@ template <int Dim, int M, int Stages> __global__ void __launch_bounds__(288, 1) 
                 }
             barrier_wait(shared_address(&m.v_full[stage]), parity);
 #pragma unroll
-            for (int step = 0; step < KEYS / 16; step++) {
-                uint32_t p[M][4];
+            for (int step = 0; step < KEYS / 16; step += Span) {
+                uint32_t p[Span][M][4];
 #pragma unroll
-                for (int i = 0; i < M; i++) load_matrices(p[i], shared_address(&m.p[i * 16 + lane % 16][step * 16 + lane / 16 * 8]));
+                for (int i = 0; i < Span * M; i++) load_matrices(p[i / M][i % M], shared_address(&m.p[i % M * 16 + lane % 16][(step + i / M) * 16 + lane / 16 * 8]));
 #pragma unroll
                 for (int t = 0; t < Tiles; t += 2) {
-                    // Matrices: (keys 0-7, columns 0-7), (keys 8-15, columns 0-7), then columns 8-15; eight of Dim / 8 chunks per warp.
+                    // Matrices: (keys 0-7, columns 0-7), (keys 8-15, columns 0-7), then columns 8-15, or keys 16-31 where a warp has no more columns.
                     uint32_t b[4];
-                    const int position = step * 16 + lane % 16, chunk = warp * Tiles + t + lane / 16;
-                    load_matrices_transposed(b, shared_address(&m.v[stage][position][(chunk ^ position % 8) * 8]));
+                    load_matrices_transposed(b, shared_address(&m.v[stage][chunk_at<Dim>(step * 16 + lane % (16 * Span), warp * Tiles + t + (Span == 1 ? lane / 16 : 0))]));
 #pragma unroll
-                    for (int i = 0; i < M; i++) mma_bf16(out[i][t], p[i], b[0], b[1]), mma_bf16(out[i][t + 1], p[i], b[2], b[3]);
+                    for (int i = 0; i < M; i++) {
+                        mma_bf16(out[i][t], p[0][i], b[0], b[1]);
+                        if constexpr (Span == 1) mma_bf16(out[i][t + 1], p[0][i], b[2], b[3]);
+                        else mma_bf16(out[i][t], p[1][i], b[2], b[3]);
+                    }
                 }
             }
             barrier_arrive(shared_address(&m.empty[stage]));
@@ -213,7 +222,7 @@ template <int Dim, int M, int Stages> __global__ void __launch_bounds__(288, 1) 
                 const int r = i * 16 + half * 8 + lane / 4;
                 if (r >= live) continue;
                 const long at = (static_cast<long>(row.first_token + r / group) * a.heads + kv_head * group + r % group) * a.splits + split;
-                if (warp == 0 && lane % 4 == 0) a.scale[at * 2] = most[i][half], a.scale[at * 2 + 1] = sum[i][half];
+                if (warp == 0 && lane % 4 == 0) a.scale[at * 2] = __fmul_rn(most[i][half], factor), a.scale[at * 2 + 1] = sum[i][half];
 #pragma unroll
                 for (int t = 0; t < Tiles; t++) *reinterpret_cast<float2*>(a.partial + at * Dim + (warp * Tiles + t) * 8 + lane % 4 * 2) = make_float2(out[i][t][2 * half], out[i][t][2 * half + 1]);
             }
@@ -235,7 +244,8 @@ template <int Dim> __global__ void attend_merge(AttendArgs a, bf16* to, const in
 #pragma unroll
             for (int j = 0; j < Dim / 32; j++) out[j] = __fmaf_rn(a.partial[at * Dim + j * 32 + lane], fresh, out[j] * old);
         }
+        const float share = __frcp_rn(sum);
 #pragma unroll
-        for (int j = 0; j < Dim / 32; j++) to[static_cast<long>(i) * Dim + j * 32 + lane] = __float2bfloat16_rn(__fdiv_rn(out[j], sum));
+        for (int j = 0; j < Dim / 32; j++) to[static_cast<long>(i) * Dim + j * 32 + lane] = __float2bfloat16_rn(__fmul_rn(out[j], share));
     }
 }

@@ -28,7 +28,7 @@ struct DeltaArgs {
     const float *k, *q, *v, *g, *beta;
     const DeltaRow* rows;
     const int* row_of; // of a token
-    int row_count, tokens, value_heads, key_heads, pdl;
+    int row_count, tokens, most, value_heads, key_heads, pdl; // most: tokens of a row
 };
 
 __global__ void __launch_bounds__(128) delta_dots(DeltaArgs a) {
@@ -61,19 +61,19 @@ __global__ void __launch_bounds__(128) delta_dots(DeltaArgs a) {
     }
 }
 
-// Entries of the positions from the last certain boundary on. A warp per token and value head.
+// Entries of the positions from the last certain boundary on, fewer than two chunks per row. A warp per position and value head.
 __global__ void __launch_bounds__(128) delta_keep(DeltaArgs a) {
     if (a.pdl) release_dependents(), depend();
-    const int lane = threadIdx.x % 32, work = a.tokens * a.value_heads, group = a.value_heads / a.key_heads;
+    const int lane = threadIdx.x % 32, most = min(a.most, 2 * CHUNK), work = a.row_count * most * a.value_heads, group = a.value_heads / a.key_heads;
     for (int i = (blockIdx.x * blockDim.x + threadIdx.x) / 32; i < work; i += gridDim.x * blockDim.x / 32) {
-        const int token = i / a.value_heads, head = i % a.value_heads;
-        const DeltaRow row = a.rows[a.row_of[token]];
-        const int position = row.start + token - row.first_token;
-        if (position < (row.start + row.tokens - row.drafts) / CHUNK * CHUNK) continue;
-        const long of_head = (static_cast<long>(row.slot) * a.value_heads + head) * RING + position % RING, of_key = (static_cast<long>(row.slot) * a.key_heads + head / group) * RING + position % RING;
-        reinterpret_cast<float4*>(a.entry_u + of_head * D)[lane] = reinterpret_cast<const float4*>(a.u + static_cast<long>(i) * D)[lane];
-        if (head % group == 0) reinterpret_cast<float4*>(a.entry_k + of_key * D)[lane] = reinterpret_cast<const float4*>(a.k + (static_cast<long>(token) * a.key_heads + head / group) * D)[lane];
-        if (lane == 0) a.entry_g[of_head] = a.g[i];
+        const int head = i % a.value_heads;
+        const DeltaRow row = a.rows[i / a.value_heads / most];
+        const int end = row.start + row.tokens, position = max((end - row.drafts) / CHUNK * CHUNK, row.start) + i / a.value_heads % most;
+        if (position >= end) continue;
+        const long token = row.first_token + position - row.start, of_head = (static_cast<long>(row.slot) * a.value_heads + head) * RING + position % RING, of_key = (static_cast<long>(row.slot) * a.key_heads + head / group) * RING + position % RING;
+        reinterpret_cast<float4*>(a.entry_u + of_head * D)[lane] = reinterpret_cast<const float4*>(a.u + (token * a.value_heads + head) * D)[lane];
+        if (head % group == 0) reinterpret_cast<float4*>(a.entry_k + of_key * D)[lane] = reinterpret_cast<const float4*>(a.k + (token * a.key_heads + head / group) * D)[lane];
+        if (lane == 0) a.entry_g[of_head] = a.g[token * a.value_heads + head];
     }
 }
 
@@ -92,11 +92,6 @@ template <int C, int MT> struct alignas(16) DeltaMemory {
     float sums[2 * MT][C]; // S'k, then S'q, by token
     float decay[MT], fold_decay[CHUNK + 1];
 };
-
-__device__ __forceinline__ void copy_async(void* to, const void* from) { asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared_address(to)), "l"(from) : "memory"); }
-__device__ __forceinline__ void copy_async_word(void* to, const void* from) { asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(shared_address(to)), "l"(from) : "memory"); }
-__device__ __forceinline__ void copies_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
-template <int Left> __device__ __forceinline__ void copies_wait() { asm volatile("cp.async.wait_group %0;" ::"n"(Left) : "memory"); }
 
 // Where a chunk of a row begins and what is in it.
 struct Span {
@@ -274,7 +269,8 @@ template <int C, int MT> __global__ void __launch_bounds__(256, MT == 4 && C < 1
                         for (int c = 0; c < Columns; c++) state[i + j][c] = __fmaf_rn(ks[j], u[c], state[i + j][c]);
                 }
             }
-            if (base + CHUNK <= certain)
+            // Of a prompt's boundaries only the last one is kept.
+            if (base + CHUNK == certain / CHUNK * CHUNK)
 #pragma unroll
                 for (int i = 0; i < 16; i++)
 #pragma unroll

@@ -33,6 +33,33 @@ __device__ __forceinline__ void barrier_wait(uint32_t bar, uint32_t parity) {
                  : "memory");
 }
 
+// --- clusters: thread blocks that reach each other's shared memory. Nobody may leave while another may still reach in.
+__device__ __forceinline__ int cluster_rank() {
+    uint32_t rank;
+    asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+    return static_cast<int>(rank);
+}
+__device__ __forceinline__ void cluster_together() {
+    asm volatile("barrier.cluster.arrive.release; barrier.cluster.wait.acquire;" ::: "memory");
+}
+// The place in thread block `rank` that corresponds to `p` in this one.
+__device__ __forceinline__ uint32_t place_of(const void* p, int rank) {
+    uint32_t to;
+    asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(to) : "r"(shared_address(p)), "r"(rank));
+    return to;
+}
+__device__ __forceinline__ void store_at(uint32_t place, uint64_t x) { asm volatile("st.shared::cluster.u64 [%0], %1;" ::"r"(place), "l"(x) : "memory"); }
+__device__ __forceinline__ uint32_t load_at(uint32_t place) {
+    uint32_t x;
+    asm volatile("ld.shared::cluster.u32 %0, [%1];" : "=r"(x) : "r"(place) : "memory");
+    return x;
+}
+__device__ __forceinline__ uint32_t add_at(uint32_t place, uint32_t x) {
+    uint32_t before;
+    asm volatile("atom.shared::cluster.add.u32 %0, [%1], %2;" : "=r"(before) : "r"(place), "r"(x) : "memory");
+    return before;
+}
+
 // --- copies from global to shared memory that complete on a barrier
 __device__ __forceinline__ void bulk_load(uint32_t to, const void* from, uint32_t bytes, uint32_t bar) {
     asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to), "l"(from), "r"(bytes), "r"(bar) : "memory");
@@ -43,13 +70,35 @@ __device__ __forceinline__ void tensor_load(uint32_t to, const CUtensorMap* map,
     asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3}], [%4];" ::"r"(to), "l"(map), "r"(column), "r"(row), "r"(bar) : "memory");
 }
 
+// --- copies of sixteen bytes, or four, per thread that complete in groups
+__device__ __forceinline__ void copy_async(void* to, const void* from) { asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared_address(to)), "l"(from) : "memory"); }
+__device__ __forceinline__ void copy_async_word(void* to, const void* from) { asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(shared_address(to)), "l"(from) : "memory"); }
+__device__ __forceinline__ void copies_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+template <int Left> __device__ __forceinline__ void copies_wait() { asm volatile("cp.async.wait_group %0;" ::"n"(Left) : "memory"); }
+
 // --- wgmma: operands in shared memory, rows of 64 bf16 (128 bytes) in the 128-byte swizzle, 8 rows per kilobyte
 __device__ __forceinline__ uint64_t operand(uint32_t address) {
     return static_cast<uint64_t>((address & 0x3FFFF) >> 4) | (1ull << 16) | (64ull << 32) | (1ull << 62);
 }
+// The same for an operand kept by rows of K: columns in groups of 64, `stride` bytes apart.
+__device__ __forceinline__ uint64_t operand_by_rows(uint32_t address, uint32_t stride) {
+    return static_cast<uint64_t>((address & 0x3FFFF) >> 4) | static_cast<uint64_t>(stride >> 4) << 16 | (64ull << 32) | (1ull << 62);
+}
+// What threads have stored in shared memory is seen by wgmma and bulk copies behind the next barrier.
+__device__ __forceinline__ void stores_to_async() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 __device__ __forceinline__ void wgmma_begin() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 __device__ __forceinline__ void wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
 template <int Left> __device__ __forceinline__ void wgmma_wait() { asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(Left) : "memory"); }
+
+// Registers that wgmma reads or writes are its own until the wait: behind that, this says that they are ours again.
+template <int N> __device__ __forceinline__ void regained(float (&x)[N]) {
+#pragma unroll
+    for (int i = 0; i < N; i++) asm volatile("" : "+f"(x[i])::"memory");
+}
+template <int N, int M> __device__ __forceinline__ void regained(uint32_t (&x)[N][M]) {
+#pragma unroll
+    for (int i = 0; i < N * M; i++) asm volatile("" : "+r"(x[i / M][i % M])::"memory");
+}
 
 template <int Count> __device__ __forceinline__ void registers_take() { asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(Count)); }
 template <int Count> __device__ __forceinline__ void registers_give() { asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(Count)); }

@@ -11,7 +11,7 @@ cudaStream_t stream;
 template <int C, int MT> void run(const DeltaArgs& a) {
     launch(stream, delta_dots, std::min(2112, (a.tokens * KEY_HEADS + 3) / 4), 128, 0, a.pdl, a);
     launch(stream, delta_rule<C, MT>, dim3(VALUE_HEADS * (D / C), a.row_count), 256, sizeof(DeltaMemory<C, MT>), a.pdl, a);
-    launch(stream, delta_keep, std::min(2112, (a.tokens * VALUE_HEADS + 3) / 4), 128, 0, a.pdl, a);
+    launch(stream, delta_keep, std::min(2112, a.row_count * std::min(a.most, 2 * CHUNK) * VALUE_HEADS / 4), 128, 0, a.pdl, a);
 }
 // The state's layout has the columns of a thread block together, so that one number of columns serves all of a model's steps: 64.
 void run(const DeltaArgs& a, int columns, int most) {
@@ -73,7 +73,8 @@ struct Inputs {
     }
     void set(const std::vector<DeltaRow>& plan) {
         std::vector<int> of(tokens, 0);
-        a.tokens = 0;
+        a.tokens = a.most = 0;
+        for (auto& row : plan) a.most = std::max(a.most, row.tokens);
         for (size_t i = 0; i < plan.size(); i++)
             for (int t = 0; t < plan[i].tokens; t++) of[a.tokens++] = static_cast<int>(i);
         a.row_count = static_cast<int>(plan.size());
