@@ -1,15 +1,20 @@
 //! A backend that owns no memory and writes down what it was asked to do.
 
-use crate::abi::{Plan, PlanRow, RecordHeader};
+mod handles;
+
+pub use handles::{RecorderBuffer, RecorderCache, RecorderTensor, RecorderWeight};
+
+use crate::abi::Plan;
 use crate::args::{
     Activation, AddNorm, Attention, CausalConv, DeltaRule, Epilogue, Experts, GatedNorm, KeyValueStore,
     RouteScores, Router, Sample, StateSpace,
 };
 use crate::{
     Accept, Backend, ClearKv, DeviceError, DeviceInfo, Element, ElementTypes, GatherStates, KeepBlockEnds,
-    KvShape, Pending, PoolStates, Prepare, PrepareDrafts, ProposeNgram, Publish, RingPlace, Rows, StateShape,
+    KvShape, PoolStates, Prepare, PrepareDrafts, ProposeNgram, Publish, RingPlace, Rows, StateShape,
     StepRecord, StepTables, TakeDrafts, WeightPart,
 };
+use handles::{Held, RecorderArrival, RecorderRead, empty_record};
 use paceline_types::DType;
 use std::fmt;
 use std::ops::Range;
@@ -30,130 +35,6 @@ pub struct Recorder {
     waits: Arc<AtomicU64>,
     posted: Arc<Mutex<Vec<i32>>>,
     silent: bool,
-}
-
-/// Bytes that storage would take, for as long as anything refers to it.
-#[derive(Debug)]
-struct Held {
-    bytes: u64,
-    all: Arc<AtomicU64>,
-}
-
-impl Held {
-    fn new(bytes: u64, all: &Arc<AtomicU64>) -> Arc<Self> {
-        all.fetch_add(bytes, Ordering::Relaxed);
-        let all = Arc::clone(all);
-        Arc::new(Self { bytes, all })
-    }
-}
-
-impl Drop for Held {
-    fn drop(&mut self) {
-        self.all.fetch_sub(self.bytes, Ordering::Relaxed);
-    }
-}
-
-/// A buffer without contents.
-#[derive(Clone, Debug)]
-pub struct RecorderBuffer {
-    id: usize,
-    len: usize,
-    _held: Arc<Held>,
-}
-
-/// A tensor without contents.
-#[derive(Clone, Debug)]
-pub struct RecorderTensor {
-    id: usize,
-    rows: usize,
-    columns: Range<usize>,
-    held: Arc<Held>,
-}
-
-/// A weight without contents.
-#[derive(Clone, Debug)]
-pub struct RecorderWeight {
-    id: usize,
-    outputs: usize,
-    inputs: usize,
-}
-
-/// A cache without contents.
-#[derive(Clone, Debug)]
-pub struct RecorderCache {
-    id: usize,
-}
-
-/// A read that has nothing to give.
-pub struct RecorderRead {
-    len: usize,
-    waits: Arc<AtomicU64>,
-}
-
-impl<T: Element> Pending<Vec<T>> for RecorderRead {
-    fn wait(self) -> Result<Vec<T>, DeviceError> {
-        self.waits.fetch_add(1, Ordering::Relaxed);
-        Ok(vec![T::default(); self.len])
-    }
-}
-
-/// A record in which nothing was chosen.
-pub struct RecorderArrival {
-    words: Vec<i32>,
-    waits: Arc<AtomicU64>,
-}
-
-impl Pending<Vec<i32>> for RecorderArrival {
-    fn wait(self) -> Result<Vec<i32>, DeviceError> {
-        self.waits.fetch_add(1, Ordering::Relaxed);
-        Ok(self.words)
-    }
-}
-
-/// A record with all the parts that a plan asks for, and zeroes in them.
-fn empty_record(plan: &Plan<'_>) -> Vec<i32> {
-    let count = |wanted: fn(&PlanRow) -> bool| plan.rows.iter().filter(|row| wanted(row)).count() as u32;
-    let known = plan.rows.iter().filter(|row| row.is(PlanRow::SAMPLE_ALL));
-    let header = RecordHeader {
-        step: plan.header.step,
-        rows: plan.header.rows,
-        logprobs: known.map(|row| row.count as u32).sum(),
-        drafts: count(|row| row.is(PlanRow::SHOW_DRAFTS)),
-        embeddings: count(PlanRow::embeds),
-        embedding_width: 1,
-        ..RecordHeader::default()
-    };
-    let mut words = bytemuck::cast_slice(&[header]).to_vec();
-    words.resize(header.words(), 0);
-    words
-}
-
-impl fmt::Display for RecorderBuffer {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "b{}[{}]", self.id, self.len)
-    }
-}
-
-impl fmt::Display for RecorderTensor {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "t{}[{}, {}..{}]",
-            self.id, self.rows, self.columns.start, self.columns.end
-        )
-    }
-}
-
-impl fmt::Display for RecorderWeight {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "w{}[{}, {}]", self.id, self.outputs, self.inputs)
-    }
-}
-
-impl fmt::Display for RecorderCache {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "c{}", self.id)
-    }
 }
 
 /// `-` for an operand that is absent.

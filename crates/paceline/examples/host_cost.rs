@@ -66,6 +66,10 @@ impl StepRunner for Stub {
         }
         Ok(flight.output)
     }
+
+    fn host_waits(&self) -> u64 {
+        self.real.as_ref().map_or(0, StepRunner::host_waits)
+    }
 }
 
 fn pipeline(requests: usize, context: usize, real: bool) -> Pipeline<Stub, RealClock> {

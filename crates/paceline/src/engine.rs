@@ -101,7 +101,7 @@ impl<B: Backend> EngineParts<B> {
         let Self {
             backend,
             device,
-            mut model,
+            model,
             drafter,
             speculation,
             config,
@@ -126,12 +126,7 @@ impl<B: Backend> EngineParts<B> {
         let limits = scheduler_config((&model, &shape), (&config, &speculation), &memory, rows);
         let scheduler = Scheduler::with_policy(limits, draft_policy(&speculation));
         let runner_config = runner_config((&config, &speculation), &memory, rows);
-        let proposer = drafter.proposer((&backend, &mut model), &speculation, &runner_config)?;
-        let mut runner = DeviceRunner::new(backend, model, runner_config)?;
-        if let Some(proposer) = proposer {
-            runner = runner.with_proposer(proposer);
-        }
-        runner.warm_up().map_err(ModelError::from)?;
+        let runner = build_runner(backend, (model, drafter), &speculation, runner_config)?;
         let mut pipeline = Pipeline::new(scheduler, around(runner), clock, config.pipeline_depth);
         if config.constraints {
             // Masks take little time next to steps; a few threads do for many requests.
@@ -168,6 +163,22 @@ fn engine_limits(config: &EngineConfig, bounds: &Bounds) -> EngineLimits {
         prefix_caching: config.prefix_caching,
         threads: config.threads,
     }
+}
+
+/// A runner with all that it needs: nothing is allocated after this.
+pub(crate) fn build_runner<B: Backend>(
+    backend: B,
+    (mut model, drafter): (Decoder<B>, Drafter<B>),
+    speculation: &Speculation,
+    config: RunnerConfig,
+) -> Result<DeviceRunner<B>, ModelError> {
+    let proposer = drafter.proposer((&backend, &mut model), speculation, &config)?;
+    let mut runner = DeviceRunner::new(backend, model, config)?;
+    if let Some(proposer) = proposer {
+        runner = runner.with_proposer(proposer);
+    }
+    runner.warm_up()?;
+    Ok(runner)
 }
 
 fn draft_policy(speculation: &Speculation) -> Box<dyn DraftPolicy> {

@@ -67,4 +67,8 @@ impl<R: StepRunner> StepRunner for Failing<R> {
         }
         self.inner.collect(flight)
     }
+
+    fn host_waits(&self) -> u64 {
+        self.inner.host_waits()
+    }
 }

@@ -1,11 +1,12 @@
 //! An engine without memory: what a model and its drafter would ask of a device, learned before anything is loaded.
 
 use crate::drafter::{self, Drafter};
+use crate::engine::build_runner;
 use crate::speculation::{DrafterShape, Speculation};
 use crate::{EngineConfig, ModelFiles, StartError};
 use paceline_device::{Backend, DeviceInfo, Recorder};
 use paceline_models::{Decoder, ModelError};
-use paceline_runner::{DeviceRunner, RunnerConfig};
+use paceline_runner::RunnerConfig;
 
 /// A model and its drafter on a device that owns no memory and counts what is asked of it.
 pub struct Outline {
@@ -69,19 +70,9 @@ impl Outline {
     /// Starts without memory, and returns the bytes of all buffers and tensors that were asked for: what is neither a
     /// weight nor a cache of a layer.
     pub(crate) fn rehearse(self, config: RunnerConfig) -> Result<u64, ModelError> {
-        let Self {
-            recorder,
-            mut model,
-            drafter,
-            speculation,
-        } = self;
-        let before = recorder.allocated();
-        let proposer = drafter.proposer((&recorder, &mut model), &speculation, &config)?;
-        let mut runner = DeviceRunner::new(recorder.clone(), model, config)?;
-        if let Some(proposer) = proposer {
-            runner = runner.with_proposer(proposer);
-        }
-        runner.warm_up()?;
-        Ok(recorder.allocated() - before)
+        let before = self.recorder.allocated();
+        let parts = (self.model, self.drafter);
+        let _runner = build_runner(self.recorder.clone(), parts, &self.speculation, config)?;
+        Ok(self.recorder.allocated() - before)
     }
 }

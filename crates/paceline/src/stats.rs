@@ -208,8 +208,8 @@ impl fmt::Display for Stats {
         let waited = waits.collect_ns as f64 / 1e6;
         writeln!(
             f,
-            "  host waits     collect {} times, {waited:.1} ms; elsewhere never",
-            waits.collect
+            "  host waits     collect {} times, {waited:.1} ms; elsewhere {}",
+            waits.collect, waits.elsewhere
         )?;
         writeln!(
             f,

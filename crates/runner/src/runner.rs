@@ -373,4 +373,8 @@ impl<B: Backend> StepRunner for DeviceRunner<B> {
         self.free.put_back(step.place);
         decode((step.step, step.number), &words, &step.notes)
     }
+
+    fn host_waits(&self) -> u64 {
+        self.backend.host_waits()
+    }
 }

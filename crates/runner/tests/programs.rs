@@ -243,6 +243,57 @@ fn steps_of_one_shape_record_one_program() {
     }
 }
 
+/// Steps of the same shape as those of [`steps`], up to 32 tokens with prompts and three draft forwards, that are filled in
+/// other ways: drafts of decodes, tokens of prompts.
+fn fillings() -> Vec<StepPlan> {
+    let step = |(verified, chunks): (&[usize], &[usize])| {
+        let decodes = (0..)
+            .zip(verified)
+            .map(|(slot, drafts)| verify(slot, *drafts, 4 + slot));
+        let prompts = (5..)
+            .zip(chunks)
+            .map(|(slot, tokens)| prefill(slot, 16, vec![slot; *tokens], None));
+        StepPlan {
+            step: 1,
+            admissions: vec![admission(5, SamplingParams::default(), None)],
+            rows: decodes.chain(prompts).collect(),
+        }
+    };
+    let fillings: [(&[usize], &[usize]); 6] = [
+        (&[3], &[13]),
+        (&[3], &[28]),
+        (&[3, 0, 1, 2, 3], &[1, 1, 1]),
+        (&[3, 3, 3, 3, 3], &[1, 4, 7]),
+        (&[3, 3], &[9]),
+        (&[2, 3], &[1, 24]),
+    ];
+    fillings.map(step).into()
+}
+
+/// Each is captured by a runner that has seen no other step: how many plan rows, tokens and logits rows carry data is no
+/// part of the program.
+#[test]
+fn what_a_step_is_filled_with_does_not_change_its_program() {
+    let count = |of: fn(&StepPlan) -> usize| fillings().iter().map(of).collect::<Vec<_>>();
+    assert_eq!(count(|step| step.rows.len()), [2, 2, 8, 8, 3, 4]);
+    assert_eq!(count(StepPlan::tokens), [17, 32, 17, 32, 17, 32]);
+    assert_eq!(count(StepPlan::samples), [5, 5, 17, 23, 9, 9]);
+    for (name, checkpoint) in checkpoints() {
+        for drafter in [Drafter::Nobody, Drafter::Model, Drafter::Chain] {
+            let fresh =
+                |step: &StepPlan| programs(&checkpoint, drafter, std::slice::from_ref(step)).remove(0);
+            let expected = fresh(&steps()[0]);
+            for step in &fillings() {
+                let (rows, tokens) = (step.rows.len(), step.tokens());
+                assert!(
+                    fresh(step) == expected,
+                    "{name} {drafter:?}: {rows} plan rows with {tokens} tokens have another program"
+                );
+            }
+        }
+    }
+}
+
 /// A runner that has recorded a program launches it again, and no other.
 #[test]
 fn a_recorded_program_is_used_again() {

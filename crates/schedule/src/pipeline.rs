@@ -19,6 +19,9 @@ pub trait StepRunner {
 
     /// Waits for the oldest step in flight. The only call that may block.
     fn collect(&mut self, step: Self::InFlight) -> Result<StepOutput, RunnerFault>;
+
+    /// How often the host has waited for the device so far, counted where the waiting happens.
+    fn host_waits(&self) -> u64;
 }
 
 /// The device failed; no further step can be run.
@@ -40,6 +43,8 @@ pub struct Pipeline<R: StepRunner, C: Clock> {
     /// When the device ended the step collected last.
     device_end: Option<u64>,
     totals: PipelineTotals,
+    /// Waits before the first step.
+    waits_before: u64,
 }
 
 struct Flight<T> {
@@ -75,6 +80,7 @@ impl<R: StepRunner, C: Clock> Pipeline<R, C> {
             "pipeline depth {depth} is not within 1..=4"
         );
         Self {
+            waits_before: runner.host_waits(),
             scheduler,
             runner,
             clock,
@@ -173,10 +179,11 @@ impl<R: StepRunner, C: Clock> Pipeline<R, C> {
         flight: Flight<R::InFlight>,
         request_outputs: &mut Vec<RequestOutput>,
     ) -> Result<StepRecord, RunnerFault> {
-        let begin = self.clock.now_ns();
+        let (begin, waits) = (self.clock.now_ns(), self.runner.host_waits());
         let output = self.runner.collect(flight.step)?;
         let waited = self.clock.now_ns();
         let mut record = flight.record;
+        record.waits = self.runner.host_waits() - waits;
         record.device = output.device_ns;
         if !flight.ran_dry {
             record.bubble_ns = self.device_end.map(|end| record.device.0.saturating_sub(end));
@@ -225,6 +232,9 @@ impl<R: StepRunner, C: Clock> Pipeline<R, C> {
 
     /// Sums over all steps.
     pub fn totals(&self) -> PipelineTotals {
-        self.totals
+        let mut totals = self.totals;
+        let waits = self.runner.host_waits() - self.waits_before;
+        totals.waits.elsewhere = waits - totals.waits.collect;
+        totals
     }
 }

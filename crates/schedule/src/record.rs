@@ -34,6 +34,8 @@ pub struct StepRecord {
     pub plan: Span,
     /// Handing it to the device.
     pub submit: Span,
+    /// Waits of the host for the device while its output was fetched; one, if all is well.
+    pub waits: u64,
     /// Waiting for its output: the only place where the host waits.
     pub wait: Span,
     /// Taking its output in.
@@ -74,14 +76,17 @@ impl StepRecord {
     }
 }
 
-/// How often and how long the host waited for the device, by place. There is one place, by construction:
-/// [`StepRunner::submit`](crate::StepRunner::submit) must not block.
+/// How often and how long the host waited for the device since the first step, by place. The device counts, where
+/// the waiting happens ([`StepRunner::host_waits`](crate::StepRunner::host_waits)); there should be one per step, and none
+/// elsewhere.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct HostWaits {
-    /// Times a step's output was fetched.
+    /// Waits while a step's output was fetched.
     pub collect: u64,
     /// Time spent there.
     pub collect_ns: u64,
+    /// All others.
+    pub elsewhere: u64,
 }
 
 /// Sums over all steps.
@@ -111,7 +116,7 @@ impl PipelineTotals {
         self.collect_ns += record.collect.ns();
         self.device_ns += record.device.1.saturating_sub(record.device.0);
         self.bubble_ns += record.bubble_ns.unwrap_or(0);
-        self.waits.collect += 1;
+        self.waits.collect += record.waits;
         self.waits.collect_ns += record.wait.ns();
     }
 }

@@ -268,6 +268,10 @@ impl StepRunner for Told {
             draft_passes: 0,
         })
     }
+
+    fn host_waits(&self) -> u64 {
+        0
+    }
 }
 
 impl MaskWorkers for Told {

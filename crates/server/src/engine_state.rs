@@ -157,7 +157,7 @@ fn pipeline(engine: &Handle, stats: &Stats) -> Value {
             "wait": seconds(p.waits.collect_ns),
             "collect": seconds(p.collect_ns),
         },
-        "host_waits": { "collect": p.waits.collect },
+        "host_waits": { "collect": p.waits.collect, "elsewhere": p.waits.elsewhere },
     })
 }
 

@@ -78,6 +78,7 @@ pub struct Device {
     busy_until: u64,
     submitted: u64,
     collected: u64,
+    waits: u64,
     /// Names of requests in the order of their admissions.
     pub admitted: Vec<u64>,
     /// Rows that found a finished slot.
@@ -120,6 +121,7 @@ impl Device {
             busy_until: 0,
             submitted: 0,
             collected: 0,
+            waits: 0,
             admitted: Vec::new(),
             idle_rows: 0,
             restores: 0,
@@ -537,6 +539,11 @@ impl StepRunner for Device {
         self.collected += 1;
         assert_eq!(step.output.step, self.collected, "steps are collected in order");
         self.clock.wait_until(step.output.device_ns.1);
+        self.waits += 1;
         Ok(step.output)
+    }
+
+    fn host_waits(&self) -> u64 {
+        self.waits
     }
 }

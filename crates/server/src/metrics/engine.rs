@@ -249,7 +249,7 @@ fn write_pipeline(writer: &mut Writer<'_>, stats: &Stats) -> Result<(), Error> {
             "Times the host waited for the device, by place",
         ),
         "place",
-        &[("collect", waits.collect)],
+        &[("collect", waits.collect), ("elsewhere", waits.elsewhere)],
     )?;
     writer.all_seconds(
         (

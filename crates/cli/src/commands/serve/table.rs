@@ -12,17 +12,13 @@ use std::time::Duration;
 pub(super) fn features(config: &ServeConfig, engine: &Handle, texts: &Texts) -> Vec<Feature> {
     let options = &config.engine.config;
     let memory = engine.memory();
-    let mut rows = vec![
-        row(
-            "names",
-            config.names.join(", "),
-            "--served-model-name, or the model as given",
-        ),
-        row(
-            "device",
-            engine.device().to_string(),
-            "--device, $PACELINE_DEVICE, or the best there is",
-        ),
+    let mut rows = vec![row(
+        "names",
+        config.names.join(", "),
+        "--served-model-name, or the model as given",
+    )];
+    rows.extend(place(engine));
+    rows.extend([
         row(
             "context",
             format!("{} tokens", memory.max_model_len),
@@ -39,17 +35,6 @@ pub(super) fn features(config: &ServeConfig, engine: &Handle, texts: &Texts) -> 
                 memory.slots, options.max_num_batched_tokens
             ),
             "--max-num-seqs, --max-num-batched-tokens",
-        ),
-        row(
-            "memory",
-            format!(
-                "{} in all, {} of it for {} blocks of {} tokens",
-                format::bytes(memory.total()),
-                format::bytes(memory.kv),
-                memory.blocks,
-                memory.block_size
-            ),
-            "--max-num-seqs times 4096 tokens, --kv-cache-memory, --num-blocks or --memory-utilization",
         ),
         row("prompts", throttle(options.max_step), "--max-step-ms"),
         row(
@@ -71,7 +56,7 @@ pub(super) fn features(config: &ServeConfig, engine: &Handle, texts: &Texts) -> 
                 "on unless switched off",
             ),
         ),
-    ];
+    ]);
     rows.extend(understanding(texts));
     rows.push(row(
         "embeddings",
@@ -88,6 +73,29 @@ pub(super) fn features(config: &ServeConfig, engine: &Handle, texts: &Texts) -> 
         }),
     );
     rows
+}
+
+/// Where it runs, and what it takes there.
+fn place(engine: &Handle) -> [Feature; 2] {
+    let memory = engine.memory();
+    [
+        row(
+            "device",
+            engine.device().to_string(),
+            "--device, $PACELINE_DEVICE, or the best there is",
+        ),
+        row(
+            "memory",
+            format!(
+                "{} in all, {} of it for {} blocks of {} tokens",
+                format::bytes(memory.total()),
+                format::bytes(memory.kv),
+                memory.blocks,
+                memory.block_size
+            ),
+            "--max-num-seqs times 4096 tokens, --kv-cache-memory, --num-blocks or --memory-utilization",
+        ),
+    ]
 }
 
 /// What is made of conversations and of what the model says.
