@@ -10,7 +10,9 @@ cudaStream_t stream;
 
 template <int C, int MT> void run(const DeltaArgs& a) {
     launch(stream, delta_dots, std::min(2112, (a.tokens * KEY_HEADS + 3) / 4), 128, 0, a.pdl, a);
-    launch(stream, delta_rule<C, MT>, dim3(VALUE_HEADS * (D / C), a.row_count), 256, sizeof(DeltaMemory<C, MT>), a.pdl, a);
+    // Thread blocks of a dependent launch take what room there is while the kernel ahead runs: few of them would end up two to an SM beside others with none.
+    const bool spread = VALUE_HEADS * (D / C) * a.row_count <= 132;
+    launch(stream, delta_rule<C, MT>, dim3(VALUE_HEADS * (D / C), a.row_count), 256, sizeof(DeltaMemory<C, MT>), a.pdl && !spread, a);
     launch(stream, delta_keep, std::min(2112, a.row_count * std::min(a.most, 2 * CHUNK) * VALUE_HEADS / 4), 128, 0, a.pdl, a);
 }
 // The state's layout has the columns of a thread block together, so that one number of columns serves all of a model's steps: 64.
