@@ -21,7 +21,7 @@ struct PrefillArgs {
 
 // Warpgroups that compute; one more feeds them.
 template <int Dim> constexpr int prefill_groups = Dim == 256 ? 2 : 3;
-// Tokens of an item.
+// Tokens of an item; up to 128 heads may share a kv head.
 template <int Dim> __host__ __device__ constexpr int prefill_tokens(int heads, int kv_heads) { return 64 * prefill_groups<Dim> / (heads / kv_heads); }
 
 template <int Dim> struct alignas(1024) PrefillMemory {
