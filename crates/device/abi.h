@@ -6,6 +6,7 @@
 namespace paceline {
 
 constexpr int MAX_DRAFTS = 15;
+constexpr int STATE_GRID = 16;
 constexpr int MAX_LOGPROBS = 20;
 constexpr int LIST_WORDS = 1024;
 
@@ -29,7 +30,7 @@ struct Slot {
     uint32_t generation;
     int32_t length;
     int32_t finished;
-    int32_t pending;
+    int32_t state_at;
     int32_t draft_count;
     int32_t max_length;
     int32_t min_length;
@@ -37,7 +38,7 @@ struct Slot {
     int32_t restore;
     int32_t source;
     int32_t indexed;
-    int32_t missed;
+    int32_t draft_state_at;
     SamplingRow sampling;
     float repetition_penalty;
     float presence_penalty;
@@ -116,10 +117,10 @@ struct RequestRow {
     int32_t first_token;
     int32_t token_count;
     int32_t slot;
-    int32_t replay;
     int32_t drafts;
-    int32_t ahead;
-    int32_t snapshot_after;
+    int32_t state_at;
+    int32_t state_end;
+    int32_t snapshot_at;
     int32_t snapshot;
     int32_t restore;
 };

@@ -1,6 +1,5 @@
 //! Keys and values in blocks, and recurrent states in slots.
 
-use crate::ops::{RequestTokens, Start};
 use crate::storage::Storage;
 use paceline_device::{DeviceError, KvShape, StateShape};
 use std::ops::Range;
@@ -62,62 +61,53 @@ impl CpuKvCache {
 
 /// The per-request states of one recurrent layer.
 ///
-/// Per slot:
-/// - a window of raw convolution inputs `[width - 1 + drafts][channels]`: those right before the position after
-///   the last certain token, oldest first, then those of the last step's drafts, of which those that did not hold
-///   make room for tokens that look ahead;
-/// - matrices `[heads][rows][columns]`, which have seen all tokens up to the last certain one;
-/// - records `[heads][drafts]` of what the same drafts and tokens would do to the matrices, see `Record`.
+/// Per slot, with `entries` and `conv_inputs` places by position (see [`StateShape`]):
+/// - matrices `[heads][rows][columns]`;
+/// - entries since: keys `[groups][entries][rows]`, values `[heads][entries][columns]` and log decays `[heads][entries]`;
+/// - raw convolution inputs `[conv_inputs][channels]`.
 ///
-/// A snapshot is a window of `width - 1` inputs and the matrices.
+/// A snapshot is the matrices at a position and the `width - 1` convolution inputs before it, oldest first.
 #[derive(Clone)]
 pub struct CpuStateCache {
     shape: StateShape,
-    windows: Arc<Storage<f32>>,
     matrices: Arc<Storage<f32>>,
-    records: Arc<Storage<f32>>,
-    saved_windows: Arc<Storage<f32>>,
+    keys: Arc<Storage<f32>>,
+    values: Arc<Storage<f32>>,
+    decays: Arc<Storage<f32>>,
+    inputs: Arc<Storage<f32>>,
     saved_matrices: Arc<Storage<f32>>,
-}
-
-/// What one token does to the matrix of one head, ready to be folded in.
-#[derive(Clone, Copy)]
-pub(crate) struct Record<'a> {
-    /// One number per row of the matrix: the unit-length key, or `x`.
-    pub(crate) by_row: &'a [f32],
-    /// One number per column: the value, or `B`.
-    pub(crate) by_column: &'a [f32],
-    /// The decay, and `β` or `dt`.
-    pub(crate) factors: [f32; 2],
+    saved_inputs: Arc<Storage<f32>>,
 }
 
 impl CpuStateCache {
     pub(crate) fn new(shape: StateShape) -> Result<Self, DeviceError> {
         assert!(shape.conv_width >= 1, "a convolution has at least one tap");
-        let before = shape.conv_width - 1;
-        let (channels, heads) = (shape.conv_channels, shape.heads);
+        let StateShape {
+            slots,
+            heads,
+            groups,
+            rows,
+            columns,
+            snapshots,
+            conv_channels: channels,
+            ..
+        } = shape;
+        let (entries, inputs) = (shape.entries(), shape.conv_inputs());
         let allocate = |dimensions: &[usize], what: &str| {
             let elements = elements(dimensions, what)?;
             Storage::zeroed(elements, what)
         };
         Ok(Self {
             shape,
-            windows: allocate(
-                &[shape.slots, before + shape.drafts, channels],
-                "convolution windows",
-            )?,
-            matrices: allocate(
-                &[shape.slots, heads, shape.rows, shape.columns],
-                "recurrent states",
-            )?,
-            records: allocate(
-                &[shape.slots, heads, shape.drafts, record_elements(shape)],
-                "records of drafts",
-            )?,
-            saved_windows: allocate(&[shape.snapshots, before, channels], "saved convolution windows")?,
-            saved_matrices: allocate(
-                &[shape.snapshots, heads, shape.rows, shape.columns],
-                "saved recurrent states",
+            matrices: allocate(&[slots, heads, rows, columns], "recurrent states")?,
+            keys: allocate(&[slots, groups, entries, rows], "keys of recurrent entries")?,
+            values: allocate(&[slots, heads, entries, columns], "values of recurrent entries")?,
+            decays: allocate(&[slots, heads, entries], "decays of recurrent entries")?,
+            inputs: allocate(&[slots, inputs, channels], "convolution inputs")?,
+            saved_matrices: allocate(&[snapshots, heads, rows, columns], "saved recurrent states")?,
+            saved_inputs: allocate(
+                &[snapshots, shape.conv_width - 1, channels],
+                "saved convolution inputs",
             )?,
         })
     }
@@ -126,16 +116,16 @@ impl CpuStateCache {
         self.shape
     }
 
-    /// Some channels of one input in a slot's window.
+    /// Some channels of a slot's convolution input at a position.
     ///
     /// # Safety
     /// Only on the stream, while nothing writes them.
-    pub(crate) unsafe fn window(&self, slot: usize, row: usize, channels: Range<usize>) -> &[f32] {
+    pub(crate) unsafe fn input(&self, slot: usize, position: usize, channels: Range<usize>) -> &[f32] {
         // SAFETY: forwarded.
-        unsafe { self.windows.slice(self.window_range(slot, row, channels)) }
+        unsafe { self.inputs.slice(self.input_range(slot, position, channels)) }
     }
 
-    /// Some channels of one input in a slot's window, for writing.
+    /// Some channels of a slot's convolution input at a position, for writing.
     ///
     /// # Safety
     /// Only on the stream, while nothing else reads or writes them.
@@ -143,38 +133,45 @@ impl CpuStateCache {
         clippy::mut_from_ref,
         reason = "exclusive by the stream's order, not by borrow"
     )]
-    pub(crate) unsafe fn window_mut(&self, slot: usize, row: usize, channels: Range<usize>) -> &mut [f32] {
+    pub(crate) unsafe fn input_mut(
+        &self,
+        slot: usize,
+        position: usize,
+        channels: Range<usize>,
+    ) -> &mut [f32] {
         // SAFETY: forwarded.
-        unsafe { self.windows.slice_mut(self.window_range(slot, row, channels)) }
+        unsafe { self.inputs.slice_mut(self.input_range(slot, position, channels)) }
     }
 
-    fn window_range(&self, slot: usize, row: usize, channels: Range<usize>) -> Range<usize> {
-        let rows = self.shape.conv_width - 1 + self.shape.drafts;
-        assert!(slot < self.shape.slots && row < rows && channels.end <= self.shape.conv_channels);
-        let start = (slot * rows + row) * self.shape.conv_channels;
+    fn input_range(&self, slot: usize, position: usize, channels: Range<usize>) -> Range<usize> {
+        let inputs = self.shape.conv_inputs();
+        assert!(slot < self.shape.slots && channels.end <= self.shape.conv_channels);
+        let start = (slot * inputs + position % inputs) * self.shape.conv_channels;
         start + channels.start..start + channels.end
     }
 
-    /// Some channels of one input in a snapshot's window.
+    /// Some channels of one of a snapshot's convolution inputs.
     ///
     /// # Safety
-    /// As [`window_mut`](Self::window_mut).
+    /// As [`input_mut`](Self::input_mut).
     #[expect(
         clippy::mut_from_ref,
         reason = "exclusive by the stream's order, not by borrow"
     )]
-    pub(crate) unsafe fn saved_window(
+    pub(crate) unsafe fn saved_input(
         &self,
         snapshot: usize,
-        row: usize,
+        place: usize,
         channels: Range<usize>,
     ) -> &mut [f32] {
-        let rows = self.shape.conv_width - 1;
-        assert!(snapshot < self.shape.snapshots && row < rows && channels.end <= self.shape.conv_channels);
-        let start = (snapshot * rows + row) * self.shape.conv_channels;
+        let before = self.shape.conv_width - 1;
+        assert!(
+            snapshot < self.shape.snapshots && place < before && channels.end <= self.shape.conv_channels
+        );
+        let start = (snapshot * before + place) * self.shape.conv_channels;
         // SAFETY: forwarded.
         unsafe {
-            self.saved_windows
+            self.saved_inputs
                 .slice_mut(start + channels.start..start + channels.end)
         }
     }
@@ -187,45 +184,32 @@ impl CpuStateCache {
         clippy::mut_from_ref,
         reason = "exclusive by the stream's order, not by borrow"
     )]
-    unsafe fn matrix(&self, slot: usize, head: usize) -> &mut [f32] {
+    pub(crate) unsafe fn matrix(&self, slot: usize, head: usize) -> &mut [f32] {
         assert!(slot < self.shape.slots && head < self.shape.heads);
         // SAFETY: forwarded.
         unsafe { self.matrices.slice_mut(self.matrix_range(slot, head)) }
     }
 
-    /// The matrix of one head, as a request's row starts from it.
+    /// The matrix of one head of a snapshot. Snapshots are not written in a step that starts from them; several rows
+    /// may start from one.
     ///
     /// # Safety
-    /// As [`saved_matrix`](Self::saved_matrix), for the matrix of this head of the slot.
-    #[expect(
-        clippy::mut_from_ref,
-        reason = "exclusive by the stream's order, not by borrow"
-    )]
-    pub(crate) unsafe fn start_matrix(&self, tokens: &RequestTokens, head: usize) -> &mut [f32] {
+    /// Only on the stream, while nothing writes it.
+    pub(crate) unsafe fn saved_matrix(&self, snapshot: usize, head: usize) -> &[f32] {
+        assert!(snapshot < self.shape.snapshots && head < self.shape.heads);
         // SAFETY: forwarded.
-        let matrix = unsafe { self.matrix(tokens.slot, head) };
-        match tokens.start {
-            Start::Kept => {}
-            Start::Zero => matrix.fill(0.0),
-            Start::Snapshot(snapshot) => {
-                assert!(snapshot < self.shape.snapshots, "snapshot {snapshot}");
-                // SAFETY: snapshots are not written in a step that starts from them; several rows may read one.
-                let saved = unsafe { self.saved_matrices.slice(self.matrix_range(snapshot, head)) };
-                matrix.copy_from_slice(saved);
-            }
-        }
-        matrix
+        unsafe { self.saved_matrices.slice(self.matrix_range(snapshot, head)) }
     }
 
     /// The matrix of one head of a snapshot, for writing.
     ///
     /// # Safety
-    /// Only on the stream, and no matrix in use twice at the same time.
+    /// As [`matrix`](Self::matrix).
     #[expect(
         clippy::mut_from_ref,
         reason = "exclusive by the stream's order, not by borrow"
     )]
-    pub(crate) unsafe fn saved_matrix(&self, snapshot: usize, head: usize) -> &mut [f32] {
+    pub(crate) unsafe fn saved_matrix_mut(&self, snapshot: usize, head: usize) -> &mut [f32] {
         assert!(snapshot < self.shape.snapshots && head < self.shape.heads);
         // SAFETY: forwarded.
         unsafe { self.saved_matrices.slice_mut(self.matrix_range(snapshot, head)) }
@@ -237,47 +221,67 @@ impl CpuStateCache {
         start..start + len
     }
 
-    /// What a slot's draft did to the matrix of one head.
-    ///
-    /// # Safety
-    /// Only on the stream, while nothing writes the record.
-    pub(crate) unsafe fn record(&self, slot: usize, head: usize, draft: usize) -> Record<'_> {
-        // SAFETY: forwarded.
-        let all = unsafe { self.records.slice(self.record_range(slot, head, draft)) };
-        let (by_row, rest) = all.split_at(self.shape.rows);
-        let (by_column, factors) = rest.split_at(self.shape.columns);
-        Record {
-            by_row,
-            by_column,
-            factors: [factors[0], factors[1]],
+    /// The keys of one group of a slot.
+    pub(crate) fn keys(&self, slot: usize, group: usize) -> Ring<'_> {
+        assert!(slot < self.shape.slots && group < self.shape.groups);
+        self.ring(&self.keys, slot * self.shape.groups + group, self.shape.rows)
+    }
+
+    /// The values of one head of a slot.
+    pub(crate) fn values(&self, slot: usize, head: usize) -> Ring<'_> {
+        assert!(slot < self.shape.slots && head < self.shape.heads);
+        self.ring(&self.values, slot * self.shape.heads + head, self.shape.columns)
+    }
+
+    /// The log decays of one head of a slot.
+    pub(crate) fn decays(&self, slot: usize, head: usize) -> Ring<'_> {
+        assert!(slot < self.shape.slots && head < self.shape.heads);
+        self.ring(&self.decays, slot * self.shape.heads + head, 1)
+    }
+
+    fn ring<'a>(&self, storage: &'a Storage<f32>, index: usize, width: usize) -> Ring<'a> {
+        let entries = self.shape.entries();
+        Ring {
+            storage,
+            first: index * entries * width,
+            entries,
+            width,
         }
-    }
-
-    /// # Safety
-    /// Only on the stream, while nothing else reads or writes the record.
-    pub(crate) unsafe fn write_record(&self, slot: usize, head: usize, draft: usize, record: Record<'_>) {
-        // SAFETY: forwarded.
-        let all = unsafe { self.records.slice_mut(self.record_range(slot, head, draft)) };
-        let (by_row, rest) = all.split_at_mut(self.shape.rows);
-        let (by_column, factors) = rest.split_at_mut(self.shape.columns);
-        by_row.copy_from_slice(record.by_row);
-        by_column.copy_from_slice(record.by_column);
-        factors.copy_from_slice(&record.factors);
-    }
-
-    fn record_range(&self, slot: usize, head: usize, draft: usize) -> Range<usize> {
-        let StateShape {
-            slots, heads, drafts, ..
-        } = self.shape;
-        assert!(slot < slots && head < heads && draft < drafts);
-        let len = record_elements(self.shape);
-        let start = ((slot * heads + head) * drafts + draft) * len;
-        start..start + len
     }
 }
 
-fn record_elements(shape: StateShape) -> usize {
-    shape.rows + shape.columns + 2
+/// Rows of numbers by position.
+#[derive(Clone, Copy)]
+pub(crate) struct Ring<'a> {
+    storage: &'a Storage<f32>,
+    first: usize,
+    entries: usize,
+    width: usize,
+}
+
+impl<'a> Ring<'a> {
+    /// The row of a position.
+    ///
+    /// # Safety
+    /// Only on the stream, while nothing writes it.
+    pub(crate) unsafe fn get(&self, position: usize) -> &'a [f32] {
+        // SAFETY: forwarded.
+        unsafe { self.storage.slice(self.range(position)) }
+    }
+
+    /// The row of a position, for writing.
+    ///
+    /// # Safety
+    /// Only on the stream, while nothing else reads or writes it.
+    pub(crate) unsafe fn get_mut(&self, position: usize) -> &'a mut [f32] {
+        // SAFETY: forwarded.
+        unsafe { self.storage.slice_mut(self.range(position)) }
+    }
+
+    fn range(&self, position: usize) -> Range<usize> {
+        let start = self.first + position % self.entries * self.width;
+        start..start + self.width
+    }
 }
 
 fn elements(dimensions: &[usize], what: &str) -> Result<usize, DeviceError> {
@@ -288,4 +292,42 @@ fn elements(dimensions: &[usize], what: &str) -> Result<usize, DeviceError> {
             what: what.to_owned(),
             bytes: u64::MAX,
         })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slots_and_snapshots_take_what_their_shape_says() {
+        let shape = StateShape {
+            slots: 3,
+            conv_channels: 70,
+            conv_width: 4,
+            heads: 6,
+            groups: 2,
+            rows: 20,
+            columns: 12,
+            drafts: 5,
+            snapshots: 2,
+        };
+        let Ok(cache) = CpuStateCache::new(shape) else {
+            panic!("there is memory for this");
+        };
+        let per_slot = [
+            &cache.matrices,
+            &cache.keys,
+            &cache.values,
+            &cache.decays,
+            &cache.inputs,
+        ];
+        let slots: usize = per_slot.into_iter().map(|storage| storage.len()).sum();
+        let entries = (16 + 2 * 5) * (2 * 20 + 6 * 12 + 6);
+        assert_eq!(slots, 3 * (6 * 20 * 12 + entries + (2 * 5 + 4) * 70));
+        let inputs = shape.conv_inputs() * shape.conv_channels;
+        let planned = shape.matrix_elements() + shape.entries() * shape.entry_elements() + inputs;
+        assert_eq!(slots, 3 * planned);
+        let saved = cache.saved_matrices.len() + cache.saved_inputs.len();
+        assert_eq!(saved, 2 * (shape.matrix_elements() + shape.window_elements()));
+    }
 }

@@ -110,7 +110,7 @@ pub struct CausalConv<'a, B: Backend> {
     pub weight: &'a B::Buffer<f32>,
     /// Per channel.
     pub bias: Option<&'a B::Buffer<f32>>,
-    /// Holds the window.
+    /// Holds the inputs before the step.
     pub cache: &'a B::StateCache,
     /// `[T, channels]`, after SiLU.
     pub out: &'a mut B::Tensor,
@@ -133,6 +133,16 @@ pub enum HeadMap {
 /// `S ← exp(g)·S; u = β·(v − Sᵀk); S ← S + k·uᵀ; o = Sᵀq`, where `q` and `k` are scaled to unit length
 /// (`x·rsqrt(Σx² + 1e-6)`), `q` is multiplied by `dk^-½`, `β = sigmoid(b)` and
 /// `g = decay·softplus(a + dt_bias)`.
+///
+/// It is evaluated on the grid: with `S` at the multiple of [`STATE_GRID`](paceline_types::STATE_GRID) at or before
+/// position `t`, and `d(s,t)` the sum of `g` over `s < r ≤ t`, added from `t` downwards (`d(t)` from the multiple on),
+/// ```text
+/// u_t = β_t·(v_t − e^{d(t)}·Sᵀk_t − Σ_{s<t} e^{d(s,t)}·(k_s·k_t)·u_s)
+/// o_t = e^{d(t)}·Sᵀq_t + Σ_{s≤t} e^{d(s,t)}·(k_s·q_t)·u_s
+/// S at the next multiple = e^{d(15)}·S + Σ_s e^{d(s,15)}·k_s·u_sᵀ
+/// ```
+/// with sums over `s` ascending. Positions alone say which form a token is evaluated in, so no cut of a sequence into
+/// steps changes a bit.
 pub struct DeltaRule<'a, B: Backend> {
     /// `[T, key_heads·dk]`.
     pub q: &'a B::Tensor,
@@ -160,8 +170,10 @@ pub struct DeltaRule<'a, B: Backend> {
 
 /// Arguments of [`Backend::state_space`].
 ///
-/// Per head with state `S[p, n]`, in order of position, all in f32: `dt = softplus(dt + dt_bias)` clamped to
-/// `dt_limits`; `S ← exp(dt·decay)·S + dt·x·Bᵀ; y = S·C + D·x`. Head `j` reads group `j / (heads / groups)`.
+/// Per head with state `S[n, p]`, in order of position, all in f32: `dt = softplus(dt + dt_bias)` clamped to
+/// `dt_limits`; `S ← exp(dt·decay)·S + B·(dt·x)ᵀ; y = Sᵀ·C + D·x`. Head `j` reads group `j / (heads / groups)`.
+///
+/// It is evaluated on the grid as [`DeltaRule`] is, with `B` for `k`, `C` for `q`, `dt·decay` for `g` and `u = dt·x`.
 pub struct StateSpace<'a, B: Backend> {
     /// `[T, heads·p]`.
     pub x: &'a B::Tensor,

@@ -180,12 +180,12 @@ pub trait Backend: Clone + Send + Sync + 'static {
     fn store_kv(&self, args: KeyValueStore<'_, Self>);
     /// Causal attention of each token over its request's blocks.
     fn attention(&self, args: Attention<'_, Self>);
-    /// Depthwise causal convolution over time with SiLU; the window before the step comes from the cache, and
-    /// the window after it is left there.
+    /// Depthwise causal convolution over time with SiLU; the inputs before the step come from the cache, and those
+    /// that later steps need are left there.
     fn causal_conv(&self, args: CausalConv<'_, Self>);
-    /// The gated delta rule, token by token.
+    /// The gated delta rule.
     fn delta_rule(&self, args: DeltaRule<'_, Self>);
-    /// The Mamba2 state space recurrence, token by token.
+    /// The Mamba2 state space recurrence.
     fn state_space(&self, args: StateSpace<'_, Self>);
     /// RMS norm by groups of columns, combined with a SiLU gate.
     fn gated_norm(&self, args: GatedNorm<'_, Self>);

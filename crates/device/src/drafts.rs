@@ -108,7 +108,7 @@ pub enum DraftForward {
         /// Drafts made so far; at least 1.
         place: usize,
     },
-    /// A draft model on the newest token or its own draft, at its own position, looking ahead of the kept state: one
+    /// A draft model on the newest token or its own draft, at its own position, whose states stay where they are: one
     /// token per slot that has `place` drafts and wants more.
     Ahead {
         /// Drafts made so far.

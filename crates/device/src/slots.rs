@@ -95,8 +95,7 @@ pub struct Prepare<'a, B: Backend> {
 ///
 /// For each plan row, counts how many drafts equal the tokens sampled before them: `a`. The first `a + 1` samples
 /// become part of the text, cut after the first stop token and at the length limit. All but the newest are appended
-/// to the history, the slot's length grows by them, `a` drafts (fewer if cut) wait to be folded, and the record gets
-/// the tokens, contiguous from 0, the rest -1.
+/// to the history, the slot's length grows by them, and the record gets the tokens, contiguous from 0, the rest -1.
 pub struct Accept<'a, B: Backend> {
     /// The plan.
     pub plan: &'a B::Buffer<i32>,

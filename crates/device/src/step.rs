@@ -2,6 +2,7 @@
 
 use crate::abi::{LogitsRow, RequestRow, TokenRow};
 use crate::{Backend, DeviceError};
+use paceline_types::STATE_GRID;
 
 /// The rows of a set of tensors: how many the program was shaped for and how many carry data.
 #[derive(Clone)]
@@ -115,22 +116,29 @@ pub struct KvShape {
     pub head_dim: usize,
 }
 
-/// States of one recurrent layer: a convolution window and one matrix per head, for each slot.
+/// States of one recurrent layer: for each slot one matrix per head, the entries since, and convolution inputs.
+///
+/// A matrix stands at a multiple of [`STATE_GRID`]. What a token adds to it is an *entry*: a key per group, a value
+/// per head and the log of the decay per head. Entries and raw convolution inputs are rings by position, so that taking
+/// tokens back is a matter of lengths. A slot's state is at most `STATE_GRID - 1` tokens behind what is certain, of a
+/// window of `1 + drafts` tokens all may hold, and a draft model looks ahead by `drafts` more from there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StateShape {
     /// Requests that can hold a state.
     pub slots: usize,
     /// Channels of the convolution.
     pub conv_channels: usize,
-    /// Taps of the convolution; the window holds one input fewer.
+    /// Taps of the convolution.
     pub conv_width: usize,
     /// State matrices.
     pub heads: usize,
-    /// Rows of a state matrix: key dimension (delta rule) or head dimension (Mamba2).
+    /// Keys that the heads share: key heads (delta rule) or groups (Mamba2).
+    pub groups: usize,
+    /// Rows of a state matrix: key dimension (delta rule) or state size (Mamba2).
     pub rows: usize,
-    /// Columns of a state matrix: value dimension (delta rule) or state size (Mamba2).
+    /// Columns of a state matrix: value dimension (delta rule) or head dimension (Mamba2).
     pub columns: usize,
-    /// Most draft tokens of a plan row: the inputs of that number of tokens are recorded per slot, and windows are that much longer.
+    /// Most draft tokens of a plan row.
     pub drafts: usize,
     /// Saved states.
     pub snapshots: usize,
@@ -142,13 +150,22 @@ impl StateShape {
         self.heads * self.rows * self.columns
     }
 
-    /// Elements recorded per draft: what it takes to fold a token into the matrices. An upper bound that holds for
-    /// both recurrences: keys and values of every head, and two numbers per head.
-    pub const fn record_elements(&self) -> usize {
-        self.heads * (self.rows + self.columns + 2)
+    /// Entries of one slot.
+    pub const fn entries(&self) -> usize {
+        STATE_GRID + 2 * self.drafts
     }
 
-    /// Elements of one slot's convolution window.
+    /// Elements of one entry.
+    pub const fn entry_elements(&self) -> usize {
+        self.groups * self.rows + self.heads * (self.columns + 1)
+    }
+
+    /// Convolution inputs of one slot.
+    pub const fn conv_inputs(&self) -> usize {
+        2 * self.drafts + self.conv_width
+    }
+
+    /// Elements of the convolution inputs before a token. These and the matrices are what a snapshot holds.
     pub const fn window_elements(&self) -> usize {
         (self.conv_width - 1) * self.conv_channels
     }

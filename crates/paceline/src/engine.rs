@@ -216,7 +216,6 @@ fn scheduler_config<B: Backend>(
 ) -> SchedulerConfig {
     // A recurrent drafter of a model that is not needs its states saved all the same.
     let recurrent = !model.state_shapes(1).is_empty() || !drafter.states.is_empty();
-    let interval = config.snapshot_interval.next_multiple_of(config.block_size);
     SchedulerConfig {
         slots: memory.slots,
         max_batched_tokens: config.max_num_batched_tokens,
@@ -232,7 +231,7 @@ fn scheduler_config<B: Backend>(
         drafts: speculation.draft_tokens,
         recurrent: recurrent.then_some(RecurrentConfig {
             snapshots: memory.snapshot_count,
-            interval,
+            interval: config.snapshot_interval,
         }),
         prefix_caching: config.prefix_caching,
     }

@@ -36,9 +36,9 @@ pub struct MemoryPlan {
     pub weights: u64,
     /// Keys, values and token ids in blocks.
     pub kv: u64,
-    /// Recurrent states and convolution windows of all slots.
+    /// Recurrent states of all slots, with the convolution inputs before them.
     pub states: u64,
-    /// Records of drafts, and what drafts add to the windows.
+    /// Entries of all slots since their states, and more convolution inputs.
     pub rings: u64,
     /// Saved recurrent states.
     pub snapshots: u64,
@@ -58,7 +58,7 @@ pub struct MemoryPlan {
     pub snapshot_count: usize,
     /// Longest sequence, prompt included.
     pub max_model_len: usize,
-    /// State of one request, ring not included.
+    /// State of one request, ring not included; a snapshot is as large.
     pub state_per_request: u64,
     /// Ring of one request.
     pub ring_per_request: u64,
@@ -85,8 +85,7 @@ impl MemoryPlan {
         let drafter = outline.drafter_shape(config.block_size);
         let drafts = speculation.draft_tokens;
         let own = StateBytes::of(&model.state_shapes(1), drafts, elements);
-        // A draft model looks ahead from wherever in the window it was right.
-        let draft_model = StateBytes::of(&drafter.states, 2 * drafts, elements);
+        let draft_model = StateBytes::of(&drafter.states, drafts, elements);
         let (state, ring) = (own.state + draft_model.state, own.ring + draft_model.ring);
         let mut plan = Self {
             elements,
@@ -235,20 +234,24 @@ impl BlockBytes {
 
 /// Bytes of all recurrent layers, per request.
 struct StateBytes {
-    /// The state with its windows; a snapshot is as large.
+    /// The state at a position, with the convolution inputs before it: what a snapshot holds.
     state: u64,
-    /// What drafts add.
+    /// What else a slot keeps: the entries since, and more convolution inputs.
     ring: u64,
 }
 
 impl StateBytes {
     fn of(shapes: &[StateShape], drafts: usize, elements: ElementTypes) -> Self {
-        let sum = |count: fn(&StateShape) -> usize| shapes.iter().map(count).sum::<usize>() as u64;
+        let sum = |count: fn(&StateShape) -> usize| {
+            let shapes = shapes.iter().map(|shape| StateShape { drafts, ..*shape });
+            shapes.map(|shape| count(&shape)).sum::<usize>() as u64
+        };
         let (state, input) = (elements.state_bytes(), elements.activation_bytes());
-        let per_draft = sum(StateShape::record_elements) * state + sum(|shape| shape.conv_channels) * input;
+        let inputs = |shape: &StateShape| shape.conv_inputs() * shape.conv_channels - shape.window_elements();
+        let entries = |shape: &StateShape| shape.entries() * shape.entry_elements();
         Self {
             state: sum(StateShape::matrix_elements) * state + sum(StateShape::window_elements) * input,
-            ring: drafts as u64 * per_draft,
+            ring: sum(entries) * state + sum(inputs) * input,
         }
     }
 }

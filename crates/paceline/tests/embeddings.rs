@@ -11,7 +11,7 @@ use paceline_device::{Backend, Pending, StepLimits, StepTables, Workspace};
 use paceline_device_cpu::{Cpu, CpuOptions, Instructions};
 use paceline_models::{CacheSizes, Forward};
 use paceline_testkit::{FIXTURES, Fixture, assert_same_bits, storyteller};
-use paceline_types::{Pooling, SamplingParams, TokenId};
+use paceline_types::{Pooling, SamplingParams, TokenId, on_state_grid};
 use paceline_weights::Checkpoint;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -53,6 +53,7 @@ fn plain_states(checkpoint: &Checkpoint, tokens: &[TokenId]) -> (Vec<f32>, usize
     let rows: Vec<TokenRow> = tokens.iter().enumerate().map(row).collect();
     let request = RequestRow {
         token_count: count as i32,
+        state_end: on_state_grid(count) as i32,
         ..RequestRow::default()
     };
     backend.write(&step.token_rows, &rows);

@@ -9,6 +9,20 @@ use support::{Asked, Bench, Drafter, Ending, Outcome, Setup};
 
 const HYBRIDS: [&str; 4] = ["storyteller", "qwen3_next", "granite_h", "nemotron_h"];
 
+const ALL_HYBRIDS: [&str; 11] = [
+    "bamba",
+    "falcon_h1",
+    "falcon_h1_norm",
+    "granite_h",
+    "granite_h_moe",
+    "nemotron_h",
+    "nemotron_h_moe",
+    "qwen3_5",
+    "qwen3_5_moe",
+    "qwen3_next",
+    "storyteller",
+];
+
 fn prompt(length: usize, salt: u32) -> Vec<TokenId> {
     (0..length as u32)
         .map(|i| (i * 31 + salt * 57 + i * i % 7) % 240)
@@ -268,6 +282,41 @@ fn prefix_hit_with_a_draft_head() {
             assert_eq!(warm.prefix_hits, 48, "{drafter:?}");
             assert_eq!(warm.drafts_verified, verified, "{drafter:?}");
             assert_eq!(warm.drafts_accepted, accepted, "{drafter:?}");
+        }
+    }
+}
+
+/// States of hybrids stand at multiples of 16 and blocks end elsewhere: a prompt starts from the cache at the last common
+/// multiple, and prompts and windows that end before, at and behind one go on with the same bits.
+#[test]
+fn prefix_hits_on_the_grid_whatever_the_block_size() {
+    let bench = Bench::default();
+    let drafters = [Drafter::Scripted(Script::Random), Drafter::Itself];
+    for (index, model) in ALL_HYBRIDS.into_iter().enumerate() {
+        for (place, (block_size, unit)) in [(1, 16), (4, 16), (8, 16), (16, 16), (24, 48), (32, 32)]
+            .into_iter()
+            .enumerate()
+        {
+            let length = 95 + (index + place) % 4;
+            let first = asked(length, 2 + index as u64 % 2, 20);
+            let setup = Setup {
+                block_size,
+                batch: 1,
+                depth: 1 + place % 3,
+                budget: [7, 64, 512][(index + place) % 3],
+                ..with(
+                    model,
+                    drafters[(index + place) % 2],
+                    [0, 1, 3, 7, 15][(index + place) % 5],
+                )
+            };
+            let outcome = same_as_alone(&bench, &setup, &[first.clone(), first]);
+            let hit = (length - 1) / unit * unit;
+            assert_eq!(
+                outcome.counters.prefix_hits, hit as u64,
+                "{setup:?}, {length} tokens"
+            );
+            assert_eq!(outcome.counters.snapshots_used, 1, "{setup:?}");
         }
     }
 }

@@ -7,7 +7,7 @@ use paceline_runner::{DeviceRunner, HeadProposer, ModelProposer, Proposer, Runne
 use paceline_schedule::StepRunner;
 use paceline_testkit::{Fixture, storyteller, storyteller_reference};
 use paceline_types::{
-    Admission, BlockId, DraftBudget, PlanRow, RowConstraint, SamplingParams, SlotId, SnapshotId,
+    Admission, BlockId, DraftBudget, PlanRow, RowConstraint, STATE_GRID, SamplingParams, SlotId, SnapshotId,
     SnapshotPlan, StepPlan, TokenId, TokenMask, Work,
 };
 use paceline_weights::Checkpoint;
@@ -215,15 +215,17 @@ fn drafts_do_not_depend_on_what_blocks_held_before() {
 #[test]
 fn a_state_saved_behind_missed_tokens_restores_as_missed() {
     let checkpoint = Fixture::read("qwen3_5").checkpoint();
-    let tokens: Vec<TokenId> = (0..20).map(|at| (at * 7 + 3) % 90).collect();
+    let tokens: Vec<TokenId> = (0..36).map(|at| (at * 7 + 3) % 90).collect();
     let saved = Some(SnapshotId(1));
+    let at = 2 * BLOCK;
+    assert!(at.is_multiple_of(STATE_GRID));
     for seen in [true, false] {
         let mut bench = Bench::new(&checkpoint, same_model(&checkpoint));
         bench.run(&Piece {
             slot: 0,
             tokens: &tokens,
             from: 0,
-            to: BLOCK,
+            to: at,
             seen,
             save: saved,
             restore: None,
@@ -232,7 +234,7 @@ fn a_state_saved_behind_missed_tokens_restores_as_missed() {
         let restored = Piece {
             slot: 1,
             tokens: &tokens,
-            from: BLOCK,
+            from: at,
             to,
             seen: true,
             save: None,

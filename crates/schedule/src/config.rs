@@ -38,8 +38,9 @@ pub struct SchedulerConfig {
 pub struct RecurrentConfig {
     /// Places for saved states.
     pub snapshots: usize,
-    /// Number of tokens between saved states; a multiple of the block size. A prefill row stops short of a second
-    /// point to save at, so this is also close to the longest useful plan row.
+    /// Number of tokens between saved states, each of which is saved at the last position at or before that is a multiple
+    /// of both the block size and [`paceline_types::STATE_GRID`]. A prefill row stops short of a second point to save
+    /// at, so this is also close to the longest useful plan row.
     pub interval: usize,
 }
 
@@ -84,13 +85,11 @@ impl SchedulerConfig {
             });
         }
         match self.recurrent {
-            Some(recurrent) if recurrent.interval == 0 || recurrent.interval % self.block_size != 0 => {
-                Err(InvalidConfig {
-                    field: "interval",
-                    value: recurrent.interval,
-                    bound: format!("a multiple of the block size {}", self.block_size),
-                })
-            }
+            Some(recurrent) if recurrent.interval == 0 => Err(InvalidConfig {
+                field: "interval",
+                value: recurrent.interval,
+                bound: "at least 1".to_owned(),
+            }),
             _ => Ok(()),
         }
     }

@@ -7,7 +7,7 @@ use paceline_device::{
     abi::{LogitsRow, Logprobs, RequestRow, SamplingRow, TokenRow},
 };
 use paceline_models::{CacheSizes, Caches, Decoder, DraftHead, Forward, ModelError};
-use paceline_types::TokenId;
+use paceline_types::{TokenId, on_state_grid};
 use std::collections::HashMap;
 
 /// How much a stepper is built for.
@@ -325,6 +325,8 @@ impl HostTables {
             first_token: first as i32,
             token_count: row.tokens.len() as i32,
             slot: row.slot as i32,
+            state_at: on_state_grid(row.first_position) as i32,
+            state_end: on_state_grid(end) as i32,
             ..RequestRow::default()
         });
         self.tokens

@@ -10,6 +10,6 @@ pub use constraint::{Constraint, ConstraintError, Matcher, TokenMask};
 pub use dtype::{DType, UnknownDType};
 pub use plan::{
     Admission, BlockId, DraftBudget, DraftSource, MAX_DRAFTS, PlanRow, Pooling, RowConstraint, RowEnd,
-    RowOutput, SlotId, SnapshotId, SnapshotPlan, StepOutput, StepPlan, Work,
+    RowOutput, STATE_GRID, SlotId, SnapshotId, SnapshotPlan, StepOutput, StepPlan, Work, on_state_grid,
 };
 pub use sampling::{FinishReason, SamplingParams, TokenId, TokenLogprobs};

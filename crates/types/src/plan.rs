@@ -21,6 +21,14 @@ pub struct SnapshotId(pub u32);
 /// Most drafts that a row can verify.
 pub const MAX_DRAFTS: usize = 15;
 
+/// Recurrent states stand at positions that are multiples of this, and nowhere else.
+pub const STATE_GRID: usize = 16;
+
+/// The last multiple of [`STATE_GRID`] at or before a position.
+pub const fn on_state_grid(position: usize) -> usize {
+    position / STATE_GRID * STATE_GRID
+}
+
 /// Work for the device.
 #[derive(Clone, Debug, Default)]
 pub struct StepPlan {

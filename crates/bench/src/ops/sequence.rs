@@ -7,6 +7,7 @@ use paceline_device::{
 };
 use paceline_device_cpu::bench::OpTiming;
 use paceline_device_cpu::{Cpu, CpuKvCache, CpuTensor};
+use paceline_types::{STATE_GRID, on_state_grid};
 use std::time::{Duration, Instant};
 
 const BLOCK_SIZE: usize = 16;
@@ -89,9 +90,9 @@ impl SequenceOp {
     pub(super) fn measure(self, cpu: &Cpu) -> Result<OpTiming, DeviceError> {
         let (tokens, context) = match self {
             Self::Attention { tokens, context } => (tokens, context),
-            Self::Norm { tokens } | Self::DeltaRule { tokens } | Self::StateSpace { tokens } => {
-                (tokens, tokens)
-            }
+            Self::Norm { tokens } => (tokens, tokens),
+            // From the middle of what lies between two grid positions.
+            Self::DeltaRule { tokens } | Self::StateSpace { tokens } => (tokens, tokens + 3 * STATE_GRID / 2),
         };
         let bench = Bench {
             cpu,
@@ -124,11 +125,16 @@ impl SequenceOp {
                 let queries = 2 * tokens * HEADS * HEAD_DIM * FLOAT;
                 (4 * visible * HEADS * HEAD_DIM, cache + queries)
             }
-            // Decay, read, update and read again; the state comes and goes once.
-            Self::DeltaRule { tokens } => (7 * tokens * state, 2 * state * FLOAT),
-            Self::StateSpace { tokens } => (5 * tokens * state, 2 * state * FLOAT),
+            // Read twice or once, and folded; the state comes, and goes where a grid position is reached.
+            Self::DeltaRule { tokens } => (6 * tokens * state, passes(tokens) * state * FLOAT),
+            Self::StateSpace { tokens } => (4 * tokens * state, passes(tokens) * state * FLOAT),
         }
     }
+}
+
+/// Times that a step over `tokens` tokens from a grid position moves the state.
+fn passes(tokens: usize) -> usize {
+    1 + usize::from(tokens >= STATE_GRID)
 }
 
 struct Bench<'a> {
@@ -193,7 +199,10 @@ impl Bench<'_> {
         let (q, k, v) = (self.tensor(width)?, self.tensor(width)?, self.tensor(width)?);
         let (a, b) = (self.tensor(STATE_HEADS)?, self.tensor(STATE_HEADS)?);
         let per_head = self.cpu.buffer_from(&[-1.0; STATE_HEADS])?;
-        let (cache, mut out) = (self.cpu.state_cache(state_shape(3 * width))?, self.tensor(width)?);
+        let (cache, mut out) = (
+            self.cpu.state_cache(state_shape(3 * width, STATE_HEADS))?,
+            self.tensor(width)?,
+        );
         self.time(|| {
             self.cpu.delta_rule(DeltaRule {
                 q: &q,
@@ -217,7 +226,10 @@ impl Bench<'_> {
         let (b, c) = (self.tensor(STATE_DIM)?, self.tensor(STATE_DIM)?);
         let per_head = self.cpu.buffer_from(&[-1.0; STATE_HEADS])?;
         let channels = width + 2 * STATE_DIM;
-        let (cache, mut out) = (self.cpu.state_cache(state_shape(channels))?, self.tensor(width)?);
+        let (cache, mut out) = (
+            self.cpu.state_cache(state_shape(channels, 1))?,
+            self.tensor(width)?,
+        );
         self.time(|| {
             self.cpu.state_space(StateSpace {
                 x: &x,
@@ -255,12 +267,13 @@ impl Bench<'_> {
     }
 }
 
-fn state_shape(conv_channels: usize) -> StateShape {
+fn state_shape(conv_channels: usize, groups: usize) -> StateShape {
     StateShape {
         slots: 1,
         conv_channels,
         conv_width: 4,
         heads: STATE_HEADS,
+        groups,
         rows: STATE_DIM,
         columns: STATE_DIM,
         drafts: 0,
@@ -289,6 +302,8 @@ fn step(cpu: &Cpu, tokens: usize, context: usize) -> Result<StepTables<Cpu>, Dev
         .collect();
     let request = RequestRow {
         token_count: tokens as i32,
+        state_at: on_state_grid(context - tokens) as i32,
+        state_end: on_state_grid(context) as i32,
         ..RequestRow::default()
     };
     let block_table: Vec<i32> = (0..blocks as i32).collect();

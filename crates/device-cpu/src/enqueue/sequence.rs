@@ -3,10 +3,11 @@
 use super::frame::plan_view;
 use crate::checks::Checks;
 use crate::cpu::Cpu;
+use crate::ops::grid::Recurrence;
 use crate::ops::{Step, attention, causal_conv, clear_kv, delta_rule, rope, state_space, store_kv};
 use crate::storage::{CpuBuffer, CpuTensor};
 use paceline_device::{
-    Attention, CausalConv, ClearKv, DeltaRule, KeyValueStore, KvShape, StateSpace, StepTables,
+    Attention, CausalConv, ClearKv, DeltaRule, HeadMap, KeyValueStore, KvShape, StateSpace, StepTables,
 };
 
 impl Cpu {
@@ -168,8 +169,8 @@ impl Cpu {
         let shape = args.cache.shape();
         check_step(check, args.step, args.q);
         check.same_shape(args.q, args.k);
-        check.divides("dk", shape.rows, args.k.columns);
-        check.divides("key heads", args.k.columns / shape.rows, shape.heads);
+        check.columns("k", args.k, shape.groups * shape.rows);
+        check.divides("key heads", shape.groups, shape.heads);
         check.columns("v", args.v, shape.heads * shape.columns);
         check.columns("a", args.a, shape.heads);
         check.columns("b", args.b, shape.heads);
@@ -187,14 +188,16 @@ impl Cpu {
         self.stream.enqueue(move |pool| {
             // SAFETY: see the module header.
             let args = unsafe {
-                delta_rule::Delta {
-                    q: q.read(),
-                    k: k.read(),
-                    v: v.read(),
-                    a: a.read(),
-                    b: b.read(),
-                    decay: decay.read(),
-                    dt_bias: dt_bias.read(),
+                Recurrence {
+                    rule: delta_rule::Delta {
+                        a: a.read(),
+                        b: b.read(),
+                        decay: decay.read(),
+                        dt_bias: dt_bias.read(),
+                    },
+                    keys: k.read(),
+                    queries: q.read(),
+                    values: v.read(),
                     head_map,
                     cache: &cache,
                     out: out.write(),
@@ -209,11 +212,11 @@ impl Cpu {
         let check = Checks("state_space");
         let shape = args.cache.shape();
         check_step(check, args.step, args.x);
-        check.columns("x", args.x, shape.heads * shape.rows);
+        check.columns("x", args.x, shape.heads * shape.columns);
         check.columns("dt", args.dt, shape.heads);
         check.same_shape(args.b, args.c);
-        check.divides("state size", shape.columns, args.b.columns);
-        check.divides("groups", args.b.columns / shape.columns, shape.heads);
+        check.columns("b", args.b, shape.groups * shape.rows);
+        check.divides("groups", shape.groups, shape.heads);
         for buffer in [args.decay, args.skip, args.dt_bias] {
             check.length("a parameter per head", buffer, shape.heads);
         }
@@ -228,15 +231,18 @@ impl Cpu {
         self.stream.enqueue(move |pool| {
             // SAFETY: see the module header.
             let args = unsafe {
-                state_space::Space {
-                    x: x.read(),
-                    b: b.read(),
-                    c: c.read(),
-                    dt: dt.read(),
-                    decay: decay.read(),
-                    skip: skip.read(),
-                    dt_bias: dt_bias.read(),
-                    dt_limits,
+                Recurrence {
+                    rule: state_space::Space {
+                        dt: dt.read(),
+                        decay: decay.read(),
+                        skip: skip.read(),
+                        dt_bias: dt_bias.read(),
+                        dt_limits,
+                    },
+                    keys: b.read(),
+                    queries: c.read(),
+                    values: x.read(),
+                    head_map: HeadMap::Grouped,
                     cache: &cache,
                     out: out.write(),
                     step: Step::of(&step),

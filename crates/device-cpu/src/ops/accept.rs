@@ -36,7 +36,7 @@ impl Outcome<'_> {
         let RequestRow {
             token_count,
             drafts,
-            snapshot_after,
+            snapshot_at,
             ..
         } = self.requests[request];
         let chooses = token_count > 0 && row.chooses();
@@ -48,7 +48,7 @@ impl Outcome<'_> {
         self.record[request] = RecordRow {
             count: 0,
             ended: 0,
-            snapshot: i32::from(snapshot_after > 0),
+            snapshot: i32::from(snapshot_at > 0),
             drafted: drafts,
             source: if drafts > 0 { self.slots.of(row).source } else { 0 },
             first_logprobs: first_logprobs as i32,
@@ -82,7 +82,6 @@ impl Outcome<'_> {
         out.ended = ended;
         out.tokens[..count].copy_from_slice(&chosen[..count]);
         state.length = length + count as i32;
-        state.pending = count.saturating_sub(1) as i32;
         state.draft_count = 0;
         state.source = 0;
         state.finished = i32::from(ended != 0);

@@ -1,11 +1,10 @@
 //! Depthwise causal convolution over time with SiLU.
 //!
-//! A slot's window ends with the inputs of the last step's drafts. Those that held are part of the past, so the
-//! past is read that much further on, and what did not hold is overwritten. A row that looks ahead adds its inputs
-//! behind that past and moves nothing.
+//! A slot keeps raw inputs by position: enough for the window before any token that may come next, of those that are
+//! certain or may be taken back.
 
 use super::vector::{load_part, store_part};
-use super::{RequestTokens, Start, Step, pieces};
+use super::{RequestTokens, Step, pieces};
 use crate::caches::CpuStateCache;
 use crate::pool::Pool;
 use crate::simd::{Kernel, LANES, Simd};
@@ -33,7 +32,7 @@ pub(crate) struct Conv<'a> {
 }
 
 /// `out[t] = silu(bias + Σ_j weight[j] · x[t - (width - 1) + j])`, taps in ascending order; leaves the inputs
-/// of every request that later steps need in its window.
+/// of every request that later steps need.
 pub(crate) fn causal_conv(pool: &Pool, args: &Conv<'_>) {
     let blocks = args.x.columns.div_ceil(CHANNELS);
     let work = args.x.rows * args.x.columns + args.weight.len();
@@ -78,89 +77,67 @@ impl Piece<'_> {
         let mut taps = [[0.0; CHANNELS]; W];
         let weight = &self.args.weight[self.channels.start * width..self.channels.end * width];
         transpose(weight, width, &mut taps[..width]);
+        let (rows, shape) = (self.args.x.rows, self.args.cache.shape());
         for request in 0..self.args.step.requests {
-            self.request(s, request, &taps[..width]);
+            if let Some(tokens) = self.args.step.request(request, rows, shape) {
+                self.request(s, &tokens, &taps[..width]);
+            }
         }
     }
 
     #[inline(always)]
-    fn request<S: Simd>(&self, s: S, request: usize, taps: &[[f32; CHANNELS]]) {
-        let room = self.args.cache.shape().drafts;
-        let tokens = self.args.step.request(request, self.args.x.rows, room);
-        let before = taps.len() - 1;
-        if tokens.rows.is_empty() {
-            return;
-        }
-        self.start(&tokens);
-        let mut inputs: [&[f32]; MAX_WIDTH] = [&[]; MAX_WIDTH];
-        for row in tokens.rows.clone() {
-            // The current token is `before` inputs after the first one it meets.
-            let first = tokens.replay + row - tokens.rows.start;
-            for (j, input) in inputs.iter_mut().enumerate().take(taps.len()) {
-                *input = self.seen(&tokens, before, first + j);
+    fn request<S: Simd>(&self, s: S, tokens: &RequestTokens, taps: &[[f32; CHANNELS]]) {
+        let (cache, before) = (self.args.cache, taps.len() - 1);
+        let positions = tokens.positions.clone();
+        if let Some(snapshot) = tokens.restore {
+            for place in 0..before {
+                // SAFETY: these channels belong to this piece.
+                let saved = unsafe { cache.saved_input(snapshot, place, self.channels.clone()) };
+                self.keep(tokens.slot, positions.start - before + place, saved);
             }
-            self.token(s, row, &inputs[..taps.len()], taps);
         }
-        if let Some((folds, snapshot)) = tokens.snapshot() {
-            for row in 0..before {
+        for position in positions.clone() {
+            let mut inputs: [&[f32]; MAX_WIDTH] = [&[]; MAX_WIDTH];
+            for (tap, input) in inputs.iter_mut().enumerate().take(taps.len()) {
+                *input = self.seen(tokens, (position + tap).checked_sub(before));
+            }
+            self.token(s, tokens.row(position), &inputs[..taps.len()], taps);
+        }
+        if let Some((position, snapshot)) = tokens.snapshot {
+            for place in 0..before {
                 // SAFETY: a snapshot is written for one request, and these channels of it by this piece.
-                let saved = unsafe { self.args.cache.saved_window(snapshot, row, self.channels.clone()) };
-                saved.copy_from_slice(self.seen(&tokens, before, folds + row));
+                let saved = unsafe { cache.saved_input(snapshot, place, self.channels.clone()) };
+                saved.copy_from_slice(self.seen(tokens, Some(position - before + place)));
             }
         }
-        let moved = tokens.advance();
-        if moved > 0 {
-            // Inputs move to the front, so none is overwritten before it has been moved.
-            for row in 0..before {
-                self.window(tokens.slot, row)
-                    .copy_from_slice(self.seen(&tokens, before, moved + row));
-            }
-        }
-        for (index, row) in tokens.recorded() {
-            self.window(tokens.slot, before + index)
-                .copy_from_slice(self.input(row));
+        let room = cache.shape().conv_inputs();
+        for position in positions.start.max(positions.end.saturating_sub(room))..positions.end {
+            self.keep(tokens.slot, position, self.input(tokens.row(position)));
         }
     }
 
-    /// Makes the window the one that the request starts from.
+    /// The input at a position: of this step, of one before, or zero before the sequence.
     #[inline(always)]
-    fn start(&self, tokens: &RequestTokens) {
-        let cache = self.args.cache;
-        for row in 0..cache.shape().conv_width - 1 {
-            match tokens.start {
-                Start::Kept => return,
-                Start::Zero => self.window(tokens.slot, row).fill(0.0),
-                Start::Snapshot(snapshot) => {
-                    // SAFETY: these channels belong to this piece.
-                    let saved = unsafe { cache.saved_window(snapshot, row, self.channels.clone()) };
-                    self.window(tokens.slot, row).copy_from_slice(saved);
-                }
-            }
+    fn seen(&self, tokens: &RequestTokens, position: Option<usize>) -> &[f32] {
+        match position {
+            None => &[0.0; CHANNELS][..self.channels.len()],
+            // SAFETY: a slot belongs to one request, and these channels of it to this piece, which writes when it has
+            // read all it needs.
+            Some(position) if position < tokens.positions.start => unsafe {
+                self.args
+                    .cache
+                    .input(tokens.slot, position, self.channels.clone())
+            },
+            Some(position) => self.input(tokens.row(position)),
         }
     }
 
-    /// An input of the request, counted from the start of its window: `before` inputs, those that are replayed,
-    /// and those of this step.
+    /// Keeps an input for later steps.
     #[inline(always)]
-    fn seen(&self, tokens: &RequestTokens, before: usize, index: usize) -> &[f32] {
-        let past = before + tokens.replay;
-        if index < past {
-            // SAFETY: a slot belongs to one request, and these channels of it to this piece, which writes none
-            // of those it reads.
-            unsafe { self.args.cache.window(tokens.slot, index, self.channels.clone()) }
-        } else {
-            self.input(tokens.rows.start + index - past)
-        }
-    }
-
-    #[inline(always)]
-    #[expect(
-        clippy::mut_from_ref,
-        reason = "exclusive by the division into channels, not by borrow"
-    )]
-    fn window(&self, slot: usize, row: usize) -> &mut [f32] {
-        // SAFETY: as in `seen`; a row is moved to another one.
-        unsafe { self.args.cache.window_mut(slot, row, self.channels.clone()) }
+    fn keep(&self, slot: usize, position: usize, input: &[f32]) {
+        // SAFETY: as in `seen`; the input is in a tensor or a snapshot.
+        let kept = unsafe { self.args.cache.input_mut(slot, position, self.channels.clone()) };
+        kept.copy_from_slice(input);
     }
 
     #[inline(always)]

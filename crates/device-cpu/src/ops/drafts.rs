@@ -106,10 +106,14 @@ impl Layout<'_> {
         let unknown = step.restore > 0 && self.slots.drafter_saved[step.restore as usize - 1] == 0;
         let state = self.slots.of(row);
         if recurrent && (row.neural == 0 || unknown) {
-            state.missed = 1;
+            state.draft_state_at = -1;
         }
-        let missed = state.missed != 0;
-        if step.snapshot_after > 0 {
+        let state_at = state.draft_state_at;
+        let missed = state_at < 0;
+        if !missed {
+            state.draft_state_at = step.state_end;
+        }
+        if step.snapshot_at > 0 {
             self.slots.drafter_saved[step.snapshot as usize] = i32::from(!missed);
         }
         if row.neural == 0 || missed {
@@ -123,6 +127,7 @@ impl Layout<'_> {
         self.draft.requests[request] = RequestRow {
             first_token: own.first_token,
             token_count: own.token_count,
+            state_at,
             ..step
         };
     }
@@ -143,18 +148,17 @@ impl Layout<'_> {
         self.push_sample(request, row, place);
     }
 
-    /// The newest token or the model's own draft, at its own position, on a copy of the state.
+    /// The newest token or the model's own draft, at its own position. The state stays where it is.
     fn ahead(&mut self, request: usize, row: &PlanRow, place: usize) {
         let state = *self.slots.of(row);
-        if state.missed != 0 || !self.wants(row, place) {
+        if state.draft_state_at < 0 || !self.wants(row, place) {
             return;
         }
         let position = state.length + place as i32 - 1;
         self.push_token(request, state.pending_token(place), position);
         let own = &mut self.draft.requests[request];
-        own.replay = state.pending + place as i32;
+        (own.state_at, own.state_end) = (state.draft_state_at, state.draft_state_at);
         own.drafts = 1;
-        own.ahead = 1;
         self.push_sample(request, row, place);
     }
 

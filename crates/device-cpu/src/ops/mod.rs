@@ -12,6 +12,7 @@ pub(crate) mod embed;
 pub(crate) mod experts;
 pub(crate) mod gated_norm;
 pub(crate) mod gather;
+pub(crate) mod grid;
 pub(crate) mod linear;
 pub(crate) mod ngram;
 pub(crate) mod norm;
@@ -28,8 +29,9 @@ pub(crate) mod vector;
 
 use crate::cpu::Cpu;
 use crate::pool::Pool;
-use paceline_device::StepTables;
 use paceline_device::abi::{RequestRow, TokenRow};
+use paceline_device::{StateShape, StepTables};
+use paceline_types::STATE_GRID;
 use std::ops::Range;
 
 /// Work below this many (estimated) nanoseconds stays on the calling thread: waking a worker costs about as much.
@@ -80,117 +82,59 @@ pub(crate) struct Step<'a> {
 pub(crate) struct RequestTokens {
     /// Token rows.
     pub(crate) rows: Range<usize>,
+    /// Their positions.
+    pub(crate) positions: Range<usize>,
     /// Index of its recurrent state.
     pub(crate) slot: usize,
-    /// What the state is before anything is folded into it.
-    pub(crate) start: Start,
-    /// Records of the last step to fold in first.
-    pub(crate) replay: usize,
-    /// How many of the last rows are drafts, which leave no trace in the state.
-    drafts: usize,
-    /// Whether nothing is kept, not even what is replayed. All rows are drafts then.
-    ahead: bool,
-    /// Fold after which the state is saved, and the snapshot it goes to.
-    snapshot: Option<(usize, usize)>,
-}
-
-/// Where a request's state comes from.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Start {
-    /// Its last step left it.
-    Kept,
-    /// The sequence starts here.
-    Zero,
-    /// A snapshot holds it.
-    Snapshot(usize),
-}
-
-/// What is folded into a state next.
-#[derive(Clone, Copy)]
-pub(crate) enum Folded {
-    /// This record of the slot.
-    Record(usize),
-    /// The token of this row.
-    Token(usize),
+    /// Where its state stands, and where it is left.
+    pub(crate) state: Range<usize>,
+    /// The snapshot that holds the state.
+    pub(crate) restore: Option<usize>,
+    /// The position whose state is saved, and the snapshot it goes to.
+    pub(crate) snapshot: Option<(usize, usize)>,
 }
 
 impl RequestTokens {
-    /// What is folded into the state that is kept, in order.
+    /// The token row of a position.
     #[inline(always)]
-    pub(crate) fn kept(&self) -> impl Iterator<Item = Folded> {
-        let records = if self.ahead { 0 } else { self.replay };
-        let certain = self.rows.start..self.rows.end - self.drafts;
-        (0..records).map(Folded::Record).chain(certain.map(Folded::Token))
+    pub(crate) fn row(&self, position: usize) -> usize {
+        self.rows.start + position - self.positions.start
     }
 
-    /// What is folded into a copy of it after that, in order. Nothing if there are no drafts.
-    #[inline(always)]
-    pub(crate) fn tried(&self) -> impl Iterator<Item = Folded> {
-        let records = if self.ahead { self.replay } else { 0 };
-        (0..records)
-            .map(Folded::Record)
-            .chain(self.drafts().map(Folded::Token))
+    /// The positions whose entries outlive the row: those that no state which it stores contains.
+    pub(crate) fn open(&self) -> Range<usize> {
+        self.positions.start.max(self.state.end)..self.positions.end
     }
 
-    /// The records to write and the row that each is made from. None of them is among those replayed, unless those
-    /// are part of the state now.
-    #[inline(always)]
-    pub(crate) fn recorded(&self) -> impl Iterator<Item = (usize, usize)> {
-        let first = if self.ahead { self.replay } else { 0 };
-        (first..).zip(self.drafts())
-    }
-
-    /// By how many tokens the state that is kept advances.
-    pub(crate) fn advance(&self) -> usize {
-        if self.ahead {
-            0
-        } else {
-            self.replay + self.rows.len() - self.drafts
-        }
-    }
-
-    /// Rows of tokens that may be taken back.
-    pub(crate) fn drafts(&self) -> Range<usize> {
-        self.rows.end - self.drafts..self.rows.end
-    }
-
-    /// The snapshot, and the number of folds after which it is to hold the state.
-    #[inline(always)]
-    pub(crate) fn snapshot_after(&self, folds: usize) -> Option<usize> {
-        let (after, snapshot) = self.snapshot?;
-        (after == folds).then_some(snapshot)
-    }
-
-    /// The snapshot to write, and the fold after which it is due.
-    pub(crate) fn snapshot(&self) -> Option<(usize, usize)> {
-        self.snapshot
-    }
-
-    /// The row makes sense, and there is room for its records.
-    fn check(&self, request: usize, room: usize) {
-        let (count, replay, drafts) = (self.rows.len(), self.replay, self.drafts);
-        let after = self.snapshot.map_or(0, |(after, _)| after);
-        // Records behind the replayed ones, or in place of them.
-        let records = if self.ahead {
-            replay + drafts
-        } else {
-            replay.max(drafts)
-        };
+    /// The row makes sense, and the rings hold what it needs.
+    fn check(&self, request: usize, shape: StateShape) {
+        let (positions, state) = (&self.positions, &self.state);
+        let on_grid = |position: usize| position.is_multiple_of(STATE_GRID);
         assert!(
-            records <= room,
-            "request row {request}: {drafts} drafts and {replay} replayed records, with room for {room}"
+            on_grid(state.start) && on_grid(state.end) && state.start <= state.end,
+            "request row {request}: the state goes from {} to {}",
+            state.start,
+            state.end
         );
         assert!(
-            drafts <= count && after <= self.advance(),
-            "request row {request}: {drafts} drafts of {count} tokens, a snapshot after {after} folds"
+            state.start <= positions.start && state.end <= positions.end,
+            "request row {request}: tokens {positions:?} with states {state:?}"
+        );
+        let entries = shape.entries();
+        assert!(
+            positions.start - state.start <= entries && positions.end - state.end <= entries,
+            "request row {request}: tokens {positions:?} with states {state:?} and {entries} entries"
         );
         assert!(
-            replay == 0 || self.start == Start::Kept,
-            "request row {request} replays records of another state"
+            self.restore.is_none() || state.start == positions.start,
+            "request row {request} starts at {} from a snapshot of {}",
+            positions.start,
+            state.start
         );
+        let saved = self.snapshot.map_or(state.end, |(position, _)| position);
         assert!(
-            !self.ahead || count == 0 || self.start == Start::Kept,
-            "request row {request} looks ahead of a state that it does not have yet"
+            on_grid(saved) && saved <= state.end && (self.snapshot.is_none() || saved > state.start),
+            "request row {request}: a snapshot at {saved} with states {state:?}"
         );
     }
 }
@@ -214,44 +158,29 @@ impl<'a> Step<'a> {
         }
     }
 
-    /// The tokens of a request row of a recurrent layer; `tokens` is the number of live token rows, `room` the
-    /// number of drafts that the layer can record.
-    pub(crate) fn request(&self, request: usize, tokens: usize, room: usize) -> RequestTokens {
+    /// The tokens of a request row of a recurrent layer with this shape, if it has any; `tokens` is the number of
+    /// live token rows.
+    pub(crate) fn request(&self, request: usize, tokens: usize, shape: StateShape) -> Option<RequestTokens> {
         let row = &self.request_rows[request];
         let (first, count) = (row.first_token as usize, row.token_count as usize);
         assert!(
             first <= tokens && count <= tokens - first,
             "request row {request} has tokens {first}+{count} of {tokens}"
         );
-        let start = match row.restore {
-            0 if row.replay == 0 && count > 0 && self.tokens[first].position == 0 => Start::Zero,
-            0 => Start::Kept,
-            snapshot => Start::Snapshot(snapshot as usize - 1),
-        };
-        let ahead = row.ahead != 0;
-        let drafts = match count {
-            0 => 0,
-            count if ahead => count,
-            _ => row.drafts as usize,
-        };
-        let after = row.snapshot_after as usize;
+        if count == 0 {
+            return None;
+        }
+        let position = self.tokens[first].position as usize;
         let tokens = RequestTokens {
             rows: first..first + count,
+            positions: position..position + count,
             slot: row.slot as usize,
-            start,
-            replay: row.replay as usize,
-            drafts,
-            ahead,
-            snapshot: (after > 0).then_some((after, row.snapshot as usize)),
+            state: row.state_at as usize..row.state_end as usize,
+            restore: (row.restore as usize).checked_sub(1),
+            snapshot: (row.snapshot_at > 0).then_some((row.snapshot_at as usize, row.snapshot as usize)),
         };
-        tokens.check(request, room);
-        tokens
-    }
-
-    /// Records that are folded in this step, all requests together.
-    pub(crate) fn replayed(&self) -> usize {
-        let rows = &self.request_rows[..self.requests];
-        rows.iter().map(|row| row.replay as usize).sum()
+        tokens.check(request, shape);
+        Some(tokens)
     }
 
     /// The blocks of a request row, in order of position.

@@ -1,6 +1,7 @@
 //! From a plan and the slots to the tables of a step.
 
 use paceline_device::abi::{LIST_WORDS, LogitsRow, Plan, PlanRow, RequestRow, Slot, TokenRow};
+use paceline_types::on_state_grid;
 
 /// Views of [`prepare`]. All but the plan are written.
 pub(crate) struct Frame<'a> {
@@ -109,10 +110,12 @@ impl Frame<'_> {
         let mut restore = 0;
         if owned {
             state.length = state.length.max((start + tokens.len()) as i32);
-            state.pending = 0;
             restore = std::mem::replace(&mut state.restore, -1) + 1;
         }
-        self.open_row(request, row, (start, tokens.len()), (0, 0));
+        if restore > 0 {
+            (state.state_at, state.draft_state_at) = (row.start, row.start);
+        }
+        self.open_row(request, row, (start, tokens.len()), 0);
         self.tables.requests[request].restore = restore;
         for (offset, token) in tokens.iter().enumerate() {
             *self.slots.token(row.slot as usize, start + offset) = *token;
@@ -144,7 +147,7 @@ impl Frame<'_> {
     fn verify(&mut self, request: usize, row: &PlanRow) {
         let state = self.slots.of(row);
         if !state.runs(row.generation) || state.length == 0 {
-            self.open_row(request, row, (0, 0), (0, 0));
+            self.open_row(request, row, (0, 0), 0);
             return;
         }
         let room = (state.max_length - state.length - 1).max(0);
@@ -152,12 +155,7 @@ impl Frame<'_> {
         let state = *state;
         let drafts = state.draft_count as usize;
         let start = state.length as usize - 1;
-        self.open_row(
-            request,
-            row,
-            (start, 1 + drafts),
-            (state.pending, state.draft_count),
-        );
+        self.open_row(request, row, (start, 1 + drafts), drafts);
         *self.slots.token(row.slot as usize, start) = state.newest;
         for place in 0..=drafts {
             let token_row = self.push_token(request, state.pending_token(place), start + place);
@@ -166,25 +164,23 @@ impl Frame<'_> {
         }
     }
 
-    /// Writes a request row.
-    fn open_row(
-        &mut self,
-        request: usize,
-        row: &PlanRow,
-        (start, tokens): (usize, usize),
-        (replay, drafts): (i32, i32),
-    ) {
-        // The state stands `replay` tokens before the first one.
-        let folds = row.snapshot_at - (start as i32 - replay);
-        let reached = tokens > 0 && folds > 0 && folds <= replay + tokens as i32 - drafts;
+    /// Writes a request row. It leaves the state at the last grid position that its certain tokens reach.
+    fn open_row(&mut self, request: usize, row: &PlanRow, (start, tokens): (usize, usize), drafts: usize) {
+        let state = self.slots.of(row);
+        let state_at = state.state_at;
+        if tokens > 0 {
+            state.state_at = on_state_grid(start + tokens - drafts) as i32;
+        }
+        let state_end = state.state_at;
+        let reached = row.snapshot_at > state_at && row.snapshot_at <= state_end;
         self.tables.requests[request] = RequestRow {
             first_token: *self.tables.live_tokens,
             token_count: tokens as i32,
             slot: row.slot as i32,
-            replay,
-            drafts,
-            ahead: 0,
-            snapshot_after: if reached { folds } else { 0 },
+            drafts: drafts as i32,
+            state_at,
+            state_end,
+            snapshot_at: if reached { row.snapshot_at } else { 0 },
             snapshot: row.snapshot,
             restore: 0,
         };

@@ -87,11 +87,12 @@ impl Scene {
 
     /// Slots as `accept` leaves them.
     fn write_states(&self) {
-        let slots = [(12, 42, 1), (18, 51, 0), (4, 0, 0), (9, 7, 0)];
-        let state = slots.map(|(length, newest, pending)| Slot {
+        let slots = [(12, 42, 0), (18, 51, 16), (4, 0, 0), (9, 7, 0)];
+        let state = slots.map(|(length, newest, state_at)| Slot {
             length,
             newest,
-            pending,
+            state_at,
+            draft_state_at: state_at,
             max_length: 30,
             ..Slot::default()
         });
@@ -137,19 +138,20 @@ impl Scene {
 
     fn write_step(&self) {
         let requests = [
-            (2, &[(40, 9), (41, 10), (49, 11)][..]),
-            (0, &[(50, 16)]),
-            (0, &[(60, 0), (61, 1), (62, 2), (63, 3)]),
-            (0, &[(6, 7)]),
+            (2, 0, &[(40, 9), (41, 10), (49, 11)][..]),
+            (0, 16, &[(50, 16)]),
+            (0, 0, &[(60, 0), (61, 1), (62, 2), (63, 3)]),
+            (0, 0, &[(6, 7)]),
         ];
         let (mut token_rows, mut request_rows) = (Vec::new(), Vec::new());
-        for (request, (drafts, tokens)) in requests.into_iter().enumerate() {
+        for (request, (drafts, state_end, tokens)) in requests.into_iter().enumerate() {
             let request = request as i32;
             request_rows.push(RequestRow {
                 first_token: token_rows.len() as i32,
                 token_count: tokens.len() as i32,
                 slot: request,
                 drafts,
+                state_end,
                 ..RequestRow::default()
             });
             token_rows.extend(tokens.iter().map(|(id, position)| TokenRow {
@@ -273,15 +275,22 @@ fn a_draft_model_runs_along_and_then_ahead() {
         scene.requests(tables).iter().map(field).collect()
     };
     assert_eq!(read(&along, |row| row.drafts), [2, 0, 0, 0]);
+    assert_eq!(read(&along, |row| row.state_at), [0, 16, 0, 0]);
+    assert_eq!(read(&along, |row| row.state_end), [0, 16, 0, 0]);
     let (ahead, layout) = scene.prepare(DraftForward::Ahead { place: 0 }, None);
     assert_eq!((layout.ids, layout.positions), (vec![42, 51], vec![11, 17]));
     assert_eq!(layout.samples, [(0, 12, 0), (1, 18, 1)]);
-    assert_eq!(read(&ahead, |row| row.replay), [1, 0, 0, 0]);
-    assert_eq!(read(&ahead, |row| row.ahead), [1, 1, 0, 0]);
+    assert_eq!(read(&ahead, |row| row.state_at), [0, 16, 0, 0]);
+    assert_eq!(
+        read(&ahead, |row| row.state_end),
+        [0, 16, 0, 0],
+        "it stays where it is"
+    );
     scene.take(&ahead, 0, &[43, 52]);
     let (ahead, layout) = scene.prepare(DraftForward::Ahead { place: 1 }, None);
     assert_eq!((layout.ids, layout.positions), (vec![43, 52], vec![12, 18]));
-    assert_eq!(read(&ahead, |row| row.replay), [2, 1, 0, 0]);
+    assert_eq!(read(&ahead, |row| row.state_at), [0, 16, 0, 0]);
+    assert_eq!(read(&ahead, |row| row.state_end), [0, 16, 0, 0]);
 }
 
 #[test]

@@ -1,5 +1,5 @@
 //! Recurrent layers under speculation: verify windows with every number of drafts that hold, snapshots at every
-//! point, states restored elsewhere, rows that look ahead in between. All must give the bits of plain decoding.
+//! grid position, states restored elsewhere, rows that look ahead in between. All must give the bits of plain decoding.
 
 use crate::harness::{bits, devices, numbers, tensor};
 use paceline_device::abi::{RequestRow, TokenRow};
@@ -7,6 +7,7 @@ use paceline_device::{
     Backend, CausalConv, DeltaRule, HeadMap, Pending, StateShape, StateSpace, StepLimits, StepTables,
 };
 use paceline_device_cpu::{Cpu, CpuBuffer, CpuTensor};
+use paceline_types::on_state_grid;
 
 const CHANNELS: usize = 300;
 const HEADS: usize = 4;
@@ -39,10 +40,12 @@ struct Row {
     certain: usize,
     /// Whether each draft is the right token.
     drafts: Vec<bool>,
-    replay: usize,
+    /// Where the state stands.
+    state_at: usize,
+    /// A position, and the snapshot that its state goes to.
     snapshot: Option<(usize, usize)>,
     restore: Option<usize>,
-    /// Looks ahead of the kept state: all tokens are drafts.
+    /// Leaves the state where it is: all tokens are drafts.
     ahead: bool,
     /// The certain tokens are wrong too, as those of a text that looking ahead led to.
     astray: bool,
@@ -53,6 +56,22 @@ impl Row {
         self.certain + self.drafts.len()
     }
 
+    /// Where the state is left: at the last grid position that the certain tokens reach.
+    fn state_end(&self) -> usize {
+        if self.ahead || self.len() == 0 {
+            self.state_at
+        } else {
+            on_state_grid(self.start + self.certain)
+        }
+    }
+
+    /// A snapshot of the last grid position that this row passes.
+    fn save_to(&mut self, snapshot: usize) -> bool {
+        let passes = self.state_end() > self.state_at;
+        self.snapshot = passes.then(|| (self.state_end(), snapshot));
+        passes
+    }
+
     /// The row of the next step if `held` drafts hold, with tokens yet to be set.
     fn next(&self, held: usize) -> Self {
         Self {
@@ -60,7 +79,7 @@ impl Row {
             slot: self.slot,
             start: self.start + self.certain + held,
             certain: 1,
-            replay: held,
+            state_at: self.state_end(),
             ..Self::default()
         }
     }
@@ -85,6 +104,7 @@ impl Layer {
             conv_channels,
             conv_width,
             heads,
+            groups: GROUPS.min(heads),
             rows: ROWS,
             columns: COLUMNS,
             drafts,
@@ -181,11 +201,11 @@ impl Layer {
                 out
             }
             Kind::Space => {
-                let mut out = empty(HEADS * ROWS);
+                let mut out = empty(HEADS * COLUMNS);
                 cpu.state_space(StateSpace {
-                    x: &input(1, HEADS * ROWS),
-                    b: &input(2, GROUPS * COLUMNS),
-                    c: &input(3, GROUPS * COLUMNS),
+                    x: &input(1, HEADS * COLUMNS),
+                    b: &input(2, GROUPS * ROWS),
+                    c: &input(3, GROUPS * ROWS),
                     dt: &input(4, HEADS),
                     decay: &parameters[0],
                     skip: &parameters[1],
@@ -214,15 +234,15 @@ fn tables(cpu: &Cpu, rows: &[Row]) -> StepTables<Cpu> {
     let tables = StepTables::new(cpu, limits).unwrap();
     let (mut token_rows, mut request_rows) = (Vec::new(), Vec::new());
     for (request, row) in rows.iter().enumerate() {
-        let (after, snapshot) = row.snapshot.unwrap_or_default();
+        let (saved, snapshot) = row.snapshot.unwrap_or_default();
         request_rows.push(RequestRow {
             first_token: token_rows.len() as i32,
             token_count: row.len() as i32,
             slot: row.slot as i32,
-            replay: row.replay as i32,
             drafts: row.drafts.len() as i32,
-            ahead: i32::from(row.ahead),
-            snapshot_after: after as i32,
+            state_at: row.state_at as i32,
+            state_end: row.state_end() as i32,
+            snapshot_at: saved as i32,
             snapshot: snapshot as i32,
             restore: row.restore.map_or(0, |id| id as i32 + 1),
         });
@@ -250,6 +270,7 @@ fn plain(kind: Kind, requests: usize, length: usize) -> Vec<Vec<Vec<f32>>> {
                 slot: request,
                 start,
                 certain: 1,
+                state_at: on_state_grid(start),
                 ..Row::default()
             };
             layer.step(&[row]).remove(0).remove(0)
@@ -282,13 +303,13 @@ fn drafts(k: usize, held: usize) -> Vec<bool> {
     (0..k).map(|index| index < held).collect()
 }
 
-const WINDOWS: [usize; 6] = [1, 2, 3, 5, 8, 15];
+const WINDOWS: [usize; 7] = [0, 1, 2, 3, 5, 7, 15];
 
 #[test]
 fn verify_windows_give_the_bits_of_plain_decoding_for_every_acceptance() {
     const REQUESTS: usize = 4;
     for kind in KINDS {
-        let plain = plain(kind, REQUESTS, 90);
+        let plain = plain(kind, REQUESTS, 100);
         for (device, cpu) in devices() {
             for k in WINDOWS {
                 for held in 0..=k {
@@ -312,9 +333,10 @@ fn run_windows(what: &str, layer: &Layer, plain: &[Vec<Vec<f32>>], (k, held): (u
         certain,
         ..Row::default()
     };
+    // Up to 16 tokens: the windows behind lie around the first grid position.
     let chunk = |start: usize| -> Vec<Row> {
         (0..requests)
-            .map(|request| prefill(request, start * (request + 1), request + 1))
+            .map(|request| prefill(request, start * (request + 5), request + 5))
             .collect()
     };
     check(what, layer, plain, &chunk(0));
@@ -336,7 +358,7 @@ fn run_windows(what: &str, layer: &Layer, plain: &[Vec<Vec<f32>>], (k, held): (u
                 });
                 // No tokens in this step: whatever else the row says changes nothing.
                 row.certain = 0;
-                row.replay = 0;
+                row.state_at = 7;
                 row.drafts.clear();
             }
         }
@@ -350,20 +372,21 @@ fn run_windows(what: &str, layer: &Layer, plain: &[Vec<Vec<f32>>], (k, held): (u
 }
 
 #[test]
-fn snapshots_at_every_fold_continue_elsewhere_with_the_same_bits() {
+fn snapshots_at_every_grid_position_continue_elsewhere_with_the_same_bits() {
+    // Prompts in two pieces, behind which the window and the row after it lie before, on and behind grid positions.
+    let prompts = [(4, 4), (9, 5), (12, 3), (11, 5), (10, 23), (3, 45)];
     for kind in KINDS {
-        let plain = plain(kind, 2, 40);
+        let plain = plain(kind, 2, 100);
         for (device, cpu) in devices() {
-            for k in [1, 3, 8] {
+            for (k, prompt) in [1, 3, 8, 15]
+                .into_iter()
+                .flat_map(|k| prompts.map(|prompt| (k, prompt)))
+            {
                 for held in 0..=k {
-                    for point in 1..=9 + held {
-                        let what = format!("{device}, {held} of {k}, saved at {point}");
-                        save_and_restore(
-                            &what,
-                            &Layer::new(&cpu, kind, 5, (k, 3)),
-                            &plain,
-                            (k, held, point),
-                        );
+                    for point in (16..=prompt.0 + prompt.1 + 2 + held).step_by(16) {
+                        let what = format!("{device}, {prompt:?}, {held} of {k}, saved at {point}");
+                        let layer = Layer::new(&cpu, kind, 5, (k, 3));
+                        save_and_restore(&what, &layer, &plain, (prompt, k, held, point));
                     }
                 }
             }
@@ -371,24 +394,23 @@ fn snapshots_at_every_fold_continue_elsewhere_with_the_same_bits() {
     }
 }
 
-/// A prompt of 4 + 4 tokens, a window, a row that replays it; somewhere on the way the state is saved. Then two
-/// slots start from the snapshot.
+/// A prompt in two pieces, a window, a row behind it; somewhere on the way the state is saved. Then two slots start
+/// from the snapshot.
 fn save_and_restore(
     what: &str,
     layer: &Layer,
     plain: &[Vec<Vec<f32>>],
-    (k, held, point): (usize, usize, usize),
+    (prompt, k, held, point): ((usize, usize), usize, usize, usize),
 ) {
     const SNAPSHOT: usize = 1;
     let first = Row {
         slot: 3,
-        certain: 4,
+        certain: prompt.0,
         ..Row::default()
     };
     let second = Row {
-        start: 4,
-        certain: 4,
-        ..first.clone()
+        certain: prompt.1,
+        ..first.next(0)
     };
     let mut window = second.next(0);
     window.drafts = drafts(k, held);
@@ -396,15 +418,11 @@ fn save_and_restore(
     last.drafts = drafts(k, 0);
     let mut rows = [first, second, window, last];
     for row in &mut rows {
-        // The state stands where the certain tokens before this row end.
-        let folded = row.start - row.replay;
-        let folds = row.replay + row.certain;
-        row.snapshot = (folded < point && point <= folded + folds).then(|| (point - folded, SNAPSHOT));
+        let passed = row.state_at + 1..=row.state_end();
+        row.snapshot = passed.contains(&point).then_some((point, SNAPSHOT));
         // Another request in the same steps, in the slot that is started from the snapshot later.
         let other = Row {
             request: 1,
-            slot: 0,
-            start: row.start,
             certain: 1,
             ..Row::default()
         };
@@ -418,6 +436,7 @@ fn save_and_restore(
     let restored = |slot, certain| Row {
         slot,
         start: point,
+        state_at: point,
         certain,
         drafts: drafts(k, k),
         restore: Some(SNAPSHOT),
@@ -436,33 +455,40 @@ fn save_and_restore(
 }
 
 #[test]
-#[should_panic(expected = "3 drafts and 0 replayed records, with room for 2")]
-fn more_drafts_than_there_are_records_are_refused() {
+#[should_panic(expected = "tokens 15..37 with states 0..16 and 20 entries")]
+fn more_drafts_than_there_are_entries_are_refused() {
     let (_, cpu) = devices().remove(1);
     let layer = Layer::new(&cpu, Kind::Delta, 1, (2, 0));
     layer.step(&[Row {
+        start: 15,
         certain: 1,
-        drafts: drafts(3, 3),
+        drafts: drafts(21, 21),
         ..Row::default()
     }]);
 }
 
 #[test]
-#[should_panic(expected = "2 drafts and 1 replayed records, with room for 2")]
-fn looking_further_ahead_than_there_are_records_is_refused() {
+#[should_panic(expected = "tokens 19..21 with states 0..0 and 20 entries")]
+fn looking_further_ahead_than_there_are_entries_is_refused() {
     let (_, cpu) = devices().remove(1);
     let layer = Layer::new(&cpu, Kind::Space, 1, (2, 0));
-    let first = Row {
-        certain: 1,
-        drafts: drafts(2, 1),
-        ..Row::default()
-    };
-    layer.step(std::slice::from_ref(&first));
     layer.step(&[Row {
-        certain: 0,
+        start: 19,
         drafts: drafts(2, 2),
         ahead: true,
-        ..first.next(1)
+        ..Row::default()
+    }]);
+}
+
+#[test]
+#[should_panic(expected = "a snapshot at 20 with states 0..32")]
+fn a_snapshot_beside_the_grid_is_refused() {
+    let (_, cpu) = devices().remove(1);
+    let layer = Layer::new(&cpu, Kind::Conv(4), 1, (2, 1));
+    layer.step(&[Row {
+        certain: 40,
+        snapshot: Some((20, 0)),
+        ..Row::default()
     }]);
 }
 
@@ -518,7 +544,7 @@ impl Course {
     fn look(&mut self, dice: &mut Dice) -> Row {
         let next = self.last.next(self.held);
         let before = self.ahead.len();
-        let count = 1 + dice.up_to((ROOM - self.held - before).min(3) - 1);
+        let count = 1 + dice.up_to((ROOM - before).min(3) - 1);
         // The first of all is the token that was chosen; the others are a drafter's.
         let held = match self.ahead.last() {
             None => 1 + dice.up_to(count - 1),
@@ -529,7 +555,6 @@ impl Course {
         Row {
             start: next.start + before,
             certain: 0,
-            replay: next.replay + before,
             drafts: drafts(count, held),
             ahead: true,
             ..next
@@ -543,10 +568,10 @@ impl Course {
         let known = row.start == 0;
         match self.saved {
             Some(saved) if dice.one_in(4) => {
-                (row.start, row.replay, row.restore) = (saved, 0, Some(snapshot));
+                (row.start, row.state_at, row.restore) = (saved, saved, Some(snapshot));
                 row.certain = 1 + dice.up_to(2);
             }
-            _ if known => row.certain = 1 + dice.up_to(4),
+            _ if known => row.certain = 1 + dice.up_to(40),
             _ => {}
         }
         if !known {
@@ -555,10 +580,8 @@ impl Course {
             row.drafts = drafts(k, self.held);
         }
         // A row does not save to where it starts from.
-        if row.restore.is_none() && dice.one_in(3) {
-            let after = 1 + dice.up_to(row.replay + row.certain - 1);
-            row.snapshot = Some((after, snapshot));
-            self.saved = Some(row.start - row.replay + after);
+        if row.restore.is_none() && dice.one_in(2) && row.save_to(snapshot) {
+            self.saved = Some(row.state_end());
         }
         self.ahead.clear();
         self.last = row.clone();
@@ -579,6 +602,7 @@ fn plain_ahead(cpu: &Cpu, kind: Kind, (request, start): (usize, usize), ahead: &
             request,
             start: start + index,
             certain: 1,
+            state_at: on_state_grid(start + index),
             astray: !right,
             ..Row::default()
         };
@@ -592,7 +616,7 @@ fn looking_ahead_gives_the_bits_of_plain_decoding_and_leaves_no_trace() {
     const REQUESTS: usize = 3;
     let devices = devices();
     for kind in KINDS {
-        let plain = (&plain(kind, REQUESTS, 200)[..], &devices[0].1);
+        let plain = (&plain(kind, REQUESTS, 360)[..], &devices[0].1);
         for (seed, (device, cpu)) in devices.iter().chain(&devices).enumerate() {
             let what = format!("{device}, seed {seed}");
             let room = (ROOM, REQUESTS);
@@ -602,7 +626,7 @@ fn looking_ahead_gives_the_bits_of_plain_decoding_and_leaves_no_trace() {
             let mut courses: Vec<Course> = (0..REQUESTS)
                 .map(|request| Course::new(request, REQUESTS - 1 - request))
                 .collect();
-            for _ in 0..24 {
+            for _ in 0..40 {
                 step_courses(&what, (&layer, &other), plain, (&mut courses, &mut dice));
             }
         }
@@ -617,7 +641,7 @@ fn step_courses(
     (courses, dice): (&mut [Course], &mut Dice),
 ) {
     let step = |course: &mut Course| {
-        let room = course.last.len() > 0 && course.held + course.ahead.len() < ROOM;
+        let room = course.last.len() > 0 && course.ahead.len() < ROOM;
         if room && !dice.one_in(3) {
             course.look(dice)
         } else {

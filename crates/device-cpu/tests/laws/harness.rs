@@ -3,7 +3,7 @@
 use paceline_device::abi::{RequestRow, TokenRow};
 use paceline_device::{Backend, Pending, RowOrder, Rows, StepLimits, StepTables, WeightPart};
 use paceline_device_cpu::{Cpu, CpuOptions, CpuTensor, CpuWeight, Instructions};
-use paceline_types::DType;
+use paceline_types::{DType, on_state_grid};
 use std::ops::Range;
 
 /// Devices that must agree, the plainest first.
@@ -216,6 +216,8 @@ impl Session {
                 first_token: token_rows.len() as i32,
                 token_count: chunk.tokens.len() as i32,
                 slot: (self.requests - 1 - chunk.request) as i32,
+                state_at: on_state_grid(chunk.tokens.start) as i32,
+                state_end: on_state_grid(chunk.tokens.end) as i32,
                 ..RequestRow::default()
             });
             token_rows.extend(chunk.tokens.clone().map(|position| TokenRow {

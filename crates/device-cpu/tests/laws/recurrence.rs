@@ -34,6 +34,7 @@ fn causal_conv_keeps_the_law() {
                 conv_channels: channels,
                 conv_width: width,
                 heads: 0,
+                groups: 0,
                 rows: 0,
                 columns: 0,
                 drafts: 0,
@@ -88,6 +89,7 @@ fn a_slot_starts_from_zero_for_its_next_request() {
         conv_channels: 8,
         conv_width: 4,
         heads: 1,
+        groups: 1,
         rows: 8,
         columns: 8,
         drafts: 0,
@@ -203,6 +205,7 @@ fn the_delta_rule_keeps_the_law() {
                 conv_channels: 0,
                 conv_width: 1,
                 heads: layer.heads,
+                groups: layer.key_heads,
                 rows: layer.dk,
                 columns: layer.dv,
                 drafts: 0,
@@ -277,9 +280,9 @@ impl Space {
 #[test]
 fn the_state_space_keeps_the_law() {
     let layer = Space {
-        heads: 8,
+        heads: 10,
         groups: 2,
-        p: 14,
+        p: 100,
         n: 36,
         limits: (0.2, 1.5),
     };
@@ -292,8 +295,9 @@ fn the_state_space_keeps_the_law() {
             conv_channels: 0,
             conv_width: 1,
             heads: layer.heads,
-            rows: layer.p,
-            columns: layer.n,
+            groups: layer.groups,
+            rows: layer.n,
+            columns: layer.p,
             drafts: 0,
             snapshots: 0,
         };

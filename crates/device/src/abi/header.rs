@@ -4,7 +4,7 @@ use super::{
     AdmissionWords, Alternative, BlockUpdate, DraftsMade, LIST_WORDS, LogitsRow, Logprobs, MAX_LOGPROBS,
     PlanHeader, PlanRow, RecordHeader, RecordRow, RequestRow, SamplingRow, Slot, TokenRow, Wide,
 };
-use paceline_types::MAX_DRAFTS;
+use paceline_types::{MAX_DRAFTS, STATE_GRID};
 use std::fmt::Write;
 
 /// A type that a field can have.
@@ -71,6 +71,7 @@ pub fn c_header() -> String {
     );
     for (name, value) in [
         ("MAX_DRAFTS", MAX_DRAFTS),
+        ("STATE_GRID", STATE_GRID),
         ("MAX_LOGPROBS", MAX_LOGPROBS),
         ("LIST_WORDS", LIST_WORDS),
     ] {

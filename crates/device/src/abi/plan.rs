@@ -72,7 +72,8 @@ words! {
         pub first_token: u32,
         /// Its first mask among the plan's.
         pub first_mask: u32,
-        /// Tokens folded when the state is to be saved, or -1.
+        /// Position whose recurrent state is to be saved, a multiple of [`paceline_types::STATE_GRID`], or -1. The row that
+        /// stores that state saves it.
         pub snapshot_at: i32,
         /// Where it is saved.
         pub snapshot: i32,

@@ -12,8 +12,8 @@ words! {
         pub length: i32,
         /// Not 0: plan rows of this slot do nothing.
         pub finished: i32,
-        /// Accepted drafts that are not yet folded into the recurrent state.
-        pub pending: i32,
+        /// Position at which the recurrent state stands, as in [`RequestRow::state_at`](super::RequestRow::state_at).
+        pub state_at: i32,
         /// Drafts to verify next.
         pub draft_count: i32,
         /// The request ends when it is this long.
@@ -28,8 +28,9 @@ words! {
         pub source: i32,
         /// Tokens whose n-grams are in the index.
         pub indexed: i32,
-        /// Not 0: the draft model has missed tokens of this owner, so its recurrent state is of no use.
-        pub missed: i32,
+        /// Position at which the draft model's recurrent state stands; -1 once it has missed tokens of this owner, which
+        /// makes the state useless.
+        pub draft_state_at: i32,
         /// How its tokens are chosen.
         pub sampling: SamplingRow,
         /// Multiplies or divides logits of known tokens.

@@ -21,23 +21,21 @@ words! {
         pub first_token: i32,
         /// Tokens that it has in this step.
         pub token_count: i32,
-        /// Its slot, which is also the index of its recurrent state and its row of the block table. A request whose
-        /// first token is at position 0 starts from the zero state.
+        /// Its slot, which is also the index of its recurrent state and its row of the block table.
         pub slot: i32,
-        /// Records of the last step's drafts to fold into the state before the first token. The convolution window is
-        /// read this many inputs further on.
-        pub replay: i32,
-        /// How many of its last tokens are drafts. The others are certain and are folded into the state that is kept;
-        /// drafts are run on a copy of it, and recorded.
+        /// How many of its last tokens are drafts, which may be taken back.
         pub drafts: i32,
-        /// Not 0 to look ahead. The records to replay and all tokens are run on a copy of the state; state and window
-        /// stay as they are, and the tokens are recorded behind the replayed records.
-        pub ahead: i32,
-        /// The number of folds, replayed ones counted, after which the state is saved; 0 for not at all.
-        pub snapshot_after: i32,
+        /// The position at which its recurrent state stands, a multiple of [`paceline_types::STATE_GRID`] at or before its
+        /// first token. At position 0 the state is zero, whatever the cache holds.
+        pub state_at: i32,
+        /// The position at which the state is left; another multiple, or the same one where nothing is to be kept. Every
+        /// multiple on the way is stored; what lies behind is computed without storing a state.
+        pub state_end: i32,
+        /// The position whose state is saved, a multiple behind `state_at` and up to `state_end`; 0 for none.
+        pub snapshot_at: i32,
         /// The snapshot to write.
         pub snapshot: i32,
-        /// One more than the snapshot to start from; 0 for none.
+        /// One more than the snapshot that holds the state at its first token; 0 for none.
         pub restore: i32,
     }
 }

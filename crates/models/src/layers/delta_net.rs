@@ -70,6 +70,7 @@ impl DeltaNetConfig {
             conv_channels: self.conv_channels(),
             conv_width: self.conv_width,
             heads: self.value_heads,
+            groups: self.key_heads,
             rows: self.key_dim,
             columns: self.value_dim,
             drafts: 0,

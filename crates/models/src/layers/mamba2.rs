@@ -64,8 +64,9 @@ impl Mamba2Config {
             conv_channels: self.conv_channels(),
             conv_width: self.conv_width,
             heads: self.heads,
-            rows: self.head_dim,
-            columns: self.state,
+            groups: self.groups,
+            rows: self.state,
+            columns: self.head_dim,
             drafts: 0,
             snapshots: 0,
         }

@@ -59,14 +59,14 @@ fn any_setup() -> impl Strategy<Value = Setup> {
     let speculation = (
         prop::sample::select(MODELS.as_slice()),
         prop::sample::select(DRAFTERS.as_slice()),
-        prop::sample::select(vec![1_usize, 2, 3, 5, 8, 15]),
+        prop::sample::select(vec![1_usize, 2, 3, 5, 7, 15]),
         any::<bool>(),
     );
     let shape = (
         1..=4_usize,
         prop::sample::select(vec![1_usize, 3, 16]),
         prop::sample::select(vec![8_usize, 64, 512]),
-        prop::sample::select(vec![8_usize, 16, 32]),
+        prop::sample::select(vec![1_usize, 4, 8, 16, 24, 32]),
         1..=2_usize,
     );
     let caches = (

@@ -4,10 +4,10 @@ use super::draft_forwards::{DraftForwards, clear_unseen};
 use super::{Proposer, Stage};
 use crate::RunnerConfig;
 use paceline_device::{Backend, DeviceError, DraftForward, StepTables};
-use paceline_models::{CacheSizes, Caches, Decoder, Forward, ModelError};
+use paceline_models::{Caches, Decoder, Forward, ModelError};
 
 /// A draft model. It runs along with the step over the same tokens, and is rolled back with it; then it looks ahead, one
-/// draft after the other, on a copy of its recurrent state.
+/// draft after the other, while its recurrent states stay where they are.
 pub struct ModelProposer<B: Backend> {
     model: Decoder<B>,
     caches: Caches<B>,
@@ -18,24 +18,13 @@ pub struct ModelProposer<B: Backend> {
 impl<B: Backend> ModelProposer<B> {
     /// Allocates the caches of a draft model.
     pub fn new(backend: &B, model: Decoder<B>, config: &RunnerConfig) -> Result<Self, ModelError> {
-        let caches = model.caches(backend, &Self::cache_sizes(config))?;
+        let caches = model.caches(backend, &config.cache_sizes())?;
         Ok(Self {
             draft_forwards: DraftForwards::new(backend, config)?,
             recurrent: !caches.states.is_empty(),
             caches,
             model,
         })
-    }
-
-    /// Its ring holds the window that is verified and, behind what was accepted of it, the drafts that it is making.
-    fn cache_sizes(config: &RunnerConfig) -> CacheSizes {
-        CacheSizes {
-            blocks: config.blocks,
-            block_size: config.block_size,
-            slots: config.slots,
-            drafts: 2 * config.drafts,
-            snapshots: config.snapshots,
-        }
     }
 
     fn pass<'a>(&'a self, stage: &Stage<'a, B>, tables: &'a StepTables<B>) -> Forward<'a, B> {

@@ -36,7 +36,8 @@ pub(crate) struct Bounds {
     pub(crate) low: usize,
     /// Every draft is accepted.
     pub(crate) high: usize,
-    /// Tokens that are folded into a recurrent state at least: those known before the newest plan row.
+    /// Tokens up to which grid positions of the recurrent state have been passed at least: those known before the newest
+    /// plan row.
     pub(crate) folded: usize,
     /// Planned and not done.
     rows: usize,

@@ -1,14 +1,15 @@
 //! Where the states of recurrent models are saved.
 //!
-//! Points on the way through a prompt: the last block boundary before its end, every `interval` tokens, and the
-//! branch point where it leaves a text seen before. While text is generated, one place per request rolls along: it
-//! is written at each block boundary crossed, and becomes part of the prefix cache when the request leaves its
-//! slot, so that the next turn starts at the newest boundary. A place is reserved when a plan row is planned that may
-//! reach a point; the output says whether it was written. Nothing waits for any of it.
+//! States stand at multiples of [`STATE_GRID`], and one is of use where a block ends: points are common multiples of
+//! both, and what a rule asks for elsewhere is rounded down to one. Points on the way through a prompt: the last one before its
+//! end, every `interval` tokens, and the branch point where it leaves a text seen before. While text is generated, one
+//! place per request rolls along: it is written at each point passed, and becomes part of the prefix cache when the
+//! request leaves its slot, so that the next turn starts at the newest point. A place is reserved when a plan row is
+//! planned that may reach a point; the output says whether it was written. Nothing waits for any of it.
 
 use super::{Running, Scheduler};
 use paceline_cache::{Node, Reservation};
-use paceline_types::{SnapshotId, SnapshotPlan};
+use paceline_types::{STATE_GRID, SnapshotId, SnapshotPlan};
 
 /// A request's places for states.
 #[derive(Debug, Default)]
@@ -52,23 +53,54 @@ pub(super) enum Ending {
     InFlight,
 }
 
-/// The sizes that points depend on.
+/// Where states can be saved, and how often they are.
 #[derive(Clone, Copy)]
 struct Grid {
-    block_size: usize,
+    /// Points are multiples of this.
+    unit: usize,
     interval: usize,
 }
 
 impl Grid {
-    /// The first point behind `after` on the way to `target`.
+    fn new(block_size: usize, interval: usize) -> Self {
+        // The grid is a power of two, so the greatest common divisor is one.
+        const { assert!(STATE_GRID.is_power_of_two()) };
+        let twos = block_size.trailing_zeros().min(STATE_GRID.trailing_zeros());
+        Self {
+            unit: (block_size >> twos) * STATE_GRID,
+            interval,
+        }
+    }
+
+    /// The last point at or before a position.
+    fn down(self, position: usize) -> usize {
+        position / self.unit * self.unit
+    }
+
+    /// The first point behind `after`.
+    fn following(self, after: usize) -> usize {
+        self.down(after) + self.unit
+    }
+
+    /// Whether the state at a point is one of those saved every `interval` tokens.
+    fn is_regular(self, point: usize) -> bool {
+        point.next_multiple_of(self.interval) < point + self.unit
+    }
+
+    /// The first point behind `after` to save at on the way to `target`.
     fn next_point(self, after: usize, target: usize, branch_point: Option<usize>) -> Option<usize> {
-        let interval = (after / self.interval + 1) * self.interval;
-        let boundary = (target - 1) / self.block_size * self.block_size;
-        [Some(interval), Some(boundary), branch_point]
-            .into_iter()
-            .flatten()
-            .filter(|point| *point > after && *point <= target)
-            .min()
+        // The first multiple of the interval that is not rounded down to `after` or before it.
+        let regular = self.down(self.following(after).next_multiple_of(self.interval));
+        let last = self.down(target - 1);
+        [
+            Some(regular),
+            Some(last),
+            branch_point.map(|point| self.down(point)),
+        ]
+        .into_iter()
+        .flatten()
+        .filter(|point| *point > after && *point <= target)
+        .min()
     }
 }
 
@@ -78,10 +110,7 @@ impl Scheduler {
             .config
             .recurrent
             .filter(|recurrent| recurrent.snapshots > 0)?;
-        Some(Grid {
-            block_size: self.config.block_size,
-            interval: recurrent.interval,
-        })
+        Some(Grid::new(self.config.block_size, recurrent.interval))
     }
 
     fn reserve(&mut self) -> Option<Reservation> {
@@ -119,12 +148,13 @@ impl Scheduler {
         (len, Some(SnapshotPlan { position, id }))
     }
 
-    /// For a decode row about to be planned: where to save the rolling state, if it may cross a boundary.
+    /// For a decode row about to be planned: where to save the rolling state, if it may pass a point.
     pub(super) fn save_in_decode(&mut self, running: &mut Running) -> Option<SnapshotPlan> {
         let grid = self.grid()?;
         let bounds = running.bounds;
-        // The plan row before has folded all tokens known before it; this one folds those known before itself.
-        let position = (bounds.folded / grid.block_size + 1) * grid.block_size;
+        // The plan row before has passed the points up to the tokens known before it; this one passes those up to the
+        // tokens known before itself.
+        let position = grid.following(bounds.folded);
         if position > bounds.high {
             return None;
         }
@@ -153,6 +183,7 @@ impl Scheduler {
     /// A plan row that was to save a state is done, and the request's blocks are published up to what it computed.
     pub(super) fn collect_save(&mut self, running: &mut Running, plan: SnapshotPlan, written: bool) {
         self.counters.snapshots_written += u64::from(written);
+        let interval = self.config.recurrent.map_or(1, |recurrent| recurrent.interval);
         let node = running
             .chain
             .node(plan.position / self.config.block_size)
@@ -178,8 +209,8 @@ impl Scheduler {
         }
         // A state at a regular point stays for good. The place is given away only when no plan row in flight writes
         // it.
-        let interval = self.config.recurrent.map_or(1, |recurrent| recurrent.interval);
-        if written && rolling.in_flight == 0 && plan.position.is_multiple_of(interval) {
+        let grid = Grid::new(self.config.block_size, interval);
+        if written && rolling.in_flight == 0 && grid.is_regular(plan.position) {
             self.publish_rolling(running);
         }
     }

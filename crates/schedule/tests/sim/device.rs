@@ -470,6 +470,7 @@ impl Device {
             position.is_multiple_of(self.config.block_size),
             "a state between blocks"
         );
+        assert!(position.is_multiple_of(16), "a state beside the grid");
         let reached = before < position && position <= end;
         if reached {
             self.snapshots[id.0 as usize] = Some((position, slot.script.hashes[position]));

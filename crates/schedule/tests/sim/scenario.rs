@@ -48,7 +48,7 @@ pub struct Scenario {
 impl Scenario {
     pub fn draw(seed: u64, steps: u64) -> Self {
         let mut rng = Rng::new(seed);
-        let block_size = rng.pick(&[1, 2, 4, 8, 16]);
+        let block_size = rng.pick(&[1, 4, 8, 16, 24, 32]);
         let longest: usize = rng.pick(&[20, 60, 200]).max(block_size * 2);
         let widest = longest.div_ceil(block_size);
         let slots = rng.pick(&[1, 3, 5, 8, 8]);
@@ -56,7 +56,7 @@ impl Scenario {
         let num_blocks = widest * rng.pick(&[1, 1, 1, 2, 6]) + rng.below(widest.max(2));
         let recurrent = rng.chance(60).then(|| RecurrentConfig {
             snapshots: rng.pick(&[0, 1, 2, 4, 16]),
-            interval: block_size * rng.pick(&[1, 2, 5, 100]),
+            interval: rng.pick(&[1, 7, 16, 40, 48, 100, 1600]),
         });
         let max_batched_tokens = rng.pick(&[1, 4, 8, 16, 64, 64, 512]);
         Self {

@@ -205,9 +205,9 @@ fn a_cached_start_runs_the_rest_from_its_state_and_uses_that_state_once() {
     let mut bench = Bench::new();
     let mut admission = Admission::new(2, 5, 70, &[]);
     admission.restore = 3;
-    bench.step(&[admission], &[Row::prefill(2, 5, 24, 6, 0)]);
+    bench.step(&[admission], &[Row::prefill(2, 5, 32, 6, 0)]);
     assert_eq!(bench.restores(), [4]);
-    bench.step(&[], &[Row::prefill(2, 5, 30, 4, PlanRow::SAMPLE_LAST)]);
+    bench.step(&[], &[Row::prefill(2, 5, 38, 4, PlanRow::SAMPLE_LAST)]);
     assert_eq!(bench.restores(), [0]);
     bench.draft(2, &drafts(3));
     bench.step(&[], &[Row::verify(2, 5, 3, 3)]);
@@ -216,34 +216,39 @@ fn a_cached_start_runs_the_rest_from_its_state_and_uses_that_state_once() {
 
 #[test]
 fn a_state_is_saved_exactly_when_certain_tokens_reach_its_position() {
-    // The state stands `agree` tokens behind after a window; only those and the newest token are certain.
-    for window in [0, 1, 3, 8] {
+    // Of a window only accepted drafts and the newest token are certain, and they are when the next row runs.
+    for (window, prompt) in [0, 1, 3, 8, 15].into_iter().flat_map(|window| {
+        let prompts = [3, 12, 13, 14, 15, 16, 27];
+        prompts.into_iter().map(move |prompt| (window, prompt))
+    }) {
         for agree in 0..=window {
-            for position in 0..40 {
-                let mut bench = decoding(1, 9, 100);
+            for position in [0, 16, 32, 48] {
+                let mut bench = decoding(1, prompt, 100);
                 bench.draft(1, &drafts(window));
                 bench.step(&[], &[Row::verify(1, 7, window, agree)]);
                 bench.draft(1, &drafts(window));
                 let mut row = Row::verify(1, 7, window, window);
                 row.snapshot = Some((position, 2));
                 let rows = bench.step(&[], &[row]);
-                let folded_before = 10;
-                let known = 11 + agree as i32;
-                let reached = position > folded_before && position <= known;
+                let before = prompt as i32 + 1;
+                let known = before + 1 + agree as i32;
+                let reached = position > before && position <= known;
                 assert_eq!(
                     rows[0].snapshot,
                     i32::from(reached),
-                    "{window} {agree} {position}"
+                    "{window} {prompt} {agree} {position}"
                 );
             }
         }
     }
-    for position in 0..30 {
+    for position in [0, 16, 32, 48, 64] {
         let mut bench = Bench::new();
-        let mut row = Row::prefill(0, 1, 16, 8, PlanRow::SAMPLE_LAST);
+        let mut row = Row::prefill(0, 1, 16, 33, PlanRow::SAMPLE_LAST);
         row.snapshot = Some((position, 1));
-        let rows = bench.step(&[Admission::new(0, 1, 90, &[])], &[row]);
-        assert_eq!(rows[0].snapshot, i32::from((17..=24).contains(&position)));
+        let mut admission = Admission::new(0, 1, 90, &[]);
+        admission.restore = 1;
+        let rows = bench.step(&[admission], &[row]);
+        assert_eq!(rows[0].snapshot, i32::from([32, 48].contains(&position)));
     }
 }
 
@@ -261,7 +266,7 @@ struct Draw {
 }
 
 fn any_draw() -> impl Strategy<Value = Draw> {
-    let snapshot = prop::option::weighted(0.4, (0..70_i32, 0..4_i32));
+    let snapshot = prop::option::weighted(0.4, ((0..5_i32).prop_map(|place| 16 * place), 0..4_i32));
     let drafts = prop::collection::vec(0..12_i32, 0..=15);
     let numbers = (
         0..12_u8,
@@ -316,7 +321,7 @@ fn interpret(bench: &mut Bench, plans: &mut [Plan], slot: usize, draw: &Draw) ->
         let cached = if draw.act.is_multiple_of(2) {
             0
         } else {
-            draw.planned
+            16 * (1 + draw.planned % 2)
         };
         plans[slot] = Plan {
             generation: own.generation + 1,

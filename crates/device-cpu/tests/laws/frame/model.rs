@@ -20,8 +20,8 @@ struct Known {
     tokens: Vec<i32>,
     /// Where the tokens that this owner ran begin.
     cached: usize,
-    /// Tokens folded into the recurrent state.
-    folded: usize,
+    /// Where the recurrent state stands.
+    state_at: usize,
     drafts: Vec<i32>,
     finished: bool,
     max_length: usize,
@@ -176,7 +176,7 @@ impl Bench {
             let mut expected = RecordRow {
                 count: chosen.len() as i32,
                 ended,
-                snapshot: i32::from(table.snapshot_after > 0),
+                snapshot: i32::from(table.snapshot_at > 0),
                 drafted: table.drafts,
                 source: i32::from(table.drafts > 0) * Slot::FROM_NEURAL,
                 first_logprobs,
@@ -278,8 +278,11 @@ impl Tables {
                 start: at, tokens, ..
             } => {
                 restore = std::mem::replace(&mut known.restore, -1) + 1;
+                if restore > 0 {
+                    known.state_at = *at;
+                }
                 if known.tokens.is_empty() {
-                    (known.cached, known.folded) = (*at, *at);
+                    known.cached = *at;
                     known.tokens = vec![UNTOUCHED; *at];
                 }
                 known.tokens.extend(tokens);
@@ -295,23 +298,21 @@ impl Tables {
                 certain = 1;
             }
         }
-        let folded = known.folded;
-        let replay = if serves { start - folded } else { 0 };
-        let end = if serves { start + certain } else { 0 };
+        // The state goes to the last multiple of 16 that what is certain reaches.
+        let state_at = known.state_at;
         if serves {
-            known.folded = end;
+            known.state_at = (start + certain) / 16 * 16;
         }
-        let saved = row
-            .snapshot
-            .filter(|(at, _)| serves && *at > folded as i32 && *at <= end as i32);
+        let passed = state_at as i32 + 1..=known.state_at as i32;
+        let saved = row.snapshot.filter(|(at, _)| passed.contains(at));
         self.requests.push(RequestRow {
             first_token: first as i32,
             token_count: run.len() as i32,
             slot: row.slot as i32,
-            replay: replay as i32,
             drafts: (run.len() - certain) as i32,
-            ahead: 0,
-            snapshot_after: saved.map_or(0, |(at, _)| at - folded as i32),
+            state_at: state_at as i32,
+            state_end: known.state_at as i32,
+            snapshot_at: saved.map_or(0, |(at, _)| at),
             snapshot: row.snapshot.map_or(-1, |(_, snapshot)| snapshot),
             restore,
         });
