@@ -45,9 +45,7 @@ use table::Table;
 
 /// Decides what runs. Owns the caches' bookkeeping; touches no device and never waits.
 pub struct Scheduler {
-    config: SchedulerConfig,
-    caches: Caches,
-    policy: Box<dyn DraftPolicy>,
+    resources: Resources,
     costs: StepCosts,
     prefill_throttle: PrefillThrottle,
     /// The step collected last.
@@ -66,19 +64,26 @@ pub struct Scheduler {
     waiting_for_masks: Vec<RequestId>,
     /// Jobs of masks that workers have.
     masks_away: usize,
-    counters: Counters,
     arrivals: u64,
     /// First admissions.
     started: u64,
     planned_steps: u64,
     collected_steps: u64,
-    /// Running requests that hold a place for a rolling state.
-    rolling: usize,
     /// The first in the queue could not be admitted: it, and the free blocks that it needs at least. Spares a
     /// look-up of its whole prompt in every plan until they are there.
     blocked: Option<(Order, usize)>,
     /// Requests that got a slot in the newest plan.
     admissions: Vec<RequestId>,
+}
+
+/// What running requests share, apart from the requests, so that one of them can be worked on together with it.
+struct Resources {
+    config: SchedulerConfig,
+    caches: Caches,
+    policy: Box<dyn DraftPolicy>,
+    counters: Counters,
+    /// Running requests that hold a place for a rolling state.
+    rolling: usize,
 }
 
 impl Scheduler {
@@ -98,31 +103,35 @@ impl Scheduler {
             num_blocks: config.num_blocks,
             snapshots: config.recurrent.map(|recurrent| recurrent.snapshots),
         });
+        let slots = Slots::new(config.slots);
+        let prefill_throttle = PrefillThrottle::new(config.max_step_ns);
         Self {
-            caches,
-            policy,
+            resources: Resources {
+                config,
+                caches,
+                policy,
+                counters: Counters::default(),
+                rolling: 0,
+            },
             costs: StepCosts::default(),
-            prefill_throttle: PrefillThrottle::new(config.max_step_ns),
+            prefill_throttle,
             last_step: StepTimes::default(),
             requests: Table::default(),
             queue: Queue::default(),
             running: BTreeMap::new(),
             deadlines: BTreeSet::new(),
             groups: Groups::default(),
-            slots: Slots::new(config.slots),
+            slots,
             outbox: Vec::new(),
             masks_due: VecDeque::new(),
             waiting_for_masks: Vec::new(),
             masks_away: 0,
-            counters: Counters::default(),
             arrivals: 0,
             started: 0,
             planned_steps: 0,
             collected_steps: 0,
-            rolling: 0,
             blocked: None,
             admissions: Vec::new(),
-            config,
         }
     }
 
@@ -131,14 +140,14 @@ impl Scheduler {
     pub fn add(&mut self, mut asked: CheckedRequest) -> Result<(), QueueFull> {
         if self.room() == 0 {
             return Err(QueueFull {
-                limit: self.config.max_waiting,
+                limit: self.resources.config.max_waiting,
             });
         }
         self.assert_servable(&asked);
         let (id, arrival) = (asked.id, self.arrivals);
         self.arrivals += 1;
         // Without prefix caching every request has a salt of its own; with groups, the group's.
-        if !self.config.prefix_caching {
+        if !self.resources.config.prefix_caching {
             asked.salt = arrival;
         }
         let mut request = Request::new(asked, arrival);
@@ -148,7 +157,7 @@ impl Scheduler {
         }
         if let Some(group) = request.group {
             let place = self.groups.join(group, id, order, request.salt);
-            if !self.config.prefix_caching {
+            if !self.resources.config.prefix_caching {
                 request.asked.salt = place.salt;
             }
             if place.parked {
@@ -172,9 +181,13 @@ impl Scheduler {
             id.0,
             asked.prompt.len(),
         );
-        let blocks = self.config.blocks_per_request.min(self.config.num_blocks);
+        let blocks = self
+            .resources
+            .config
+            .blocks_per_request
+            .min(self.resources.config.num_blocks);
         assert!(
-            max_length <= blocks * self.config.block_size,
+            max_length <= blocks * self.resources.config.block_size,
             "request {} may become {max_length} tokens long, and has no more than {blocks} blocks",
             id.0,
         );
@@ -228,12 +241,12 @@ impl Scheduler {
 
     /// Requests that could be added now; ask before adding all members of a group.
     pub fn room(&self) -> usize {
-        self.config.max_waiting.saturating_sub(self.waiting())
+        self.resources.config.max_waiting.saturating_sub(self.waiting())
     }
 
     /// Totals since the start.
     pub fn counters(&self) -> Counters {
-        self.counters
+        self.resources.counters
     }
 
     /// What the step collected last ran and took.
@@ -248,12 +261,12 @@ impl Scheduler {
 
     /// How full the caches are.
     pub fn cache_use(&self) -> CacheUse {
-        self.caches.usage()
+        self.resources.caches.usage()
     }
 
     /// The bounds.
     pub fn config(&self) -> &SchedulerConfig {
-        &self.config
+        &self.resources.config
     }
 
     fn end_early(&mut self, id: RequestId, finish: FinishReason) -> bool {
@@ -291,7 +304,7 @@ impl Scheduler {
         {
             self.enqueue(order, next);
         }
-        self.policy.forget(id);
+        self.resources.policy.forget(id);
     }
 
     /// Takes a request out of its slot, if it has one: slot, blocks and reservations are free at once.
@@ -308,7 +321,7 @@ impl Scheduler {
             self.running.remove(&rank);
         }
         self.slots.release(running.slot, running.generation);
-        self.settle_saves(&mut running, ending);
+        self.resources.settle_saves(&mut running, ending);
     }
 
     fn enqueue(&mut self, order: Order, id: RequestId) {

@@ -58,8 +58,11 @@ impl Scheduler {
                 .map_or(0, |running| running.blocks.len())
         };
         let held: usize = worse.map(|(_, id)| held(id)).sum();
-        let needed = self.request(id).known().div_ceil(self.config.block_size);
-        self.caches.free_blocks() + held >= needed
+        let needed = self
+            .request(id)
+            .known()
+            .div_ceil(self.resources.config.block_size);
+        self.resources.caches.free_blocks() + held >= needed
     }
 
     /// Admits from the queue, in order, and plans each one's first plan row, while the step has room for more.
@@ -80,7 +83,7 @@ impl Scheduler {
 
     /// Moves a request from the queue into a slot, with the blocks of all its known tokens.
     fn try_admit(&mut self, id: RequestId, headroom: Headroom) -> bool {
-        if self.running.len() >= self.config.running_limit() || self.slots.free() == 0 {
+        if self.running.len() >= self.resources.config.running_limit() || self.slots.free() == 0 {
             return false;
         }
         let headroom = if headroom == Headroom::Leave {
@@ -88,7 +91,7 @@ impl Scheduler {
         } else {
             0
         };
-        let free = self.caches.free_blocks();
+        let free = self.resources.caches.free_blocks();
         let request = self.request(id);
         let order = request.order;
         if self
@@ -98,12 +101,11 @@ impl Scheduler {
             return false;
         }
         let target = request.known();
-        let mut hit = self
-            .caches
-            .lookup(request.tokens(), request.salt, request.reusable());
-        let fresh = target.div_ceil(self.config.block_size) - hit.blocks.len();
-        let left = self.caches.free_blocks();
-        if left < fresh + headroom || !self.caches.extend(&mut hit.blocks, fresh) {
+        let caches = &self.resources.caches;
+        let mut hit = caches.lookup(request.tokens(), request.salt, request.reusable());
+        let fresh = target.div_ceil(self.resources.config.block_size) - hit.blocks.len();
+        let left = caches.free_blocks();
+        if left < fresh + headroom || !caches.extend(&mut hit.blocks, fresh) {
             assert!(
                 !self.running.is_empty(),
                 "request {} does not fit into empty caches",
@@ -116,8 +118,8 @@ impl Scheduler {
         let Some((slot, generation)) = self.slots.take(id) else {
             return false;
         };
-        self.counters.prefix_queries += target as u64;
-        self.counters.prefix_hits += hit.cached_tokens as u64;
+        self.resources.counters.prefix_queries += target as u64;
+        self.resources.counters.prefix_hits += hit.cached_tokens as u64;
         self.started += 1;
         let first = Rank {
             priority: order.priority,
@@ -155,7 +157,7 @@ impl Scheduler {
         let without = |id: &&RequestId| {
             let running = self.request(**id).running();
             running.is_some_and(|running| {
-                running.blocks.len() <= running.bounds.high.div_ceil(self.config.block_size)
+                running.blocks.len() <= running.bounds.high.div_ceil(self.resources.config.block_size)
             })
         };
         self.running.values().filter(without).count()
@@ -186,7 +188,7 @@ impl Scheduler {
 
     /// Adds blocks to a running request, if there are enough.
     pub(super) fn extend(&mut self, id: RequestId, blocks: usize) -> bool {
-        let caches = self.caches.clone();
+        let caches = self.resources.caches.clone();
         match self.request_mut(id).running_mut() {
             Some(running) => caches.extend(&mut running.blocks, blocks),
             None => false,
@@ -199,7 +201,7 @@ impl Scheduler {
         self.vacate(id, Ending::InFlight);
         let order = self.request(id).order;
         self.enqueue(order, id);
-        self.counters.preemptions += 1;
+        self.resources.counters.preemptions += 1;
         builder.preempted = true;
     }
 }

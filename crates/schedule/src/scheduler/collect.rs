@@ -1,7 +1,7 @@
 //! What a step's output means for the requests: new tokens, published blocks, saved states, endings.
 
 use super::saves::Ending;
-use super::{Running, Scheduler};
+use super::{Resources, Running, Scheduler};
 use crate::constraint::Constrained;
 use crate::costs::Gain;
 use crate::policy::RowDrafts;
@@ -41,15 +41,16 @@ impl Scheduler {
                 request_outputs.extend(self.collect_row(id, row, output));
             } else {
                 // The request left its slot while the plan row was in flight.
-                self.counters.wasted_rows += 1;
-                self.counters.wasted_tokens += tokens_run(row, &output) as u64;
+                self.resources.counters.wasted_rows += 1;
+                self.resources.counters.wasted_tokens += tokens_run(row, &output) as u64;
             }
         }
-        self.counters
+        self.resources
+            .counters
             .count_step(&times, gain.map_or(0.0, |gain| gain.total(&times)));
         self.prefill_throttle.observe(&times, &self.costs);
         self.costs.observe(&times);
-        self.policy.observe_step(&times);
+        self.resources.policy.observe_step(&times);
         request_outputs
     }
 
@@ -58,7 +59,7 @@ impl Scheduler {
         let embedded = matches!(row.work, Work::Embed { last: true, .. });
         let end = output.end.or(embedded.then_some(RowEnd::Length));
         let made = std::mem::take(&mut output.made);
-        let mut request_output = self.with_running(id, |scheduler, request, running| {
+        let mut request_output = self.with_running(id, |resources, request, running| {
             let computed = match &row.work {
                 Work::Prefill {
                     start, tokens, last, ..
@@ -85,9 +86,9 @@ impl Scheduler {
                 id.0,
                 request.max_length
             );
-            scheduler.publish_blocks(request, running, computed);
+            resources.publish_blocks(request, running, computed);
             if let Some(plan) = row.snapshot {
-                scheduler.collect_save(running, plan, output.snapshot_written);
+                resources.collect_save(running, plan, output.snapshot_written);
             }
             RequestOutput {
                 id,
@@ -123,6 +124,25 @@ impl Scheduler {
         (!empty).then_some(request_output)
     }
 
+    fn count_drafts(&mut self, id: RequestId, planned: usize, output: &RowOutput, gain: Option<Gain>) {
+        let (tokens, drafted) = (output.tokens.len(), output.drafted);
+        let accepted = (tokens - 1).min(drafted);
+        let drafts = RowDrafts {
+            planned,
+            drafted,
+            accepted,
+            source: output.source,
+        };
+        self.resources.counters.count_drafts(&drafts);
+        let gained = gain.map_or(0.0, |gain| gain.share(&self.last_step, drafted, accepted));
+        self.request_mut(id).report.add(tokens, drafted, accepted, gained);
+        let window = self.request(id).constraint.as_ref().and_then(Constrained::ready);
+        let taught = window.map_or(drafts, |window| window.teach(drafts));
+        self.resources.policy.observe_row(id, &taught);
+    }
+}
+
+impl Resources {
     /// Publishes the blocks that are full and certain, prompt and text alike.
     fn publish_blocks(&self, request: &Request, running: &mut Running, computed: usize) {
         let size = self.config.block_size;
@@ -136,23 +156,6 @@ impl Scheduler {
             self.caches
                 .publish(&mut running.chain, &tokens, running.blocks[index]);
         }
-    }
-
-    fn count_drafts(&mut self, id: RequestId, planned: usize, output: &RowOutput, gain: Option<Gain>) {
-        let (tokens, drafted) = (output.tokens.len(), output.drafted);
-        let accepted = (tokens - 1).min(drafted);
-        let drafts = RowDrafts {
-            planned,
-            drafted,
-            accepted,
-            source: output.source,
-        };
-        self.counters.count_drafts(&drafts);
-        let gained = gain.map_or(0.0, |gain| gain.share(&self.last_step, drafted, accepted));
-        self.request_mut(id).report.add(tokens, drafted, accepted, gained);
-        let window = self.request(id).constraint.as_ref().and_then(Constrained::ready);
-        let taught = window.map_or(drafts, |window| window.teach(drafts));
-        self.policy.observe_row(id, &taught);
     }
 }
 

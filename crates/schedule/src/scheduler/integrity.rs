@@ -7,7 +7,7 @@ impl Scheduler {
     /// Panics unless queues, slots, blocks, states and requests agree. Linear in all of them: for tests, and for
     /// moments when there is nothing to do.
     pub fn check_integrity(&self) {
-        self.caches.check_integrity();
+        self.resources.caches.check_integrity();
         self.slots.check_integrity();
         let (mut parked, mut waiting, mut running, mut rolling) = (0, 0, 0, 0);
         for (id, request) in &self.requests {
@@ -43,15 +43,15 @@ impl Scheduler {
         assert!(waiting == self.queue.len(), "{waiting} requests waiting");
         self.queue.check_integrity(self.requests.len());
         assert!(running == self.running.len(), "{running} requests running");
-        assert!(rolling == self.rolling, "{rolling} rolling states");
+        assert!(rolling == self.resources.rolling, "{rolling} rolling states");
         assert!(
-            self.slots.free() + running == self.config.slots,
+            self.slots.free() + running == self.resources.config.slots,
             "{running} requests in slots"
         );
         if running == 0 {
-            let usage = self.caches.usage();
+            let usage = self.resources.caches.usage();
             assert!(
-                usage.free_blocks == self.config.num_blocks,
+                usage.free_blocks == self.resources.config.num_blocks,
                 "blocks are lost: {usage:?}"
             );
             assert!(usage.reserved_snapshots == 0, "states are lost: {usage:?}");
@@ -66,7 +66,7 @@ impl Scheduler {
 
     /// Panics unless a request has the blocks of its tokens, and of the drafts that are made for it.
     fn check_blocks(&self, id: RequestId, running: &Running, max_length: usize) {
-        let (held, size) = (running.blocks.len(), self.config.block_size);
+        let (held, size) = (running.blocks.len(), self.resources.config.block_size);
         let run = running.bounds.low.saturating_sub(1);
         assert!(held * size >= run, "request {} lacks blocks", id.0);
         let drafts = running.proposed.most();
@@ -77,7 +77,7 @@ impl Scheduler {
             id.0
         );
         assert!(
-            held <= self.config.blocks_per_request,
+            held <= self.resources.config.blocks_per_request,
             "request {} is too wide",
             id.0
         );

@@ -32,7 +32,7 @@ impl Scheduler {
     /// The next job for a mask worker.
     pub fn next_mask_job(&mut self) -> Option<MaskJob> {
         while let Some(id) = self.masks_due.pop_front() {
-            let most = self.config.drafts;
+            let most = self.resources.config.drafts;
             let Some(request) = self.requests.get_mut(&id) else {
                 continue;
             };

@@ -1,6 +1,6 @@
 //! One step's plan: decodes first, then pieces of prompts, then newcomers.
 
-use super::{Running, Scheduler};
+use super::{Resources, Running, Scheduler};
 use crate::constraint::{Constrained, Window};
 use crate::policy::{RequestView, Stage, both, cut};
 use crate::request::{Phase, Request, RequestId};
@@ -47,10 +47,10 @@ impl Scheduler {
         self.admissions.clear();
         let mut builder = PlanBuilder {
             plan: StepPlan::default(),
-            tokens: self.config.max_batched_tokens,
-            samples: self.config.max_samples,
-            masks: self.config.max_masks,
-            prompt_tokens: self.config.max_batched_tokens,
+            tokens: self.resources.config.max_batched_tokens,
+            samples: self.resources.config.max_samples,
+            masks: self.resources.config.max_masks,
+            prompt_tokens: self.resources.config.max_batched_tokens,
             preempted: false,
             restored: Vec::new(),
         };
@@ -82,7 +82,7 @@ impl Scheduler {
         // Every running request gets a token; drafts share the rest, with prompts if there are any.
         let share = if prefills.is_empty() { 1 } else { 2 };
         let mut spare = (builder.tokens.min(builder.samples) - in_order.len()) / share;
-        self.policy.begin_step(decodes.len(), &self.costs);
+        self.resources.policy.begin_step(decodes.len(), &self.costs);
         let allowed = self.prefill_throttle.prompt_tokens(decodes.len(), &self.costs);
         builder.prompt_tokens = builder.prompt_tokens.min(allowed);
         for id in decodes {
@@ -123,9 +123,10 @@ impl Scheduler {
         let forced = window.is_some_and(Window::is_forced);
         // Behind the plan row there is room for as many as if it accepted none; the device cuts them when it has.
         let behind = (request.max_length - running.bounds.low).saturating_sub(2);
-        let limit = cut(cut(request.speculation, both(self.config.drafts)), both(behind));
+        let most = self.resources.config.drafts.min(behind);
+        let limit = cut(request.speculation, both(most));
         let max_length = request.max_length;
-        let choice = self.policy.choose(&RequestView {
+        let choice = self.resources.policy.choose(&RequestView {
             id,
             stage: Stage::Decode,
             known: request.known(),
@@ -145,10 +146,10 @@ impl Scheduler {
         }
         let Blocks { verify, propose, .. } = blocks;
         *spare -= verify;
-        let row = self.with_running(id, |scheduler, request, running| {
+        let row = self.with_running(id, |resources, request, running| {
             let window = request.constraint.as_ref().and_then(Constrained::ready);
             let constraint = window.map(|window| window.row(verify));
-            let snapshot = scheduler.save_in_decode(running);
+            let snapshot = resources.save_in_decode(running);
             running.bounds.plan(verify);
             running.proposed = propose;
             PlanRow {
@@ -168,7 +169,7 @@ impl Scheduler {
     /// write behind it, then without its drafts; only for its newest token others are pushed out. False if the
     /// request itself went.
     fn secure(&mut self, id: RequestId, blocks: &mut Blocks, builder: &mut PlanBuilder) -> bool {
-        let (size, held) = (self.config.block_size, self.held(id));
+        let (size, held) = (self.resources.config.block_size, self.held(id));
         let wanted = blocks.missing(size, held);
         if wanted == 0 || self.extend(id, wanted) {
             return true;
@@ -196,7 +197,7 @@ impl Scheduler {
         }
         let tokens = builder.tokens.min(builder.prompt_tokens);
         let (samples, masks) = (builder.samples, builder.masks);
-        let planned = self.with_running(id, |scheduler, request, running| {
+        let planned = self.with_running(id, |resources, request, running| {
             let scores = request.scores_prompt() && running.planned + 1 < request.prompt.len();
             let mut len = (running.target - running.planned).min(tokens);
             if scores {
@@ -208,13 +209,13 @@ impl Scheduler {
             if len == 0 {
                 return None;
             }
-            let (len, snapshot) = scheduler.save_in_prefill(running, len);
+            let (len, snapshot) = resources.save_in_prefill(running, len);
             let start = running.planned;
             let mut chunk = Vec::with_capacity(len);
             request.tokens().append_to(start..start + len, &mut chunk);
             running.planned += len;
             let last = !running.prefilling();
-            let propose = scheduler.propose_behind_prompt(request, running);
+            let propose = resources.propose_behind_prompt(request, running);
             if last && request.pooling.is_none() {
                 running.bounds.plan(0);
             }
@@ -251,12 +252,31 @@ impl Scheduler {
         let Some((row, admission, restore)) = planned else {
             return;
         };
-        self.counters.snapshots_used += u64::from(restore.is_some());
+        self.resources.counters.snapshots_used += u64::from(restore.is_some());
         builder.restored.extend(restore);
         builder.plan.admissions.extend(admission);
         builder.push(row);
     }
 
+    /// Works on a running request, with what it shares with the others.
+    pub(super) fn with_running<T>(
+        &mut self,
+        id: RequestId,
+        work: impl FnOnce(&mut Resources, &mut Request, &mut Running) -> T,
+    ) -> T {
+        let Some(request) = self.requests.get_mut(&id) else {
+            panic!("request {} is gone", id.0);
+        };
+        let Phase::Running(mut running) = std::mem::replace(&mut request.phase, Phase::Waiting) else {
+            panic!("request {} is not running", id.0);
+        };
+        let result = work(&mut self.resources, request, &mut running);
+        request.phase = Phase::Running(running);
+        result
+    }
+}
+
+impl Resources {
     /// Drafts wanted behind a piece of a prompt that has just been planned. Behind the last piece they need blocks,
     /// like those behind a decode row; before that it is a matter of what the neural drafter sees.
     fn propose_behind_prompt(&mut self, request: &Request, running: &mut Running) -> DraftBudget {
@@ -292,24 +312,6 @@ impl Scheduler {
         } else {
             blocks.that_fits(size, held)
         }
-    }
-
-    /// Works on a running request and the scheduler at the same time.
-    pub(super) fn with_running<T>(
-        &mut self,
-        id: RequestId,
-        work: impl FnOnce(&mut Self, &mut Request, &mut Running) -> T,
-    ) -> T {
-        let Some(mut request) = self.requests.remove(&id) else {
-            panic!("request {} is gone", id.0);
-        };
-        let Phase::Running(mut running) = std::mem::replace(&mut request.phase, Phase::Waiting) else {
-            panic!("request {} is not running", id.0);
-        };
-        let result = work(self, &mut request, &mut running);
-        request.phase = Phase::Running(running);
-        self.requests.insert(id, request);
-        result
     }
 }
 

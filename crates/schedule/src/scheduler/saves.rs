@@ -7,7 +7,7 @@
 //! request leaves its slot, so that the next turn starts at the newest point. A place is reserved when a plan row is
 //! planned that may reach a point; the output says whether it was written. Nothing waits for any of it.
 
-use super::{Running, Scheduler};
+use super::{Resources, Running};
 use paceline_cache::{Node, Reservation};
 use paceline_types::{STATE_GRID, SnapshotId, SnapshotPlan};
 
@@ -104,7 +104,7 @@ impl Grid {
     }
 }
 
-impl Scheduler {
+impl Resources {
     fn grid(&self) -> Option<Grid> {
         let recurrent = self
             .config

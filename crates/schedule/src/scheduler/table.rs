@@ -1,5 +1,5 @@
 //! The table of requests. Names are the engine's own numbers, so a multiplication spreads them well enough, and
-//! requests are boxed, so that taking one out and putting it back moves a pointer.
+//! requests are boxed, so that a table that grows moves pointers.
 
 use crate::request::{Request, RequestId};
 use std::collections::HashMap;
