@@ -28,6 +28,7 @@ enum Ending {
 }
 
 fn main() -> ExitCode {
+    paceline::return_large_allocations();
     let Cli { command, quiet, log } = Cli::parse_or_exit();
     let ui = Ui::new(quiet);
     let result = run(command, log, ui);

@@ -12,6 +12,7 @@ mod cpu;
 mod enqueue;
 #[cfg(all(test, loom))]
 mod interleavings;
+mod large_allocations;
 mod ops;
 mod philox;
 mod pool;
@@ -24,6 +25,7 @@ mod weight;
 
 pub use caches::{CpuKvCache, CpuStateCache};
 pub use cpu::{Cpu, CpuOptions, CpuProgram};
+pub use large_allocations::return_large_allocations;
 pub use ops::experts::CpuExperts;
 #[cfg(target_arch = "x86_64")]
 pub use simd::Avx2;

@@ -9,7 +9,7 @@ use paceline_device_cpu::{Cpu, CpuOptions, Instructions};
 use std::fmt;
 use std::str::FromStr;
 
-pub use paceline_device_cpu::{MemoryLimit, UsableMemory};
+pub use paceline_device_cpu::{MemoryLimit, UsableMemory, return_large_allocations};
 
 /// The device that is asked for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
