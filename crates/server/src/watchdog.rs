@@ -6,8 +6,15 @@ use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-/// How often it looks, unless its patience is shorter.
+/// The longest time between two looks.
 const INTERVAL: Duration = Duration::from_millis(500);
+
+/// Looks within its patience, at least: time in which the process stood still is told from other time by looks that come
+/// late, so they have to be close to each other.
+const LOOKS: u32 = 100;
+
+/// A look that comes after this many intervals is late because the process stood still.
+const LATE: u32 = 4;
 
 /// The thread; it ends with this.
 pub(crate) struct Watchdog {
@@ -35,7 +42,7 @@ impl Watchdog {
     ) -> std::io::Result<Self> {
         let (end, ended) = channel::<()>();
         let lifecycle = Arc::downgrade(lifecycle);
-        let interval = INTERVAL.min(patience / 4).max(Duration::from_millis(1));
+        let interval = INTERVAL.min(patience / LOOKS).max(Duration::from_millis(1));
         let mut watch = Watch {
             engine,
             patience,
@@ -95,23 +102,39 @@ impl Watch {
     }
 }
 
-/// What counts of the time between two looks. If it is much more than it should be, the whole process stood still, by a
-/// signal or because the machine slept, and the engine could not have got on either.
+/// What counts of the time between two looks: no more than the time that the watchdog meant to sleep. If it is much more,
+/// the whole process stood still, by a signal or because the machine slept, and the engine could not have got on either.
 fn counted(passed: Duration, interval: Duration) -> Duration {
-    passed.min(2 * interval)
+    if passed > LATE * interval {
+        Duration::ZERO
+    } else {
+        passed.min(interval)
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    /// What counts of looks that come after these times, with a patience of a second.
+    fn sum(passed: impl IntoIterator<Item = u64>) -> Duration {
+        let interval = Duration::from_secs(1) / LOOKS;
+        let counted = |passed| counted(Duration::from_millis(passed), interval);
+        passed.into_iter().map(counted).sum()
+    }
+
     #[test]
     fn time_in_which_the_process_stood_still_does_not_count() {
-        let interval = Duration::from_millis(500);
-        assert_eq!(
-            counted(Duration::from_millis(510), interval),
-            Duration::from_millis(510)
-        );
-        assert_eq!(counted(Duration::from_hours(1), interval), 2 * interval);
+        assert_eq!(sum([3_600_000]), Duration::ZERO);
+        // Stopped again and again, and never awake for long.
+        assert_eq!(sum([600; 1000]), Duration::ZERO);
+        assert_eq!(sum([400, 5, 400, 5]), Duration::from_millis(10));
+    }
+
+    #[test]
+    fn time_in_which_the_engine_could_have_got_on_does() {
+        assert_eq!(sum([10; 100]), Duration::from_secs(1));
+        // Sleeps are somewhat longer than they were meant to be, more so on a busy machine.
+        assert_eq!(sum([11, 15, 30, 39].repeat(25)), Duration::from_secs(1));
     }
 }

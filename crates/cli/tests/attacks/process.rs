@@ -68,18 +68,21 @@ fn wait(child: &mut Child) -> Option<i32> {
 
 #[test]
 fn time_in_which_the_process_was_stopped_is_not_the_engines() {
-    let victim = Victim::start(&["--watchdog-timeout", "3"]);
-    let streams: Vec<_> = (0..16).map(|_| begin(&victim.served, ATTACKER)).collect();
-    // What is woken for a moment gets to look at the clock, and hardly to the end of a step.
-    for _ in 0..2 {
-        victim.served.signal("STOP");
-        thread::sleep(Duration::from_millis(3200));
-        victim.served.signal("CONT");
+    // One stop that is longer than the watchdog's patience, and many that are shorter and come one after the other.
+    for (patience, stops, stopped) in [("3", 2, 3200), ("1", 8, 600)] {
+        let victim = Victim::start(&["--watchdog-timeout", patience]);
+        let streams: Vec<_> = (0..16).map(|_| begin(&victim.served, ATTACKER)).collect();
+        // What is woken for a moment gets to look at the clock, and hardly to the end of a step.
+        for _ in 0..stops {
+            victim.served.signal("STOP");
+            thread::sleep(Duration::from_millis(stopped));
+            victim.served.signal("CONT");
+        }
+        for stream in streams {
+            expect_whole(stream);
+        }
+        victim.under(&format!("SIGSTOP and SIGCONT, {stops} times"), || victim.answer());
     }
-    for stream in streams {
-        expect_whole(stream);
-    }
-    victim.under("SIGSTOP and SIGCONT", || victim.answer());
 }
 
 #[test]
