@@ -26,8 +26,11 @@ pub struct ServerConfig {
     pub strict_requests: bool,
     /// Which requests share cached prefixes.
     pub prefix_cache_scope: PrefixCacheScope,
-    /// Connections at a time; more wait to be accepted.
+    /// Connections at a time; more wait for one to end, or for one whose client takes nothing of its reply to be cut.
     pub max_connections: usize,
+    /// Of these, connections from one address (of IPv6: from one network of 64 bits); more get 503. 0 sets no limit. `None`:
+    /// half of them, and no limit for this machine's own addresses, where a proxy or a load test may be.
+    pub max_connections_per_address: Option<usize>,
     /// Bytes of a request's body.
     pub max_body_bytes: usize,
     /// Bytes of all bodies that are being read or prepared, beyond the first 64 KiB of each; more get 503. One body of
@@ -124,6 +127,7 @@ impl Default for ServerConfig {
             strict_requests: false,
             prefix_cache_scope: PrefixCacheScope::Key,
             max_connections: 1024,
+            max_connections_per_address: None,
             max_body_bytes: 16 << 20,
             max_pending_body_bytes: 64 << 20,
             max_header_bytes: 64 << 10,

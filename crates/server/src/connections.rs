@@ -1,7 +1,8 @@
 //! The accept loop and its end.
 
 use crate::app::App;
-use crate::metrics::{HttpMetrics, OpenConnection};
+use crate::metrics::HttpMetrics;
+use crate::places::{Place, Places, TooMany};
 use crate::routes;
 use crate::server::ServeError;
 use crate::write_timeout::{Patience, TimedWrites};
@@ -13,35 +14,31 @@ use std::error::Error;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
 
 /// Rest after an accept that failed, such as for want of file descriptors.
 const REST: Duration = Duration::from_millis(50);
 
-/// Time for a reader to take something of its reply when the server has nothing else left to do, and for the last bytes
-/// of replies to be written where there is no time left to drain.
+/// Time for a reader to take something of its reply when the server has nothing else left to do or another connection needs
+/// its place, and for the last bytes of replies to be written where there is no time left to drain.
 const FLUSH: Duration = Duration::from_secs(2);
 
 /// Time for an encrypted connection to be set up.
 const HANDSHAKE: Duration = Duration::from_secs(10);
+
+/// What a connection of an address that has too many is told.
+const REFUSAL: &str = r#"{"error":{"message":"there are too many connections from this address","type":"service_unavailable_error","code":503}}"#;
 
 /// Connections of one server.
 struct Connections {
     http: http1::Builder,
     router: axum::Router,
     tls: Option<TlsAcceptor>,
-    places: Arc<Semaphore>,
+    places: Places,
     open: GracefulShutdown,
     metrics: HttpMetrics,
     patience: Patience,
-}
-
-/// Held by a connection while it is open.
-struct Place {
-    _permit: OwnedSemaphorePermit,
-    _open: OpenConnection,
 }
 
 /// How a server came to its end.
@@ -71,7 +68,7 @@ pub(crate) async fn serve(
         Ending::Failed(error) => (FLUSH, Err(error)),
     };
     // What is idle closes now; what writes its last bytes may go on as long as its client takes them.
-    connections.patience.going_down.cancel();
+    connections.patience.hurry.cancel();
     let _ = tokio::time::timeout(time, connections.open.shutdown()).await;
     result
 }
@@ -116,6 +113,12 @@ impl Connections {
                 bound: "at least 8192",
             });
         }
+        let patience = Patience {
+            usual: config.write_timeout,
+            last: FLUSH,
+            hurry: CancellationToken::new(),
+            stall: None,
+        };
         let mut http = http1::Builder::new();
         http.timer(TokioTimer::new())
             .header_read_timeout(config.header_timeout)
@@ -127,41 +130,53 @@ impl Connections {
                 .tls
                 .as_ref()
                 .map(|tls| TlsAcceptor::from(Arc::clone(&tls.0))),
-            places: Arc::new(Semaphore::new(
-                config.max_connections.clamp(1, Semaphore::MAX_PERMITS),
-            )),
+            places: Places::new(
+                config.max_connections,
+                config.max_connections_per_address,
+                patience.clone(),
+                app.metrics.http.clone(),
+            ),
             open: GracefulShutdown::new(),
             metrics: app.metrics.http.clone(),
-            patience: Patience {
-                usual: config.write_timeout,
-                last: FLUSH,
-                going_down: CancellationToken::new(),
-            },
+            patience,
         })
     }
 
-    /// Accepts connections for ever; one more than there are places waits in the system's queue.
+    /// Accepts connections for ever. One that has to wait for a place holds up those behind it, in the system's queue.
     async fn accept(&self, listener: &TcpListener) -> ServeError {
         loop {
-            let Ok(permit) = Arc::clone(&self.places).acquire_owned().await else {
-                return ServeError::Listener(std::io::ErrorKind::BrokenPipe.into());
-            };
-            match listener.accept().await {
-                Ok((socket, _)) => {
-                    // Small frames of a stream must not wait for each other.
-                    let _ = socket.set_nodelay(true);
-                    let socket = TimedWrites::new(socket, self.patience.clone());
-                    let place = Place {
-                        _permit: permit,
-                        _open: self.metrics.connection(),
-                    };
-                    self.start(socket, place);
-                }
+            let (socket, peer) = match listener.accept().await {
+                Ok(accepted) => accepted,
                 Err(error) => {
                     tracing::warn!("cannot accept a connection: {error}");
                     tokio::time::sleep(REST).await;
+                    continue;
                 }
-            }
+            };
+            let place = match self.places.take(peer.ip()).await {
+                Ok(place) => place,
+                Err(TooMany) => {
+                    tracing::debug!("too many connections from {}", peer.ip());
+                    self.refuse(&socket);
+                    continue;
+                }
+            };
+            // Small frames of a stream must not wait for each other.
+            let _ = socket.set_nodelay(true);
+            let socket = TimedWrites::new(socket, place.patience(&self.patience));
+            self.start(socket, place);
+        }
+    }
+
+    /// Says why a connection is not served, if it can be said at once.
+    fn refuse(&self, socket: &TcpStream) {
+        if self.tls.is_none() {
+            let length = REFUSAL.len();
+            let reply = format!(
+                "HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/json\r\ncontent-length: {length}\r\n\
+                 retry-after: 1\r\nconnection: close\r\n\r\n{REFUSAL}"
+            );
+            let _ = socket.try_write(reply.as_bytes());
         }
     }
 

@@ -191,6 +191,7 @@ fn limits(app: &App) -> Value {
         "max_concurrent_requests": config.max_concurrent_requests,
         "max_requests_per_key": config.max_requests_per_key,
         "max_connections": config.max_connections,
+        "max_connections_per_address": config.max_connections_per_address,
         "max_body_bytes": config.max_body_bytes,
         "max_header_bytes": config.max_header_bytes,
         "header_timeout_seconds": time(config.header_timeout),

@@ -41,6 +41,9 @@ pub(crate) fn wrap(router: Router, app: &App) -> Router {
 
 /// Names the request, and tells the log how it went once its reply is over.
 async fn identify(State(app): State<App>, mut request: Request, next: Next) -> Response {
+    // A connection may bring many requests at once. It takes turns with others after each of them: without this, it
+    // would have dozens answered in a row, and a few hundred such connections would keep everybody else waiting.
+    tokio::task::yield_now().await;
     let start = Instant::now();
     let request_id = request_id(&request);
     let (method, path) = (

@@ -3,21 +3,26 @@
 //! A write that does not get on may wait for so long and no longer; then it fails, the connection ends, and with it go
 //! its place, its reply and the generation behind it. It is around the socket itself, below encryption.
 
+use crate::places::StallClock;
 use std::io;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Instant, Sleep, sleep_until};
 use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 
-/// How long writes of all connections may wait.
+/// How long writes may wait: of all connections, or of one of them.
 #[derive(Clone, Debug)]
 pub(crate) struct Patience {
     pub(crate) usual: Duration,
-    /// In place of the usual time once the server goes down.
+    /// In place of the usual time once there is a hurry.
     pub(crate) last: Duration,
-    pub(crate) going_down: CancellationToken,
+    /// The server goes down, or another connection needs the place of this one.
+    pub(crate) hurry: CancellationToken,
+    /// Told when writes of a connection begin to wait and when they get on.
+    pub(crate) stall: Option<Arc<StallClock>>,
 }
 
 /// A socket whose writes do not wait for ever.
@@ -31,8 +36,8 @@ pub(crate) struct TimedWrites<S> {
 struct Stall {
     since: Instant,
     timer: Pin<Box<Sleep>>,
-    /// Gone once the server goes down.
-    going_down: Option<Pin<Box<WaitForCancellationFutureOwned>>>,
+    /// Gone once there is one.
+    hurry: Option<Pin<Box<WaitForCancellationFutureOwned>>>,
 }
 
 impl<S> TimedWrites<S> {
@@ -47,15 +52,28 @@ impl<S> TimedWrites<S> {
     /// What becomes of a write: it gets on, waits, or has waited for too long.
     fn judge<T>(&mut self, polled: Poll<io::Result<T>>, cx: &mut Context<'_>) -> Poll<io::Result<T>> {
         if polled.is_ready() {
-            self.stall = None;
+            if self.stall.take().is_some() {
+                self.patience.note(false);
+            }
             return polled;
         }
         let patience = &self.patience;
-        let stall = self.stall.get_or_insert_with(|| Stall::new(patience));
+        let stall = self.stall.get_or_insert_with(|| {
+            patience.note(true);
+            Stall::new(patience)
+        });
         stall.poll(patience, cx).map(|()| {
             let message = "the client takes nothing";
             Err(io::Error::new(io::ErrorKind::TimedOut, message))
         })
+    }
+}
+
+impl Patience {
+    fn note(&self, stalled: bool) {
+        if let Some(clock) = &self.stall {
+            clock.set(stalled);
+        }
     }
 }
 
@@ -65,16 +83,16 @@ impl Stall {
         Self {
             since,
             timer: Box::pin(sleep_until(since + patience.usual)),
-            going_down: Some(Box::pin(patience.going_down.clone().cancelled_owned())),
+            hurry: Some(Box::pin(patience.hurry.clone().cancelled_owned())),
         }
     }
 
     /// Ready when it has lasted too long.
     fn poll(&mut self, patience: &Patience, cx: &mut Context<'_>) -> Poll<()> {
-        if let Some(going_down) = &mut self.going_down
-            && going_down.as_mut().poll(cx).is_ready()
+        if let Some(hurry) = &mut self.hurry
+            && hurry.as_mut().poll(cx).is_ready()
         {
-            self.going_down = None;
+            self.hurry = None;
             let end = self.since + patience.usual.min(patience.last);
             self.timer.as_mut().reset(end);
         }
@@ -130,16 +148,17 @@ mod tests {
     const USUAL: Duration = Duration::from_secs(30);
     const LAST: Duration = Duration::from_secs(2);
 
-    /// A server's end with room for ten bytes, the client's end, and the order to go down.
+    /// A server's end with room for ten bytes, the client's end, and the token that there is a hurry.
     fn pair() -> (TimedWrites<DuplexStream>, DuplexStream, CancellationToken) {
         let (server, client) = duplex(10);
-        let going_down = CancellationToken::new();
+        let hurry = CancellationToken::new();
         let patience = Patience {
             usual: USUAL,
             last: LAST,
-            going_down: going_down.clone(),
+            hurry: hurry.clone(),
+            stall: None,
         };
-        (TimedWrites::new(server, patience), client, going_down)
+        (TimedWrites::new(server, patience), client, hurry)
     }
 
     #[tokio::test(start_paused = true)]
@@ -172,21 +191,21 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn the_end_of_the_server_shortens_the_time() {
-        let (mut server, _client, going_down) = pair();
+    async fn a_hurry_shortens_the_time() {
+        let (mut server, _client, hurry) = pair();
         let start = Instant::now();
         tokio::spawn(async move {
             tokio::time::sleep(Duration::from_secs(1)).await;
-            going_down.cancel();
+            hurry.cancel();
         });
         assert!(server.write_all(&[0; 100]).await.is_err());
         assert_eq!(start.elapsed().as_secs(), LAST.as_secs());
         // One that has waited for longer already is cut at once.
-        let (mut server, _client, going_down) = pair();
+        let (mut server, _client, hurry) = pair();
         let start = Instant::now();
         tokio::spawn(async move {
             tokio::time::sleep(Duration::from_secs(9)).await;
-            going_down.cancel();
+            hurry.cancel();
         });
         assert!(server.write_all(&[0; 100]).await.is_err());
         assert_eq!(start.elapsed().as_secs(), 9);

@@ -32,6 +32,10 @@ pub(super) struct LimitFlags {
     /// Connections at a time; more wait to be accepted [default: 1024].
     #[arg(long, value_name = "N", value_parser = parsed(numbers::at_least_one), help_heading = "Limits")]
     max_connections: Option<usize>,
+    /// Connections from one address; more get 503; 0 sets no limit, as behind a proxy [default: half of
+    /// --max-connections, and no limit for this machine's own addresses].
+    #[arg(long, value_name = "N", help_heading = "Limits")]
+    max_connections_per_address: Option<usize>,
     /// Largest body of a request [default: 16M].
     #[arg(long, value_name = "SIZE", help_heading = "Limits")]
     max_body_size: Option<ByteSize>,
@@ -77,6 +81,7 @@ impl LimitFlags {
             min_priority: self.min_priority.unwrap_or(default.min_priority),
             key_min_priority: self.key_min_priority.iter().cloned().collect(),
             max_connections: self.max_connections.unwrap_or(default.max_connections),
+            max_connections_per_address: self.max_connections_per_address,
             max_body_bytes: bytes(self.max_body_size).unwrap_or(default.max_body_bytes),
             max_pending_body_bytes: bytes(self.max_pending_body_size)
                 .unwrap_or(default.max_pending_body_bytes),

@@ -9,11 +9,20 @@ use std::net::{SocketAddr, TcpStream};
 use std::thread;
 use std::time::Duration;
 
+/// An address of this machine that is not the one that clients have otherwise.
+const ELSEWHERE: &str = "127.0.0.2:0";
+
 /// A connection that takes next to nothing until it is read.
 fn deaf(address: &str) -> TcpStream {
-    let address: SocketAddr = address.parse().unwrap();
+    deaf_from("127.0.0.1:0", address)
+}
+
+/// The same from an address of this machine.
+fn deaf_from(from: &str, address: &str) -> TcpStream {
+    let (from, address): (SocketAddr, SocketAddr) = (from.parse().unwrap(), address.parse().unwrap());
     let socket = Socket::new(Domain::for_address(address), Type::STREAM, None).unwrap();
     socket.set_recv_buffer_size(4096).unwrap();
+    socket.bind(&from.into()).unwrap();
     socket.connect(&address.into()).unwrap();
     socket.into()
 }
@@ -30,11 +39,12 @@ fn ask_deaf(address: &str, path: &str, body: &str) -> TcpStream {
 }
 
 /// Sockets that ask for metrics 300 times and read nothing: some megabytes each.
-fn ask_for_metrics(address: &str, sockets: usize) -> Vec<TcpStream> {
+fn ask_for_metrics(from: &str, address: &str, sockets: usize) -> Vec<TcpStream> {
     let requests = "GET /metrics HTTP/1.1\r\nhost: x\r\n\r\n".repeat(300);
     let ask = |_| {
-        let mut socket = deaf(address);
-        socket.write_all(requests.as_bytes()).unwrap();
+        let mut socket = deaf_from(from, address);
+        // The server may have refused it before this is sent.
+        let _ = socket.write_all(requests.as_bytes());
         socket
     };
     (0..sockets).map(ask).collect()
@@ -63,15 +73,43 @@ fn wait_for_ended(victim: &Victim, requests: u64) {
 #[test]
 fn sockets_that_never_read_lock_nobody_out() {
     let sockets = scale(64, 1024);
+    // Nobody waits for the time after which they are cut in any case.
     let victim = Victim::start(&[
         "--max-connections",
         &sockets.to_string(),
         "--write-timeout",
-        scale("1", "30"),
+        "600",
     ]);
     let figures = victim.under("/metrics 300 times, never read", || {
-        let _asked = ask_for_metrics(&victim.served.address, sockets);
-        // They hold every place there is; these answers come once some are cut.
+        let _asked = ask_for_metrics(ELSEWHERE, &victim.served.address, sockets);
+        // They hold every place there is, and have to give way.
+        victim.answer().and_then(|()| victim.answer())
+    });
+    figures.expect(scale(64, 512), scale(32, 128));
+}
+
+#[test]
+fn an_address_that_takes_every_place_it_can_get_leaves_some() {
+    let sockets = scale(64, 1024);
+    let (all, half) = (sockets.to_string(), (sockets / 2).to_string());
+    let limits = ["--max-connections", &all, "--max-connections-per-address", &half];
+    let victim = Victim::start(
+        &[
+            &limits[..],
+            &["--write-timeout", "600", "--header-timeout", "600"],
+        ]
+        .concat(),
+    );
+    // None of them gives way: places are left.
+    let figures = victim.under("connections that do nothing", || {
+        let _open: Vec<_> = (0..sockets)
+            .map(|_| deaf_from(ELSEWHERE, &victim.served.address))
+            .collect();
+        victim.answer().and_then(|()| victim.answer())
+    });
+    figures.expect(scale(64, 512), scale(32, 128));
+    let figures = victim.under("/metrics 300 times, from one address", || {
+        let _asked = ask_for_metrics(ELSEWHERE, &victim.served.address, sockets);
         victim.answer().and_then(|()| victim.answer())
     });
     figures.expect(scale(64, 512), scale(32, 128));
@@ -135,7 +173,7 @@ fn a_signal_ends_a_server_that_nobody_reads_from() {
         &name,
     ]);
     let address = victim.served.address.clone();
-    let _metrics = ask_for_metrics(&address, scale(16, 256));
+    let _metrics = ask_for_metrics(ELSEWHERE, &address, scale(16, 256));
     let ended = victim.engine()["slots"]["requests_ended"].as_u64().unwrap();
     let _streams = stall_streams(&address, scale(4, 24));
     wait_for_ended(&victim, ended + scale(4, 24));

@@ -15,6 +15,7 @@ type StatusLabel = [(&'static str, String); 1];
 pub(crate) struct HttpMetrics {
     connections: Gauge,
     cut: Counter,
+    crowded: Counter,
     refused: Family<StatusLabel, Counter>,
 }
 
@@ -26,6 +27,7 @@ impl HttpMetrics {
         let metrics = Self {
             connections: Gauge::default(),
             cut: Counter::default(),
+            crowded: Counter::default(),
             refused: Family::default(),
         };
         for status in STATUSES {
@@ -40,6 +42,11 @@ impl HttpMetrics {
             "paceline:cut_connections",
             "Connections that were cut because their client took nothing of a reply for too long",
             metrics.cut.clone(),
+        );
+        registry.register(
+            "paceline:refused_connections",
+            "Connections that were refused because their address had too many",
+            metrics.crowded.clone(),
         );
         registry.register(
             "paceline:rejected_requests",
@@ -58,6 +65,11 @@ impl HttpMetrics {
     /// A connection was cut because its peer read nothing.
     pub(crate) fn cut(&self) {
         self.cut.inc();
+    }
+
+    /// A connection was refused because its address has too many.
+    pub(crate) fn refused_connection(&self) {
+        self.crowded.inc();
     }
 
     /// A reply was given; only errors count.

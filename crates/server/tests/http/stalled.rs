@@ -51,7 +51,7 @@ fn text(tokens: u64) -> Value {
 }
 
 /// Waits for the engine's numbers to be as described.
-async fn wait_until(server: &TestServer, what: &str, holds: impl Fn(&Stats) -> bool) -> Stats {
+pub(crate) async fn wait_until(server: &TestServer, what: &str, holds: impl Fn(&Stats) -> bool) -> Stats {
     let start = Instant::now();
     loop {
         let stats = server.engine.stats();
@@ -128,6 +128,74 @@ async fn clients_that_ask_and_never_read_do_not_lock_others_out() {
     while metric(&server, "paceline:cut_connections_total").await < 4.0 {
         assert!(start.elapsed() < PATIENCE);
         tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
+#[tokio::test]
+async fn those_that_take_nothing_give_way_long_before_they_are_cut_for_it() {
+    let server = cramped(|config| config.max_connections = 4);
+    let mut unread = Vec::new();
+    for _ in 0..4 {
+        let mut socket = reluctant(&server).await;
+        let requests = "GET /metrics HTTP/1.1\r\nhost: x\r\n\r\n".repeat(300);
+        socket.write_all(requests.as_bytes()).await.unwrap();
+        unread.push(socket);
+    }
+    // One place is enough, so the others stay.
+    assert!(metric(&server, "paceline:cut_connections_total").await <= 1.0);
+    assert_eq!(metric(&server, "paceline:open_connections").await, 4.0);
+}
+
+/// A connection from one of this machine's addresses, on which a request has been answered.
+async fn connect_from(server: &TestServer, address: &str) -> (TcpStream, String) {
+    let socket = TcpSocket::new_v4().unwrap();
+    socket.bind(format!("{address}:0").parse().unwrap()).unwrap();
+    let mut socket = socket.connect(server.address().parse().unwrap()).await.unwrap();
+    let request = b"GET /health HTTP/1.1\r\nhost: x\r\n\r\n";
+    let mut reply = vec![0; 1000];
+    // One that is refused may be closed before it has been sent.
+    let _ = socket.write_all(request).await;
+    let read = tokio::time::timeout(PATIENCE, socket.read(&mut reply)).await;
+    reply.truncate(read.unwrap().unwrap_or_default());
+    (socket, String::from_utf8(reply).unwrap())
+}
+
+#[tokio::test]
+async fn one_address_leaves_places_to_others() {
+    let server = cramped(|config| config.max_connections_per_address = Some(2));
+    let mut open = Vec::new();
+    for _ in 0..2 {
+        let (socket, reply) = connect_from(&server, "127.0.0.1").await;
+        assert!(reply.starts_with("HTTP/1.1 200"), "{reply}");
+        open.push(socket);
+    }
+    let (_, refused) = connect_from(&server, "127.0.0.1").await;
+    assert!(
+        refused.is_empty() || refused.starts_with("HTTP/1.1 503"),
+        "{refused}"
+    );
+    let (_other, reply) = connect_from(&server, "127.0.0.2").await;
+    assert!(reply.starts_with("HTTP/1.1 200"), "{reply}");
+    // A connection that ends leaves its place to the next of its address.
+    open.pop();
+    let start = Instant::now();
+    while !connect_from(&server, "127.0.0.1")
+        .await
+        .1
+        .starts_with("HTTP/1.1 200")
+    {
+        assert!(start.elapsed() < PATIENCE);
+    }
+}
+
+#[tokio::test]
+async fn this_machines_own_addresses_may_take_all_places_unless_told_otherwise() {
+    let server = cramped(|config| config.max_connections = 8);
+    let mut open = Vec::new();
+    for _ in 0..8 {
+        let (socket, reply) = connect_from(&server, "127.0.0.1").await;
+        assert!(reply.starts_with("HTTP/1.1 200"), "{reply}");
+        open.push(socket);
     }
 }
 
