@@ -2,7 +2,7 @@
 
 use futures_core::Stream;
 use paceline::{Engine, EngineConfig, Event, Generation, Handle, Request, RequestError, StartError, Stats};
-use paceline_testkit::storyteller;
+use paceline_testkit::{held, storyteller};
 use paceline_types::{FinishReason, SamplingParams, TokenId};
 use std::pin::Pin;
 use std::sync::Arc;
@@ -207,12 +207,18 @@ fn cancel_and_deadline_end_a_generation_with_what_it_has() {
     }
     assert_eq!(text.reasons, [Some(FinishReason::Cancelled)]);
     assert!(text.tokens[0].len() < 400 && expected.starts_with(&text.tokens[0]));
+    let (gate, constraint) = held(3, 4096);
     let hurried = Request {
         deadline: Some(Duration::from_millis(40)),
-        ..request(9, 3, 900)
+        constraint: Some(constraint),
+        ..request(9, 3, 400)
     };
     let text = read(handle.generate(hurried).unwrap());
+    drop(gate);
     assert_eq!(text.reasons, [Some(FinishReason::Deadline)]);
+    // There is none before the first token.
+    let tokens = text.tokens.first().map_or(&[][..], Vec::as_slice);
+    assert!(tokens.len() < 30 && expected.starts_with(tokens), "{tokens:?}");
     let late = Request {
         deadline: Some(Duration::ZERO),
         ..request(9, 3, 900)

@@ -5,6 +5,7 @@
 mod compare;
 mod files;
 mod fixtures;
+mod held;
 mod random;
 mod schemas;
 mod stepper;
@@ -14,6 +15,7 @@ pub use files::{Stored, in_memory, safetensors};
 pub use fixtures::{
     DraftReference, FIXTURES, Fixture, HEADS, HeadFixture, storyteller, storyteller_reference,
 };
+pub use held::{Gate, held};
 pub use random::{random_draft_model, random_eagle3};
 pub use schemas::random_schema;
 pub use stepper::{Program, SampleRow, StepRow, Stepper, StepperConfig};

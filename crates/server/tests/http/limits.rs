@@ -1,5 +1,6 @@
 //! Keys, limits, names of requests, web pages, encryption.
 
+use crate::stalled::wait_until;
 use crate::support::{TestServer, engine_config};
 use paceline::EngineConfig;
 use paceline_server::{ServerConfig, TlsConfig};
@@ -111,7 +112,7 @@ async fn clients_that_go_free_what_they_held() {
                 response.text().await
             }));
         }
-        tokio::time::sleep(Duration::from_millis(60)).await;
+        wait_until(&server, "busy", |stats| stats.running > 0 && stats.waiting > 0).await;
         for task in running {
             task.abort();
         }
@@ -183,8 +184,9 @@ async fn web_pages_are_let_in_only_where_allowed() {
 
 #[tokio::test]
 async fn a_request_timeout_ends_a_generation() {
+    // It is over before a request has been read.
     let server =
-        TestServer::configured(|config| config.request_timeout = Some(Duration::from_millis(1))).await;
+        TestServer::configured(|config| config.request_timeout = Some(Duration::from_nanos(1))).await;
     let reply = server.ok("/v1/completions", &long(false)).await;
     assert_eq!(reply["choices"][0]["finish_reason"], "deadline");
 }
