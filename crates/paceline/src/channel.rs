@@ -168,6 +168,7 @@ mod tests {
             finish: Finish {
                 reason: FinishReason::Length,
                 stop: None,
+                detail: None,
                 usage: Usage::default(),
             },
         }

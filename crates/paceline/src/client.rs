@@ -123,11 +123,13 @@ impl Client {
         }
         self.tokens += ids.len();
         let choice = self.choice;
+        let detail = request_output.detail.take();
         let end = request_output.finish.map(|reason| Event::Finished {
             choice,
             finish: Finish {
                 reason,
                 stop: None,
+                detail,
                 usage: self.usage(&request_output),
             },
         });

@@ -54,6 +54,8 @@ pub struct Finish {
     pub reason: FinishReason,
     /// The stop string that its text was found to end with. The engine sees no text and leaves this to its caller.
     pub stop: Option<String>,
+    /// What its constraint ran into, where that ended it.
+    pub detail: Option<String>,
     /// What it took.
     pub usage: Usage,
 }

@@ -87,6 +87,8 @@ pub struct RequestOutput {
     pub prompt_logprobs: Vec<TokenLogprobs>,
     /// Set on the last delivery of a request, which comes exactly once.
     pub finish: Option<FinishReason>,
+    /// With an end by a constraint: what it ran into.
+    pub detail: Option<String>,
     /// The vector that the prompt has become, if that was asked for, with the last delivery; else empty.
     pub embedding: Vec<f32>,
     /// With the last delivery: what speculation did for the request.
@@ -215,6 +217,7 @@ impl Request {
             logprobs: Vec::new(),
             prompt_logprobs: Vec::new(),
             finish: Some(finish),
+            detail: None,
             embedding: Vec::new(),
             speculation: Some(Box::new(self.report)),
             cached_tokens: self.cached.unwrap_or(0),

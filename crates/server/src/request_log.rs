@@ -1,8 +1,8 @@
 //! A request's line in the log, written when its reply is over: with the last byte of it, not with the first.
 
 use axum::http::Method;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 /// What a request takes, counted where its outputs pass.
@@ -13,6 +13,8 @@ pub(crate) struct RequestUsage {
     completion_tokens: AtomicUsize,
     /// Microseconds to the first token of any choice; 0 while there is none.
     first_token_us: AtomicU64,
+    /// Why a choice ended before it was complete, if one did.
+    cut_short: OnceLock<String>,
 }
 
 impl RequestUsage {
@@ -24,6 +26,11 @@ impl RequestUsage {
     /// Some of the prompt's tokens were in the prefix cache.
     pub(crate) fn cached(&self, tokens: usize) {
         self.cached_tokens.fetch_add(tokens, Ordering::Relaxed);
+    }
+
+    /// A choice ended for this reason before it was complete. The first is kept.
+    pub(crate) fn cut_short(&self, reason: &str) {
+        let _ = self.cut_short.set(reason.to_owned());
     }
 
     /// More tokens of a choice, so long after the request was handed in.
@@ -69,7 +76,7 @@ impl RequestLine {
             cached_tokens = of_engine(count(&self.usage.cached_tokens)),
             completion_tokens = of_engine(count(&self.usage.completion_tokens)),
             incomplete = (!complete).then_some(true),
-            reason = self.reason.as_deref(),
+            reason = self.reason.as_ref().or(self.usage.cut_short.get()).map(String::as_str),
             "request"
         );
     }

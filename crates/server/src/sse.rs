@@ -141,6 +141,7 @@ pub(crate) mod testing {
             ..Usage::default()
         };
         Finish {
+            detail: (reason == FinishReason::Constraint).then(|| "a dead end".to_owned()),
             reason,
             stop: None,
             usage,

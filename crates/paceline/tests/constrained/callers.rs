@@ -1,9 +1,9 @@
 //! Constraints as callers of the engine see them.
 
 use crate::grammars::{ENDS, assert_valid, info, named, prompt, text, tokenizer};
-use paceline::{Engine, EngineConfig, Event, Generation, Handle, Request};
+use paceline::{Engine, EngineConfig, Event, Finish, Generation, Handle, Request};
 use paceline_grammar::{Grammar, GrammarLimits, GrammarSpec, TokenizerInfo};
-use paceline_testkit::{random_schema, storyteller};
+use paceline_testkit::{held, random_schema, storyteller};
 use paceline_types::{
     Constraint, ConstraintError, FinishReason, Matcher, SamplingParams, TokenId, TokenMask,
 };
@@ -33,6 +33,18 @@ fn request(constraint: Arc<dyn Constraint>, seed: u64) -> Request {
         .into(),
         constraint: Some(constraint),
         ..Request::default()
+    }
+}
+
+/// The tokens and the end of the only choice.
+fn one(mut generation: Generation) -> (Vec<TokenId>, Finish) {
+    let mut tokens = Vec::new();
+    loop {
+        match generation.next_blocking() {
+            Some(Event::Delta { output, .. }) => tokens.extend(output.ids),
+            Some(Event::Finished { finish, .. }) => return (tokens, finish),
+            other => panic!("unexpected: {other:?}"),
+        }
     }
 }
 
@@ -76,9 +88,11 @@ fn cancelled_and_late_requests_end_and_others_go_on() {
     let handle = start(|config| config.max_num_seqs = 3);
     let (_, constraint) = named(&GrammarSpec::Regex("[a-z ]{900}".to_owned()));
     let (_, short) = named(&GrammarSpec::Choice(vec!["the end".to_owned()]));
+    let (gate, late) = held(0, tokenizer().vocab_size());
     let endless: Vec<_> = (0..4)
         .map(|seed| {
-            let mut request = request(Arc::clone(&constraint), seed);
+            let constraint = if seed == 3 { &late } else { &constraint };
+            let mut request = request(Arc::clone(constraint), seed);
             request.sampling_mut().max_tokens = 900;
             request.deadline = (seed == 3).then_some(Duration::from_millis(150));
             handle.generate(request).expect("room")
@@ -100,6 +114,7 @@ fn cancelled_and_late_requests_end_and_others_go_on() {
     let (tokens, reason) = all(waiting).remove(0);
     assert_eq!((text(&tokens).as_str(), reason), ("the end", FinishReason::Stop));
     assert_eq!(handle.stats().running, 0);
+    drop(gate);
 }
 
 #[test]
@@ -166,8 +181,14 @@ fn dead_ends_and_broken_constraints_end_their_request_alone() {
             .generate(request(Arc::new(Treacherous { after, panics }), 2))
             .expect("room");
         let good = handle.generate(request(Arc::clone(&short), 2)).expect("room");
-        let (tokens, reason) = all(bad).remove(0);
-        assert_eq!((tokens.len(), reason), (after, FinishReason::Constraint));
+        let (tokens, finish) = one(bad);
+        assert_eq!((tokens.len(), finish.reason), (after, FinishReason::Constraint));
+        let detail = if panics {
+            "the constraint broke"
+        } else {
+            "a dead end"
+        };
+        assert_eq!(finish.detail.as_deref(), Some(detail));
         assert!(tokens.iter().all(|token| (40..43).contains(token)), "{tokens:?}");
         assert_eq!(text(&all(good)[0].0), "the end");
     }

@@ -96,6 +96,7 @@ impl Scheduler {
                 tokens: output.tokens,
                 logprobs: output.logprobs,
                 finish: None,
+                detail: None,
                 embedding: output.embedding,
                 speculation: None,
                 cached_tokens: request.cached.unwrap_or(0),

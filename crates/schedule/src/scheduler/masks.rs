@@ -3,7 +3,7 @@
 use super::Scheduler;
 use super::saves::Ending;
 use crate::constraint::{MaskJob, MaskResult};
-use crate::request::RequestId;
+use crate::request::{RequestId, RequestOutput};
 use paceline_types::{DraftSource, FinishReason, TokenId};
 
 impl Scheduler {
@@ -70,12 +70,13 @@ impl Scheduler {
         let Some(constrained) = &mut request.constraint else {
             return;
         };
-        let finish = match constrained.take(result) {
+        let (finish, detail) = match constrained.take(result) {
             Ok(Some(())) => return,
-            Ok(None) => FinishReason::Stop,
-            Err(_) => FinishReason::Constraint,
+            Ok(None) => (FinishReason::Stop, None),
+            Err(error) => (FinishReason::Constraint, Some(error.0)),
         };
-        self.outbox.push(self.request(id).ending(finish));
+        let ending = self.request(id).ending(finish);
+        self.outbox.push(RequestOutput { detail, ..ending });
         // No plan row of it is in flight: one is planned only when its masks are there.
         self.remove(id, Ending::InFlight);
     }

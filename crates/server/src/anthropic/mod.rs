@@ -94,14 +94,24 @@ pub(crate) async fn count_tokens(
 
 /// The fields of both endpoints.
 fn asked(fields: &mut Fields<'_>) -> Result<Asked, ApiError> {
-    let messages = fields.require("messages")?;
+    let messages: Vec<Map<String, Value>> = fields.require("messages")?;
+    for (index, message) in messages.iter().enumerate() {
+        let place = format!("messages[{index}]");
+        fields
+            .unknown()
+            .note_but(&place, Some(message), &["role", "content"]);
+    }
     let tools = fields.take("tools")?.unwrap_or_default();
-    let offered = tools::offered(tools, fields.take("tool_choice")?.as_ref())?;
+    let known = ["type", "name", "disable_parallel_tool_use"];
+    let offered = tools::offered(tools, fields.take_known("tool_choice", &known)?.as_ref())?;
     let mut variables = Map::new();
-    if let Some(thinking) = fields.take::<Value>("thinking")? {
+    if let Some(thinking) = fields.take_known("thinking", &["type", "budget_tokens", "display"])? {
         variables.insert("enable_thinking".to_owned(), thinks(&thinking)?.into());
     }
-    let config = Value::Object(fields.take("output_config")?.unwrap_or_default());
+    let config: Map<String, Value> = fields.take("output_config")?.unwrap_or_default();
+    let known = ["effort", "format"];
+    fields.unknown().note_but("output_config", Some(&config), &known);
+    let config = Value::Object(config);
     let newer = form("output_config.format", &config["format"])?;
     let older = form(
         "output_format",

@@ -28,6 +28,15 @@ pub(crate) struct Message {
 struct Ending {
     stop_reason: Option<&'static str>,
     stop_sequence: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    stop_details: Option<StopDetails>,
+}
+
+/// What ended an answer, where the reason alone does not say it.
+#[derive(Clone, Debug, Serialize)]
+struct StopDetails {
+    r#type: &'static str,
+    explanation: String,
 }
 
 /// Counts of tokens.
@@ -122,6 +131,10 @@ fn ending(finish: &Finish, reader: &PartReader) -> Ending {
     Ending {
         stop_reason: Some(stop_reason),
         stop_sequence: finish.stop.clone(),
+        stop_details: finish.detail.clone().map(|explanation| StopDetails {
+            r#type: stop_reason,
+            explanation,
+        }),
     }
 }
 

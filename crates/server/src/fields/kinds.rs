@@ -1,6 +1,6 @@
 //! What fields can be.
 
-use super::Field;
+use super::{Field, Unknown};
 use crate::body::shorten;
 use crate::error::ApiError;
 use paceline_types::TokenId;
@@ -23,7 +23,7 @@ fn plain<T: DeserializeOwned>(place: &str, json: &RawValue, kind: &str) -> Resul
 macro_rules! plain {
     ($($type:ty: $kind:expr;)*) => {$(
         impl Field for $type {
-            fn read(place: &str, json: &RawValue) -> Result<Self, ApiError> {
+            fn read(place: &str, json: &RawValue, _: &mut Unknown) -> Result<Self, ApiError> {
                 plain(place, json, $kind)
             }
         }
@@ -49,13 +49,13 @@ fn inside<T: DeserializeOwned>(place: &str, json: &RawValue) -> Result<T, ApiErr
 }
 
 impl Field for Value {
-    fn read(place: &str, json: &RawValue) -> Result<Self, ApiError> {
+    fn read(place: &str, json: &RawValue, _: &mut Unknown) -> Result<Self, ApiError> {
         inside(place, json)
     }
 }
 
 impl Field for Map<String, Value> {
-    fn read(place: &str, json: &RawValue) -> Result<Self, ApiError> {
+    fn read(place: &str, json: &RawValue, _: &mut Unknown) -> Result<Self, ApiError> {
         if !json.get().starts_with('{') {
             return Err(ApiError::bound(place, &shorten(json.get()), "an object"));
         }
@@ -64,12 +64,12 @@ impl Field for Map<String, Value> {
 }
 
 impl<T: Field> Field for Vec<T> {
-    fn read(place: &str, json: &RawValue) -> Result<Self, ApiError> {
+    fn read(place: &str, json: &RawValue, unknown: &mut Unknown) -> Result<Self, ApiError> {
         let list: Vec<&RawValue> = serde_json::from_str(json.get())
             .map_err(|_| ApiError::bound(place, &shorten(json.get()), "a list"))?;
         let entries = list.iter().enumerate();
         entries
-            .map(|(index, entry)| T::read(&format!("{place}[{index}]"), entry))
+            .map(|(index, entry)| T::read(&format!("{place}[{index}]"), entry, unknown))
             .collect()
     }
 }
@@ -90,13 +90,13 @@ pub(crate) struct Prompts(pub(crate) Vec<Prompt>);
 pub(crate) struct Inputs(pub(crate) Vec<Prompt>);
 
 impl Field for Prompts {
-    fn read(place: &str, json: &RawValue) -> Result<Self, ApiError> {
+    fn read(place: &str, json: &RawValue, _: &mut Unknown) -> Result<Self, ApiError> {
         prompts(place, json, (MAX_PROMPTS, "prompts")).map(Self)
     }
 }
 
 impl Field for Inputs {
-    fn read(place: &str, json: &RawValue) -> Result<Self, ApiError> {
+    fn read(place: &str, json: &RawValue, _: &mut Unknown) -> Result<Self, ApiError> {
         prompts(place, json, (MAX_INPUTS, "inputs")).map(Self)
     }
 }
@@ -223,7 +223,7 @@ mod tests {
 
     fn read(json: &Value) -> Result<Vec<Prompt>, ApiError> {
         let raw = serde_json::value::to_raw_value(json).unwrap();
-        Prompts::read("prompt", &raw).map(|prompts| prompts.0)
+        Prompts::read("prompt", &raw, &mut Unknown::default()).map(|prompts| prompts.0)
     }
 
     #[test]

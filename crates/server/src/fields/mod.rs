@@ -11,9 +11,9 @@ use crate::error::{ApiError, ErrorKind};
 use paceline::{OPTIONS, Options, RequestOption};
 use serde::de::{Error, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
-use serde_json::Value;
 use serde_json::value::RawValue;
-use std::collections::BTreeMap;
+use serde_json::{Map, Value};
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Fields that clients send as a matter of course and that change nothing here.
 const WITHOUT_EFFECT: [&str; 8] = [
@@ -39,12 +39,33 @@ pub(crate) struct Fields<'a> {
     /// The field whose fields these are, with a dot; empty for those of the body.
     place: String,
     left: BTreeMap<String, &'a RawValue>,
+    /// Unknown fields of objects that were taken.
+    unknown: Unknown,
 }
+
+/// The whole names of fields within others that are unknown.
+#[derive(Debug, Default)]
+pub(crate) struct Unknown(BTreeSet<String>);
 
 /// A type that a field can have.
 pub(crate) trait Field: Sized {
-    /// Reads the field at this place in the request.
-    fn read(place: &str, json: &RawValue) -> Result<Self, ApiError>;
+    /// Reads the field at this place in the request, and notes what is unknown in it.
+    fn read(place: &str, json: &RawValue, unknown: &mut Unknown) -> Result<Self, ApiError>;
+}
+
+impl Unknown {
+    /// Notes the members of an object at this place, if it is one, but those with these names.
+    pub(crate) fn note_but(&mut self, place: &str, object: Option<&Map<String, Value>>, known: &[&str]) {
+        let names = object.into_iter().flat_map(Map::keys).map(String::as_str);
+        self.note(place, names.filter(|name| !known.contains(name)));
+    }
+
+    /// A client can send more of them than are of use to it.
+    fn note<'a>(&mut self, place: &str, names: impl Iterator<Item = &'a str>) {
+        let room = NAMED + 1 - self.0.len().min(NAMED + 1);
+        self.0
+            .extend(names.take(room).map(|name| format!("{place}.{name}")));
+    }
 }
 
 impl<'a> Fields<'a> {
@@ -64,6 +85,7 @@ impl<'a> Fields<'a> {
         Ok(Self {
             place: String::new(),
             left,
+            unknown: Unknown::default(),
         })
     }
 
@@ -74,7 +96,20 @@ impl<'a> Fields<'a> {
         Ok(Self {
             place: format!("{place}."),
             left,
+            unknown: Unknown::default(),
         })
+    }
+
+    /// Notes what has not been taken of an object within another.
+    pub(crate) fn leave(self, unknown: &mut Unknown) {
+        let place = self.place.trim_end_matches('.');
+        unknown.note(place, self.left.keys().map(String::as_str));
+        unknown.0.extend(self.unknown.0);
+    }
+
+    /// Unknown fields of objects that were taken, for those that are read as values.
+    pub(crate) fn unknown(&mut self) -> &mut Unknown {
+        &mut self.unknown
     }
 
     /// The whole name of a field.
@@ -85,9 +120,20 @@ impl<'a> Fields<'a> {
     /// Takes a field; null is as good as none.
     pub(crate) fn take<T: Field>(&mut self, name: &str) -> Result<Option<T>, ApiError> {
         match self.left.remove(name) {
-            Some(json) if json.get() != "null" => T::read(&self.place(name), json).map(Some),
+            Some(json) if json.get() != "null" => {
+                let place = self.place(name);
+                T::read(&place, json, &mut self.unknown).map(Some)
+            }
             _ => Ok(None),
         }
+    }
+
+    /// Takes a field that, if it is an object, has members of these names.
+    pub(crate) fn take_known(&mut self, name: &str, known: &[&str]) -> Result<Option<Value>, ApiError> {
+        let value = self.take::<Value>(name)?;
+        let (place, object) = (self.place(name), value.as_ref().and_then(Value::as_object));
+        self.unknown.note_but(&place, object, known);
+        Ok(value)
     }
 
     /// Takes a field that must be there.
@@ -163,16 +209,17 @@ impl<'a> Fields<'a> {
         for name in WITHOUT_EFFECT {
             self.left.remove(name);
         }
-        let Some(first) = self.left.keys().next() else {
+        let unknown: Vec<_> = self.left.keys().chain(&self.unknown.0).collect();
+        let Some(first) = unknown.first() else {
             return Ok(None);
         };
         if strict {
             let message = format!("`{first}` is not a field of this endpoint");
-            return Err(ApiError::field(first, message));
+            return Err(ApiError::field(*first, message));
         }
-        let names = self.left.keys().take(NAMED).map(|name| short_name(name));
+        let names = unknown.iter().take(NAMED).map(|name| short_name(name));
         let mut names = names.collect::<Vec<_>>().join(", ");
-        if self.left.len() > NAMED {
+        if unknown.len() > NAMED {
             names.push_str(", ...");
         }
         Ok(Some(names))
@@ -216,6 +263,7 @@ fn short_name(name: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::generation::StreamOptions;
 
     fn body(json: &str) -> Body {
         Body::of(json.as_bytes().to_vec())
@@ -275,6 +323,34 @@ mod tests {
         assert_eq!(taken().finish(false).unwrap().as_deref(), Some("a?b?, odd"));
         let error = taken().finish(true).unwrap_err();
         assert_eq!(error.param.as_deref(), Some("a b\n"));
+    }
+
+    #[test]
+    fn what_is_unknown_within_a_field_is_told_with_its_place() {
+        let body = body(
+            r#"{"stream_options": {"include_usage": true, "x": 1, "y": {}}, "format": {"type": "a", "z": 0}, "w": 2}"#,
+        );
+        let taken = || {
+            let mut fields = Fields::of(&body).unwrap();
+            fields.take::<StreamOptions>("stream_options").unwrap();
+            fields.take_known("format", &["type"]).unwrap();
+            fields
+        };
+        let names = taken().finish(false).unwrap();
+        assert_eq!(
+            names.as_deref(),
+            Some("w, format.z, stream_options.x, stream_options.y")
+        );
+        assert_eq!(
+            taken().finish(true).unwrap_err().message,
+            "`w` is not a field of this endpoint"
+        );
+        let mut fields = Fields::of(&body).unwrap();
+        fields.take::<u64>("w").unwrap();
+        fields.take::<Value>("format").unwrap();
+        fields.take::<StreamOptions>("stream_options").unwrap();
+        let error = fields.finish(true).unwrap_err();
+        assert_eq!(error.param.as_deref(), Some("stream_options.x"));
     }
 
     #[test]

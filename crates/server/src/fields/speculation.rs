@@ -1,6 +1,6 @@
 //! How a request wants to be drafted for: a method, or an object with `method` and `max_tokens`.
 
-use super::{Field, Fields};
+use super::{Field, Fields, Unknown};
 use crate::body::shorten;
 use crate::error::ApiError;
 use paceline::{RequestSpeculation, SpeculationMethod};
@@ -8,18 +8,20 @@ use serde_json::Value;
 use serde_json::value::RawValue;
 
 impl Field for RequestSpeculation {
-    fn read(place: &str, json: &RawValue) -> Result<Self, ApiError> {
-        match Value::read(place, json)? {
+    fn read(place: &str, json: &RawValue, unknown: &mut Unknown) -> Result<Self, ApiError> {
+        match Value::read(place, json, unknown)? {
             name @ Value::String(_) => Ok(Self {
                 method: method(place, &name)?,
                 max_tokens: None,
             }),
             Value::Object(_) => {
                 let mut fields = Fields::inside(place, json)?;
-                Ok(Self {
+                let speculation = Self {
                     max_tokens: fields.take("max_tokens")?,
                     method: method(place, &fields.take("method")?.unwrap_or_default())?,
-                })
+                };
+                fields.leave(unknown);
+                Ok(speculation)
             }
             other => {
                 let bound = "a method or an object with `method` and `max_tokens`";
@@ -51,7 +53,7 @@ mod tests {
     fn speculation_is_a_name_or_an_object() {
         let read = |json: Value| {
             let raw = serde_json::value::to_raw_value(&json).unwrap();
-            RequestSpeculation::read("speculation", &raw)
+            RequestSpeculation::read("speculation", &raw, &mut Unknown::default())
         };
         assert_eq!(read(json!("off")).unwrap().method, SpeculationMethod::Off);
         let both = read(json!({"method": "mtp", "max_tokens": 3})).unwrap();

@@ -302,6 +302,7 @@ impl Source {
         let finish = Finish {
             reason: FinishReason::Cancelled,
             stop: None,
+            detail: None,
             usage: Usage {
                 prompt_tokens: self.prompt_tokens,
                 completion_tokens: choice.text.tokens(),
@@ -320,6 +321,10 @@ impl Source {
         if let Some(stop) = choice.text.stopped() {
             finish.reason = FinishReason::Stop;
             finish.stop = Some(stop.to_owned());
+            finish.detail = None;
+        }
+        if let Some(detail) = &finish.detail {
+            self.usage.cut_short(detail);
         }
         choice.metrics.end(finish.reason);
         let choice = choice.index;

@@ -3,7 +3,7 @@
 use super::GenerationTask;
 use super::allowed::AllowedTokens;
 use crate::error::ApiError;
-use crate::fields::{Field, Fields};
+use crate::fields::{Field, Fields, Unknown};
 use crate::identifiers;
 use crate::preparation::Preparing;
 use paceline::Request;
@@ -22,12 +22,16 @@ pub(crate) struct StreamOptions {
 }
 
 impl Field for StreamOptions {
-    fn read(place: &str, json: &RawValue) -> Result<Self, ApiError> {
+    fn read(place: &str, json: &RawValue, unknown: &mut Unknown) -> Result<Self, ApiError> {
         let mut options = Fields::inside(place, json)?;
         let include_usage = options.flag("include_usage")?;
+        let continuous_usage = options.flag("continuous_usage_stats")? && include_usage;
+        // Events have nothing to be obfuscated.
+        options.take::<bool>("include_obfuscation")?;
+        options.leave(unknown);
         Ok(Self {
             include_usage,
-            continuous_usage: options.flag("continuous_usage_stats")? && include_usage,
+            continuous_usage,
         })
     }
 }

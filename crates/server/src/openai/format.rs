@@ -3,7 +3,7 @@
 use crate::body::shorten;
 use crate::constraint::{Form, grammar, json_schema, only};
 use crate::error::ApiError;
-use crate::fields::{Field, Fields};
+use crate::fields::{Field, Fields, Unknown};
 use paceline_grammar::GrammarSpec;
 use serde_json::Value;
 use serde_json::value::RawValue;
@@ -33,24 +33,34 @@ struct StructuredOutputs {
 }
 
 impl Field for StructuredOutputs {
-    fn read(place: &str, json: &RawValue) -> Result<Self, ApiError> {
+    fn read(place: &str, json: &RawValue, unknown: &mut Unknown) -> Result<Self, ApiError> {
         let mut fields = Fields::inside(place, json)?;
-        Ok(Self {
+        let asked = Self {
             json: fields.take("json")?,
             regex: fields.take("regex")?,
             grammar: fields.take("grammar")?,
             choice: fields.take("choice")?,
             json_object: fields.take("json_object")?,
             structural_tag: fields.take("structural_tag")?,
-        })
+        };
+        fields.leave(unknown);
+        Ok(asked)
     }
 }
 
 impl FormatFields {
     /// Takes them.
     pub(crate) fn take(fields: &mut Fields<'_>) -> Result<Self, ApiError> {
+        let response_format = fields.take_known("response_format", &["type", "json_schema", "schema"])?;
+        let schema = response_format
+            .as_ref()
+            .and_then(|format| format["json_schema"].as_object());
+        let known = ["name", "description", "schema", "strict"];
+        fields
+            .unknown()
+            .note_but("response_format.json_schema", schema, &known);
         Ok(Self {
-            response_format: fields.take("response_format")?,
+            response_format,
             structured_outputs: fields.take("structured_outputs")?,
             guided_json: fields.take("guided_json")?,
             guided_regex: fields.take("guided_regex")?,

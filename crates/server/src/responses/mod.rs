@@ -38,7 +38,7 @@ impl Interface for Responses {
         reply.temperature = task.request.sampling.temperature;
         reply.top_p = task.request.sampling.top_p;
         let stream = fields.flag("stream")?;
-        fields.take::<Value>("stream_options")?;
+        fields.take_known("stream_options", &["include_obfuscation"])?;
         let form = tools::form(&reply.text["format"])?;
         let (conversation, forced) = conversation(fields, &reply)?;
         let (tokens, reading) = if reply.truncation == "auto" {
@@ -81,11 +81,18 @@ fn begin(model: &ServedModel, fields: &mut Fields<'_>) -> Result<Reply, ApiError
         Some(other) => return Err(ApiError::bound("truncation", &shorten(other), "auto or disabled")),
     };
     let mut text: Map<String, Value> = fields.take("text")?.unwrap_or_default();
+    let unknown = fields.unknown();
+    unknown.note_but("text", Some(&text), &["format", "verbosity"]);
+    let format = text.get("format").and_then(Value::as_object);
+    let known = ["type", "name", "description", "schema", "strict"];
+    unknown.note_but("text.format", format, &known);
     let format = text.entry("format").or_insert(Value::Null);
     if format.is_null() {
         *format = json!({ "type": "text" });
     }
     let mut reasoning: Map<String, Value> = fields.take("reasoning")?.unwrap_or_default();
+    let known = ["effort", "summary", "generate_summary"];
+    fields.unknown().note_but("reasoning", Some(&reasoning), &known);
     for name in ["effort", "summary"] {
         reasoning.entry(name).or_insert(Value::Null);
     }

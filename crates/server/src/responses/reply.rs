@@ -54,9 +54,12 @@ pub(super) struct Fault {
 }
 
 /// Why a response ended too early.
-#[derive(Clone, Copy, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize)]
 pub(super) struct Incomplete {
     reason: &'static str,
+    /// What its constraint ran into, where that ended it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    message: Option<String>,
 }
 
 /// Counts of tokens.
@@ -111,7 +114,10 @@ impl Writer {
             } else {
                 "incomplete"
             },
-            incomplete_details: reason.map(|reason| Incomplete { reason }),
+            incomplete_details: reason.map(|reason| Incomplete {
+                reason,
+                message: finish.detail.clone(),
+            }),
             output: items.to_vec(),
             usage: Some(UsageReply {
                 input_tokens: self.input_tokens,

@@ -141,6 +141,60 @@ async fn unknown_fields_are_named_in_a_header_and_refused_where_that_is_asked_fo
 }
 
 #[tokio::test]
+async fn unknown_fields_within_others_are_named_with_their_place() {
+    let loose = TestServer::start().await;
+    let strict = TestServer::configured(|config| config.strict_requests = true).await;
+    let nested = [
+        (
+            "response_format",
+            json!({ "type": "text", "odd": 1 }),
+            "response_format.odd",
+        ),
+        (
+            "speculation",
+            json!({ "method": "off", "odd": 1 }),
+            "speculation.odd",
+        ),
+        (
+            "text",
+            json!({ "format": { "type": "text", "odd": 1 } }),
+            "text.format.odd",
+        ),
+        (
+            "thinking",
+            json!({ "type": "disabled", "odd": 1 }),
+            "thinking.odd",
+        ),
+    ];
+    // Which of them an interface has is not the question here, but each has one.
+    for (path, body) in interfaces("x") {
+        let mut named = 0;
+        for (field, value, place) in &nested {
+            let mut body = body.clone();
+            body[*field] = value.clone();
+            let response = loose.send(path, &body).await;
+            assert_eq!(response.status(), 200, "{path} {field}");
+            let warning = response.headers()["x-paceline-warning"].to_str().unwrap();
+            let (status, reply) = strict.post(path, &body).await;
+            assert_eq!(status, 400, "{path} gave {reply}");
+            if warning == format!("unknown fields were ignored: {place}") {
+                named += 1;
+                assert!(message(&reply).starts_with(&format!("`{place}`")), "{reply}");
+            } else {
+                assert_eq!(warning, format!("unknown fields were ignored: {field}"), "{path}");
+            }
+        }
+        assert!(named > 1, "{path}");
+    }
+    let body = json!({
+        "prompt": "x", "max_tokens": 1, "stream": true, "stream_options": { "include_usage": true, "odd": 1 },
+    });
+    let response = loose.send("/v1/completions", &body).await;
+    let warning = &response.headers()["x-paceline-warning"];
+    assert_eq!(warning, "unknown fields were ignored: stream_options.odd");
+}
+
+#[tokio::test]
 async fn what_cannot_be_read_is_named_in_plain_words_in_every_interface() {
     let server = TestServer::start().await;
     for (path, body) in interfaces("x") {

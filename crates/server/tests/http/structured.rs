@@ -404,6 +404,30 @@ async fn together(server: &TestServer, bodies: &[Value]) -> Vec<Value> {
 }
 
 #[tokio::test]
+async fn a_reply_that_its_grammar_ends_says_what_it_ran_into() {
+    let server = TestServer::start().await;
+    let grammar = "start: e\ne: e e | e \"a\" | \"a\" e | \"a\"\n";
+    let how = json!({ "max_tokens": 400, "min_tokens": 390, "guided_grammar": grammar });
+    for (path, asked) in [
+        ("/v1/completions", json!({ "prompt": "Once" })),
+        (
+            "/v1/chat/completions",
+            json!({ "messages": [{ "role": "user", "content": "Once" }] }),
+        ),
+    ] {
+        let mut body = asked;
+        body.as_object_mut()
+            .unwrap()
+            .extend(how.as_object().unwrap().clone());
+        let reply = server.ok(path, &body).await;
+        let choice = &reply["choices"][0];
+        assert_eq!(choice["finish_reason"], "constraint", "{path}");
+        let told = choice["stop_reason"].as_str().unwrap();
+        assert!(told.contains("ms of work"), "{path}: {told}");
+    }
+}
+
+#[tokio::test]
 async fn finished_replies_validate_and_drafts_change_no_token() {
     let server = TestServer::start().await;
     let count = if std::env::var_os("PACELINE_TEST_LONG").is_some() {

@@ -162,3 +162,21 @@ fn a_call_that_is_cut_off_is_no_call() {
     let text = message["content"][0]["text"].as_str().unwrap();
     assert!(text.starts_with("{\"a\": 1"), "{text}");
 }
+
+#[test]
+fn an_answer_that_its_constraint_ends_says_what_it_ran_into() {
+    let events = stream("Once", FinishReason::Constraint);
+    let told: Vec<_> = events.iter().map(|event| &event["delta"]).collect();
+    let ending = told.iter().find(|delta| delta["stop_reason"] == "constraint");
+    let details = &ending.unwrap()["stop_details"];
+    assert_eq!(
+        (&details["type"], &details["explanation"]),
+        (&json!("constraint"), &json!("a dead end"))
+    );
+    let events = stream("Once", FinishReason::Length);
+    assert!(
+        events
+            .iter()
+            .all(|event| event["delta"].get("stop_details").is_none())
+    );
+}

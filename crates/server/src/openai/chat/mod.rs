@@ -96,7 +96,10 @@ fn conversation(fields: &mut Fields<'_>) -> Result<(Conversation, Forced), ApiEr
     let messages = normalise(fields.require("messages")?)?;
     let tools = fields.take::<Vec<Value>>("tools")?.unwrap_or_default();
     check_tools(&tools)?;
-    let (tools, forced) = offered(tools, fields.take("tool_choice")?.as_ref())?;
+    let (tools, forced) = offered(
+        tools,
+        fields.take_known("tool_choice", &["type", "function"])?.as_ref(),
+    )?;
     let mut variables: Map<String, Value> = fields.take("chat_template_kwargs")?.unwrap_or_default();
     if let Some(effort) = fields.take::<String>("reasoning_effort")? {
         variables.entry("reasoning_effort").or_insert(effort.into());

@@ -206,6 +206,6 @@ impl ChoiceReply {
         } else {
             finish_reason(finish)
         });
-        self.stop_reason.clone_from(&finish.stop);
+        self.stop_reason = finish.stop.clone().or_else(|| finish.detail.clone());
     }
 }

@@ -171,6 +171,6 @@ impl interface::Writer for Writer {
 impl ChoiceReply {
     pub(super) fn finish(&mut self, finish: &Finish) {
         self.finish_reason = Some(finish_reason(finish));
-        self.stop_reason.clone_from(&finish.stop);
+        self.stop_reason = finish.stop.clone().or_else(|| finish.detail.clone());
     }
 }

@@ -160,3 +160,13 @@ fn a_whole_response_is_what_its_stream_ends_with() {
     assert_eq!(whole["usage"], last["usage"]);
     assert_eq!(whole["status"], "completed");
 }
+
+#[test]
+fn a_text_that_its_constraint_ends_says_what_it_ran_into() {
+    let events = stream("Once", FinishReason::Constraint);
+    let details = &events.last().unwrap()["response"]["incomplete_details"];
+    assert_eq!(
+        *details,
+        json!({ "reason": "constraint", "message": "a dead end" })
+    );
+}
