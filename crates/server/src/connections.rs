@@ -2,15 +2,21 @@
 
 use crate::app::App;
 use crate::metrics::HttpMetrics;
-use crate::places::{Place, Places, TooMany};
+use crate::places::{Leave, Place, Places};
 use crate::routes;
 use crate::server::ServeError;
 use crate::write_timeout::{Patience, TimedWrites};
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
+use hyper::Request;
+use hyper::body::Incoming;
 use hyper::server::conn::http1;
+use hyper::service::Service;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::graceful::GracefulShutdown;
 use hyper_util::service::TowerToHyperService;
 use std::error::Error;
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::net::{TcpListener, TcpStream};
@@ -23,6 +29,9 @@ const REST: Duration = Duration::from_millis(50);
 /// Time for a reader to take something of its reply when the server has nothing else left to do or another connection needs
 /// its place, and for the last bytes of replies to be written where there is no time left to drain.
 const FLUSH: Duration = Duration::from_secs(2);
+
+/// Connections that have been accepted and wait for a place.
+const WAITING: usize = 64;
 
 /// Time for an encrypted connection to be set up.
 const HANDSHAKE: Duration = Duration::from_secs(10);
@@ -39,6 +48,23 @@ struct Connections {
     open: GracefulShutdown,
     metrics: HttpMetrics,
     patience: Patience,
+}
+
+/// The router, for one connection.
+struct Answering {
+    router: TowerToHyperService<axum::Router>,
+    leave: Leave,
+}
+
+impl Service<Request<Incoming>> for Answering {
+    type Response = <TowerToHyperService<axum::Router> as Service<Request<Incoming>>>::Response;
+    type Error = <TowerToHyperService<axum::Router> as Service<Request<Incoming>>>::Error;
+    type Future = <TowerToHyperService<axum::Router> as Service<Request<Incoming>>>::Future;
+
+    fn call(&self, mut request: Request<Incoming>) -> Self::Future {
+        request.extensions_mut().insert(self.leave.clone());
+        self.router.call(request)
+    }
 }
 
 /// How a server came to its end.
@@ -142,30 +168,33 @@ impl Connections {
         })
     }
 
-    /// Accepts connections for ever. One that has to wait for a place holds up those behind it, in the system's queue.
+    /// Accepts connections for ever. Some wait here for a place, the others in the system's queue.
     async fn accept(&self, listener: &TcpListener) -> ServeError {
+        let mut waiting = FuturesUnordered::new();
         loop {
-            let (socket, peer) = match listener.accept().await {
-                Ok(accepted) => accepted,
-                Err(error) => {
-                    tracing::warn!("cannot accept a connection: {error}");
-                    tokio::time::sleep(REST).await;
-                    continue;
-                }
-            };
-            let place = match self.places.take(peer.ip()).await {
-                Ok(place) => place,
-                Err(TooMany) => {
-                    tracing::debug!("too many connections from {}", peer.ip());
-                    self.refuse(&socket);
-                    continue;
-                }
-            };
-            // Small frames of a stream must not wait for each other.
-            let _ = socket.set_nodelay(true);
-            let socket = TimedWrites::new(socket, place.patience(&self.patience));
-            self.start(socket, place);
+            tokio::select! {
+                accepted = listener.accept(), if waiting.len() < WAITING => match accepted {
+                    Ok((socket, peer)) => waiting.push(self.admit(socket, peer.ip())),
+                    Err(error) => {
+                        tracing::warn!("cannot accept a connection: {error}");
+                        tokio::time::sleep(REST).await;
+                    }
+                },
+                Some(()) = waiting.next() => {}
+            }
         }
+    }
+
+    /// Serves a connection once there is a place for it.
+    async fn admit(&self, socket: TcpStream, address: IpAddr) {
+        let Ok(place) = self.places.take(address).await else {
+            tracing::debug!("too many connections from {address}");
+            return self.refuse(&socket);
+        };
+        // Small frames of a stream must not wait for each other.
+        let _ = socket.set_nodelay(true);
+        let socket = TimedWrites::new(socket, place.patience(&self.patience));
+        self.start(socket, place);
     }
 
     /// Says why a connection is not served, if it can be said at once.
@@ -182,7 +211,8 @@ impl Connections {
 
     fn start(&self, socket: TimedWrites<TcpStream>, place: Place) {
         let Some(tls) = self.tls.clone() else {
-            let connection = self.http.serve_connection(TokioIo::new(socket), self.service());
+            let service = self.service(&place);
+            let connection = self.http.serve_connection(TokioIo::new(socket), service);
             let connection = self.open.watch(connection);
             let metrics = self.metrics.clone();
             tokio::spawn(async move {
@@ -191,7 +221,7 @@ impl Connections {
             });
             return;
         };
-        let (http, service) = (self.http.clone(), self.service());
+        let (http, service) = (self.http.clone(), self.service(&place));
         let (watcher, metrics) = (self.open.watcher(), self.metrics.clone());
         tokio::spawn(async move {
             match tokio::time::timeout(HANDSHAKE, tls.accept(socket)).await {
@@ -206,8 +236,12 @@ impl Connections {
         });
     }
 
-    fn service(&self) -> TowerToHyperService<axum::Router> {
-        TowerToHyperService::new(self.router.clone())
+    /// What answers the requests of a connection, which learn from it whether they are its last.
+    fn service(&self, place: &Place) -> Answering {
+        Answering {
+            router: TowerToHyperService::new(self.router.clone()),
+            leave: place.leave(),
+        }
     }
 }
 

@@ -4,6 +4,7 @@ use crate::app::{App, Caller};
 use crate::error::{ApiError, ErrorKind};
 use crate::identifiers;
 use crate::lifecycle::Phase;
+use crate::places::Leave;
 use crate::reply;
 use crate::request_log::{RequestLine, RequestUsage};
 use axum::Router;
@@ -50,6 +51,7 @@ async fn identify(State(app): State<App>, mut request: Request, next: Next) -> R
         request.method().clone(),
         crate::body::shorten(request.uri().path()),
     );
+    let leave = request.extensions().get::<Leave>().cloned();
     let usage = Arc::<RequestUsage>::default();
     request.extensions_mut().insert(Caller {
         key: None,
@@ -66,7 +68,7 @@ async fn identify(State(app): State<App>, mut request: Request, next: Next) -> R
     if let Ok(value) = HeaderValue::from_str(&request_id) {
         headers.insert(REQUEST_ID, value);
     }
-    if app.lifecycle.phase() != Phase::Serving {
+    if app.lifecycle.phase() != Phase::Serving || leave.is_some_and(|leave| leave.is_asked()) {
         headers.insert(header::CONNECTION, HeaderValue::from_static("close"));
     }
     let error = response.extensions().get::<ApiError>();

@@ -12,12 +12,17 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-/// How often a connection without a place looks for one whose client has taken nothing for long.
+/// How often a connection without a place looks for others that can give way.
 const LOOK: Duration = Duration::from_millis(100);
+
+/// Connections that are asked to leave at a time.
+const ASKED: usize = 16;
 
 /// The places of one server.
 pub(crate) struct Places {
     free: Arc<Semaphore>,
+    /// How many there are.
+    all: usize,
     limit: AddressLimit,
     patience: Patience,
     taken: Arc<Taken>,
@@ -50,9 +55,12 @@ struct Connection {
     address: IpAddr,
     stall: Arc<StallClock>,
     hurry: CancellationToken,
-    /// It has been told to end.
-    told: AtomicBool,
+    leave: Leave,
 }
+
+/// Whether a connection is to end with the reply that it is at, so that another gets its place.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Leave(Arc<AtomicBool>);
 
 /// Since when a connection's client has taken nothing of what is there for it.
 #[derive(Debug)]
@@ -91,6 +99,7 @@ impl Places {
         };
         Self {
             free: Arc::new(Semaphore::new(most)),
+            all: most,
             limit: AddressLimit {
                 most: limit,
                 local: per_address.is_some(),
@@ -104,8 +113,8 @@ impl Places {
         }
     }
 
-    /// Waits for a place for a connection from this address. A connection whose client has taken nothing for long gives
-    /// way to it; what the address may not have is refused.
+    /// Waits for a place for a connection from this address. One whose client has taken nothing for long gives way to it, or
+    /// else those of another address that has most of the places; what the address may not have is refused.
     pub(crate) async fn take(&self, address: IpAddr) -> Result<Place, TooMany> {
         let address = host(address);
         let limited = self.limit.local || !address.is_loopback();
@@ -115,8 +124,8 @@ impl Places {
             return Err(TooMany);
         }
         loop {
-            if self.free.available_permits() == 0 {
-                self.cut_stalled(None);
+            if self.free.available_permits() == 0 && !self.cut_stalled(None) {
+                self.ask_to_leave(address);
             }
             let free = Arc::clone(&self.free).acquire_owned();
             // The semaphore is never closed.
@@ -134,7 +143,7 @@ impl Places {
                 since: AtomicU64::new(0),
             }),
             hurry: self.patience.hurry.child_token(),
-            told: AtomicBool::new(false),
+            leave: Leave::default(),
         });
         let mut table = self.taken.lock();
         let number = table.next;
@@ -160,15 +169,32 @@ impl Places {
             .open
             .values()
             .filter(|connection| address.is_none_or(|address| address == connection.address))
-            .filter(|connection| !connection.told.load(Ordering::Relaxed))
+            .filter(|connection| !connection.hurry.is_cancelled())
             .filter_map(|connection| Some((connection.stall.time()?, connection)))
             .max_by_key(|(time, _)| *time);
         let Some((_, connection)) = stalled.filter(|(time, _)| *time >= long) else {
             return false;
         };
-        connection.told.store(true, Ordering::Relaxed);
         connection.hurry.cancel();
         true
+    }
+
+    /// Asks some connections of an address with more than half of all places, if it is not this one, to end with the
+    /// replies that they are at.
+    fn ask_to_leave(&self, newcomer: IpAddr) {
+        let table = self.taken.lock();
+        let most = table.addresses.iter().max_by_key(|(_, count)| **count);
+        let Some((&address, _)) = most.filter(|(_, count)| 2 * **count > self.all) else {
+            return;
+        };
+        if address == newcomer {
+            return;
+        }
+        let others = table.open.values().filter(|other| other.address == address);
+        let staying = others.filter(|other| !other.leave.is_asked());
+        staying
+            .take(ASKED)
+            .for_each(|other| other.leave.0.store(true, Ordering::Relaxed));
     }
 }
 
@@ -190,6 +216,17 @@ impl Place {
             stall: Some(Arc::clone(&self.connection.stall)),
             ..usual.clone()
         }
+    }
+
+    /// Whether the connection is to leave, now or at some time.
+    pub(crate) fn leave(&self) -> Leave {
+        self.connection.leave.clone()
+    }
+}
+
+impl Leave {
+    pub(crate) fn is_asked(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
     }
 }
 

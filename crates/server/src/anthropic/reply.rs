@@ -25,6 +25,7 @@ pub(crate) struct Message {
 
 /// How an answer ended; nothing until it has.
 #[derive(Clone, Debug, Default, Serialize)]
+#[expect(clippy::struct_field_names, reason = "the fields have Anthropic's names")]
 struct Ending {
     stop_reason: Option<&'static str>,
     stop_sequence: Option<String>,

@@ -143,7 +143,39 @@ async fn those_that_take_nothing_give_way_long_before_they_are_cut_for_it() {
     }
     // One place is enough, so the others stay.
     assert!(metric(&server, "paceline:cut_connections_total").await <= 1.0);
-    assert_eq!(metric(&server, "paceline:open_connections").await, 4.0);
+    assert_eq!(metric(&server, "paceline:open_connections").await as u64, 4);
+}
+
+#[tokio::test]
+async fn those_of_an_address_with_most_places_leave_with_their_next_reply() {
+    let server = cramped(|config| config.max_connections = 4);
+    let mut busy = Vec::new();
+    for _ in 0..4 {
+        busy.push(connect_from(&server, "127.0.0.2").await.0);
+    }
+    // They go on asking, and read what they get.
+    let asking: Vec<_> = busy
+        .into_iter()
+        .map(|mut socket| {
+            tokio::spawn(async move {
+                let request = b"GET /health HTTP/1.1\r\nhost: x\r\n\r\n";
+                let (mut reply, mut answers) = (vec![0; 1000], 0);
+                while socket.write_all(request).await.is_ok() {
+                    match socket.read(&mut reply).await {
+                        Ok(1..) => answers += 1,
+                        _ => break,
+                    }
+                }
+                answers
+            })
+        })
+        .collect();
+    let (_other, reply) = connect_from(&server, "127.0.0.1").await;
+    assert!(reply.starts_with("HTTP/1.1 200"), "{reply}");
+    for asking in asking {
+        let answers = tokio::time::timeout(PATIENCE, asking).await.unwrap().unwrap();
+        assert!(answers > 0);
+    }
 }
 
 /// A connection from one of this machine's addresses, on which a request has been answered.
