@@ -97,9 +97,10 @@ async fn a_full_queue_is_told_apart_from_a_failure() {
 }
 
 #[tokio::test]
-async fn clients_that_go_free_what_they_held() {
+async fn clients_that_go_free_what_they_held_and_stop_their_tokens() {
     let server = TestServer::start().await;
     for stream in [true, false] {
+        let before = server.engine.stats();
         let mut running = Vec::new();
         // More than there are slots, so that some are still waiting.
         for _ in 0..12 {
@@ -112,12 +113,18 @@ async fn clients_that_go_free_what_they_held() {
                 response.text().await
             }));
         }
-        wait_until(&server, "busy", |stats| stats.running > 0 && stats.waiting > 0).await;
+        wait_until(&server, "asked by all", |stats| {
+            stats.running + stats.waiting + (stats.finished - before.finished) as usize == 12
+        })
+        .await;
         for task in running {
             task.abort();
         }
-        let stats = server.idle().await;
-        assert_eq!((stats.running, stats.waiting), (0, 0));
+        let tokens = server.idle().await.tokens - before.tokens;
+        assert!(
+            tokens < 12 * 400,
+            "stream {stream}: {tokens} tokens for clients that have left"
+        );
     }
     // Nothing but what the prefix cache keeps for later is in use, and that can be taken back.
     let (status, _) = server

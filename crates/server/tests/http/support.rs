@@ -1,5 +1,6 @@
 //! A server on a port of its own, and a client.
 
+use futures_util::future::join_all;
 use paceline::{Engine, EngineConfig, Handle, Options, Stats};
 use paceline_server::{ServeError, ServedModel, Server, ServerConfig};
 use paceline_testkit::storyteller;
@@ -62,6 +63,19 @@ pub(crate) fn named_events(text: &str) -> Vec<Value> {
         data
     };
     text.split_terminator("\n\n").map(event).collect()
+}
+
+/// Eight clients ask for a stream of 400 tokens each and go after its first bytes: the rest must not be generated. That
+/// the engine becomes idle would tell nothing, since it does so when it has generated everything.
+pub(crate) async fn leave_streams(path: &str, body: &Value) {
+    let server = TestServer::start().await;
+    let mut streams = join_all((0..8).map(|_| server.send(path, body))).await;
+    for stream in &mut streams {
+        assert!(stream.chunk().await.unwrap().is_some());
+    }
+    drop(streams);
+    let tokens = server.idle().await.tokens;
+    assert!(tokens < 8 * 400, "{tokens} tokens for clients that have left");
 }
 
 /// Gives each field values of all kinds, which must be answered or refused, and never be our fault.
