@@ -3,6 +3,18 @@
 use crate::abi::Logprobs;
 use crate::{Backend, SlotTable, StepTables};
 
+/// A matrix product: `out = (x · wᵀ + bias) · scale`.
+pub struct Product<'a, B: Backend> {
+    /// `[T, inputs]`.
+    pub x: &'a B::Tensor,
+    /// `[outputs, inputs]`.
+    pub w: &'a B::Weight,
+    /// Bias and scale.
+    pub epilogue: Epilogue<'a, B>,
+    /// `[T, outputs]`.
+    pub out: &'a mut B::Tensor,
+}
+
 /// What happens to the outputs of a matrix product.
 pub struct Epilogue<'a, B: Backend> {
     /// Added per output.
@@ -325,4 +337,58 @@ pub struct Sample<'a, B: Backend> {
     pub tokens: &'a B::Buffer<i32>,
     /// Per row of logits, written for those that ask for log-probabilities.
     pub logprobs: &'a B::Buffer<Logprobs>,
+}
+
+/// What [`Backend::add_rms_norm`] is told beside what it adds.
+pub struct ResidualNorm<'a, B: Backend> {
+    /// Grows by the product.
+    pub residual: &'a mut B::Tensor,
+    /// Multiplies what is added.
+    pub scale: f32,
+    /// Per column.
+    pub weight: &'a B::Buffer<f32>,
+    /// Added to the mean square.
+    pub eps: f32,
+    /// The norm of the sum.
+    pub out: &'a mut B::Tensor,
+}
+
+/// The output matrix of [`Backend::sample_states`].
+pub struct SampledProduct<'a, B: Backend> {
+    /// Scratch: `[S, inputs]`.
+    pub states: &'a mut B::Tensor,
+    /// `[vocabulary, inputs]`.
+    pub w: &'a B::Weight,
+    /// Bias and scale.
+    pub epilogue: Epilogue<'a, B>,
+    /// Scratch: `[S, vocabulary]`.
+    pub logits: &'a mut B::Tensor,
+}
+
+/// How tokens are chosen, and where they go; see [`Sample`].
+pub struct Sampling<'a, B: Backend> {
+    /// The step.
+    pub step: &'a StepTables<B>,
+    /// Where the options of requests are found.
+    pub options: Option<SampleOptions<'a, B>>,
+    /// What those options take for the text before a row.
+    pub text: SampledText,
+    /// `[S]`, the chosen tokens.
+    pub tokens: &'a B::Buffer<i32>,
+    /// Per row of logits.
+    pub logprobs: &'a B::Buffer<Logprobs>,
+}
+
+impl<'a, B: Backend> Sampling<'a, B> {
+    /// From these logits.
+    pub fn from(self, logits: &'a B::Tensor) -> Sample<'a, B> {
+        Sample {
+            logits,
+            step: self.step,
+            options: self.options,
+            text: self.text,
+            tokens: self.tokens,
+            logprobs: self.logprobs,
+        }
+    }
 }

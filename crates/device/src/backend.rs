@@ -2,7 +2,7 @@
 
 use crate::args::{
     Activation, AddNorm, Attention, CausalConv, DeltaRule, Epilogue, Experts, GatedNorm, KeyValueStore,
-    Router, Sample, StateSpace,
+    Product, ResidualNorm, Router, Sample, SampledProduct, Sampling, StateSpace,
 };
 use crate::{
     Accept, ClearKv, DeviceError, DeviceInfo, GatherStates, KeepBlockEnds, KvShape, PoolStates, Prepare,
@@ -201,6 +201,69 @@ pub trait Backend: Clone + Send + Sync + 'static {
     fn copy(&self, x: &Self::Tensor, out: &mut Self::Tensor);
     /// Chooses a token per row of logits.
     fn sample(&self, args: Sample<'_, Self>);
+
+    // Wider operations: what is enqueued side by side in every layer, as one call, for devices on which a boundary
+    // between operations costs. Each has a body of the operations above, and a device that has a body of its own gives
+    // the same results. Tensors named as scratch hold nothing afterwards.
+
+    /// Packs the matrices of a gated feed-forward layer, gate and up stacked, for
+    /// [`linear_activate`](Self::linear_activate): a device may interleave their rows.
+    fn gated_weight(
+        &self,
+        parts: &[WeightPart<'_>],
+        store_as: Option<DType>,
+    ) -> Result<Self::Weight, DeviceError> {
+        self.weight(parts, store_as)
+    }
+    /// A product and its activation; the product's own output is scratch. A gated one has a weight made by
+    /// [`gated_weight`](Self::gated_weight).
+    fn linear_activate(&self, product: Product<'_, Self>, activation: Activation, out: &mut Self::Tensor) {
+        self.linear(product.x, product.w, product.epilogue, product.out);
+        self.activate(product.out, activation, out);
+    }
+    /// A product that is added to the residual stream, and the norm behind it. The product's output is the sum's
+    /// `delta`, and scratch: a device that has the product in several parts adds them up here.
+    fn linear_add_norm(&self, product: Product<'_, Self>, norm: ResidualNorm<'_, Self>) {
+        self.linear(product.x, product.w, product.epilogue, product.out);
+        self.add_rms_norm(AddNorm {
+            residual: norm.residual,
+            delta: product.out,
+            scale: norm.scale,
+            weight: norm.weight,
+            eps: norm.eps,
+            out: norm.out,
+        });
+    }
+    /// The convolution, the delta rule over its output, and the gated norm over that one's; both are scratch.
+    fn mix_delta(&self, conv: CausalConv<'_, Self>, rule: DeltaRule<'_, Self>, norm: GatedNorm<'_, Self>) {
+        self.causal_conv(conv);
+        self.delta_rule(rule);
+        self.gated_norm(norm);
+    }
+    /// The convolution, the state space recurrence over its output, and the gated norm over that one's; both are
+    /// scratch.
+    fn mix_state_space(
+        &self,
+        conv: CausalConv<'_, Self>,
+        recurrence: StateSpace<'_, Self>,
+        norm: GatedNorm<'_, Self>,
+    ) {
+        self.causal_conv(conv);
+        self.state_space(recurrence);
+        self.gated_norm(norm);
+    }
+    /// The output matrix over the states of sampled tokens, and the choice of a token from its logits, which are
+    /// scratch: a device need not write those of rows that are chosen from as they come.
+    fn sample_states(
+        &self,
+        states: &Self::Tensor,
+        product: SampledProduct<'_, Self>,
+        sample: Sampling<'_, Self>,
+    ) {
+        self.gather_sampled(states, sample.step, product.states);
+        self.linear(product.states, product.w, product.epilogue, product.logits);
+        self.sample(sample.from(product.logits));
+    }
 
     // The frame of a step.
 

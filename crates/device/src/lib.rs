@@ -22,8 +22,8 @@ mod workspace;
 
 pub use args::{
     Activation, AddNorm, Attention, CausalConv, DeltaRule, Epilogue, Experts, GateOrder, GatedNorm, HeadMap,
-    HeadNorms, KeyValueStore, MoeRouting, RouteScores, Router, Sample, SampleOptions, SampledText,
-    StateSpace,
+    HeadNorms, KeyValueStore, MoeRouting, Product, ResidualNorm, RouteScores, Router, Sample, SampleOptions,
+    SampledProduct, SampledText, Sampling, StateSpace,
 };
 pub use backend::{Backend, Element, Pending};
 pub use drafts::{

@@ -2,7 +2,9 @@
 
 use crate::layers::{Block, BlockOp, Linear, Norm, Rope, Stack};
 use crate::{DraftHead, LoadStats, ModelError, Mtp};
-use paceline_device::{Backend, DeviceError, KvShape, Scratch, StateShape, StepTables, Workspace};
+use paceline_device::{
+    Backend, DeviceError, KvShape, SampledProduct, Sampling, Scratch, StateShape, StepTables, Workspace,
+};
 use paceline_types::TokenId;
 
 /// Sizes and constants that hold for a whole model.
@@ -182,6 +184,25 @@ impl<B: Backend> Decoder<B> {
         let mut logits = cx.samples(self.dims.vocabulary)?;
         self.head.run_into(cx, &rows, &mut logits);
         Ok(logits)
+    }
+
+    /// Chooses a token at each of the step's sampled positions, from the hidden states of its tokens.
+    pub fn sample(
+        &self,
+        cx: &Forward<'_, B>,
+        hidden: &B::Tensor,
+        sampling: Sampling<'_, B>,
+    ) -> Result<(), DeviceError> {
+        let mut states = cx.samples(self.dims.hidden)?;
+        let mut logits = cx.samples(self.dims.vocabulary)?;
+        let product: SampledProduct<'_, B> = SampledProduct {
+            states: &mut states,
+            w: self.head.weight(),
+            epilogue: self.head.epilogue(),
+            logits: &mut logits,
+        };
+        cx.backend.sample_states(hidden, product, sampling);
+        Ok(())
     }
 
     /// Columns of the widest tensor of any block.

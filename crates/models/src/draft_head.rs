@@ -1,7 +1,7 @@
 //! What the heads that draft from a model's states have in common.
 
 use crate::{CacheSizes, Caches, Decoder, Forward, ModelError};
-use paceline_device::{Backend, DeviceError, KvShape, Scratch};
+use paceline_device::{Backend, DeviceError, KvShape, Sampling, Scratch};
 
 /// A head that drafts the token after next from a model's state and the token that followed it.
 ///
@@ -47,6 +47,19 @@ pub trait DraftHead<B: Backend>: Send + Sync {
         cx: &Forward<'_, B>,
         normed: &B::Tensor,
     ) -> Result<Scratch<B>, DeviceError>;
+
+    /// Chooses a draft at each of the step's sampled positions.
+    fn sample(
+        &self,
+        model: &Decoder<B>,
+        cx: &Forward<'_, B>,
+        normed: &B::Tensor,
+        sampling: Sampling<'_, B>,
+    ) -> Result<(), DeviceError> {
+        let logits = self.logits(model, cx, normed)?;
+        cx.backend.sample(sampling.from(&logits));
+        Ok(())
+    }
 
     /// KV block shapes of its attention layers, for this many blocks.
     fn kv_shapes(&self, blocks: usize, block_size: usize) -> Vec<KvShape>;

@@ -143,6 +143,18 @@ impl<'a, B: Backend> Loader<'a, B> {
 
     /// Parts stacked along the outputs into one device weight.
     pub fn weight(&self, parts: &[Part]) -> Result<B::Weight, ModelError> {
+        Ok(self.backend.weight(&self.device_parts(parts)?, self.store_as)?)
+    }
+
+    /// Gate and up of a gated feed-forward layer, see [`Backend::gated_weight`].
+    pub fn gated_weight(&self, parts: &[Part]) -> Result<B::Weight, ModelError> {
+        Ok(self
+            .backend
+            .gated_weight(&self.device_parts(parts)?, self.store_as)?)
+    }
+
+    /// Parts as the device takes them.
+    fn device_parts<'p>(&'p self, parts: &'p [Part]) -> Result<Vec<WeightPart<'p>>, ModelError> {
         let mut device_parts = Vec::with_capacity(parts.len());
         for part in parts {
             let columns = part.stored[part.stored.len() - 1];
@@ -165,7 +177,7 @@ impl<'a, B: Backend> Loader<'a, B> {
                 order: part.order.clone(),
             });
         }
-        Ok(self.backend.weight(&device_parts, self.store_as)?)
+        Ok(device_parts)
     }
 
     /// One whole matrix.

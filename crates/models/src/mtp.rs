@@ -3,7 +3,7 @@
 use crate::decoder::kv_shapes;
 use crate::layers::{Block, Linear, Norm, NormKind, Stack};
 use crate::{Decoder, DraftHead, DraftStates, Forward, Loader, ModelError};
-use paceline_device::{Backend, DeviceError, KvShape, Scratch};
+use paceline_device::{Backend, DeviceError, KvShape, Sampling, Scratch};
 
 /// Drafts from a hidden state and the token that followed it. Shares embedding and output matrix with the model.
 pub struct Mtp<B: Backend> {
@@ -102,6 +102,16 @@ impl<B: Backend> DraftHead<B> for Mtp<B> {
         normed: &B::Tensor,
     ) -> Result<Scratch<B>, DeviceError> {
         model.logits(cx, normed)
+    }
+
+    fn sample(
+        &self,
+        model: &Decoder<B>,
+        cx: &Forward<'_, B>,
+        normed: &B::Tensor,
+        sampling: Sampling<'_, B>,
+    ) -> Result<(), DeviceError> {
+        model.sample(cx, normed, sampling)
     }
 
     fn kv_shapes(&self, blocks: usize, block_size: usize) -> Vec<KvShape> {

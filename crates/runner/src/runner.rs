@@ -7,8 +7,8 @@ use crate::propose::{Proposer, Stage};
 use paceline_device::abi::{Logprobs, PlanLimits, PlanMessage, RecordLimits};
 use paceline_device::{
     Accept, Backend, DeviceError, FreePlaces, Pending, PoolStates, PoolTable, Prepare, Publish, RingPlace,
-    Sample, SampleOptions, SampledText, SlotLimits, SlotTable, StepLimits, StepRecord, StepRings, StepTables,
-    Workspace,
+    SampleOptions, SampledText, Sampling, SlotLimits, SlotTable, StepLimits, StepRecord, StepRings,
+    StepTables, Workspace,
 };
 use paceline_models::{Caches, Decoder, Forward, ModelError};
 use paceline_schedule::{RunnerFault, StepRunner};
@@ -210,9 +210,7 @@ impl<B: Backend> DeviceRunner<B> {
                 table: &self.pooled,
             });
         }
-        let logits = self.model.logits(&cx, &hidden)?;
-        backend.sample(Sample {
-            logits: &logits,
+        let sampling = Sampling {
             step: &step,
             options: Some(SampleOptions {
                 slots: &self.slots,
@@ -221,8 +219,8 @@ impl<B: Backend> DeviceRunner<B> {
             text: SampledText::Step,
             tokens: &self.sampled,
             logprobs: &self.logprobs,
-        });
-        drop(logits);
+        };
+        self.model.sample(&cx, &hidden, sampling)?;
         backend.accept(Accept {
             plan: &self.plan,
             slots: &self.slots,

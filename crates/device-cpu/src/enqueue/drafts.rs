@@ -82,7 +82,7 @@ impl Cpu {
         let (place, tokens) = (args.place, args.tokens.clone());
         self.stream.enqueue(move |_| {
             // SAFETY: on the stream; the slots are written, the tables and the tokens only read.
-            let chosen = unsafe {
+            let mut chosen = unsafe {
                 let live = usize::try_from(draft.samples.live.read()[0]).unwrap_or(0);
                 Chosen {
                     place,
@@ -92,7 +92,7 @@ impl Cpu {
                     tokens: tokens.read(),
                 }
             };
-            drafts::take(chosen);
+            drafts::take(&mut chosen);
         });
     }
 }

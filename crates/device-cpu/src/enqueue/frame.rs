@@ -83,9 +83,14 @@ fn fault(words: &[i32], number: u64, tables: &StepTables<Cpu>, room: usize) -> i
         return RecordHeader::WRONG_STEP;
     }
     let tokens = |row: &PlanRow| row.count.max(0) as usize + usize::from(row.kind == PlanRow::VERIFY);
+    let samples = |row: &PlanRow| match row.kind {
+        PlanRow::PREFILL if !row.is(PlanRow::SAMPLE_ALL) => usize::from(row.chooses()),
+        _ => tokens(row),
+    };
     let fits = plan.words() <= room
         && plan.rows.len() <= tables.requests.bucket
-        && plan.rows.iter().map(tokens).sum::<usize>() <= tables.tokens.bucket;
+        && plan.rows.iter().map(tokens).sum::<usize>() <= tables.tokens.bucket
+        && plan.rows.iter().map(samples).sum::<usize>() <= tables.samples.bucket;
     if fits { 0 } else { RecordHeader::BAD_PLAN }
 }
 

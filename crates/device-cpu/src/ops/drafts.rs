@@ -226,7 +226,7 @@ pub(crate) struct Chosen<'a> {
 }
 
 /// Makes tokens drafts; see [`paceline_device::TakeDrafts`].
-pub(crate) fn take(chosen: Chosen<'_>) {
+pub(crate) fn take(chosen: &mut Chosen<'_>) {
     for (token, row) in chosen.tokens.iter().zip(chosen.logits) {
         let index = chosen.requests[row.request as usize].slot as usize;
         if SlotLists::of(chosen.slots.lists, index)

@@ -315,6 +315,12 @@ fn a_plan_that_the_program_has_no_room_for_changes_nothing_and_the_next_step_run
         scene.refuse(Some(&words), RecordHeader::BAD_PLAN);
         scene.decode(&mut one_row(verify()), 41 + turn as i32);
     }
+    // Four rows of logits: one of the verify row, three of the prompt.
+    let tables = scene.step.clone();
+    scene.step = tables.with_buckets(TOKENS, ROWS, 3);
+    let words = busy_plan().encode(scene.host.steps + 1).to_vec();
+    scene.refuse(Some(&words), RecordHeader::BAD_PLAN);
+    scene.step = tables;
     // As many rows and tokens as there is room for.
     let mut full = one_row(verify());
     full.push(prefill(TOKENS - 3), vec![1; TOKENS - 3], []);
@@ -487,7 +493,7 @@ impl Draw {
                 PlanRow::PREFILL
             },
             count: self.count as i32,
-            flags: flags | i32::from(self.shows) * PlanRow::SHOW_DRAFTS,
+            flags: flags | (i32::from(self.shows) * PlanRow::SHOW_DRAFTS),
             snapshot_at: -1,
             ..PlanRow::default()
         };
@@ -523,8 +529,9 @@ impl Scene {
     fn run(&mut self, rows: &[(usize, &Draw)]) -> (Vec<f32>, Vec<i32>) {
         let place = self.host.next_place();
         let mut message = PlanMessage::new(0);
-        rows.iter()
-            .for_each(|(slot, draw)| draw.write(*slot, &mut message));
+        for (slot, draw) in rows {
+            draw.write(*slot, &mut message);
+        }
         self.host.post(&place, &mut message);
         self.host.enqueue_prepare(&self.slots, &self.step);
         self.cpu.write(&self.sampled, &[9; TOKENS]);

@@ -1,12 +1,10 @@
 //! Causal self-attention with grouped heads.
 
-use super::{Linear, NormKind};
+use super::{Contribution, Linear, NormKind};
 use crate::gguf::GgufNames;
 use crate::loader::Part;
 use crate::{Forward, Loader, ModelError};
-use paceline_device::{
-    Attention as AttentionArgs, Backend, DeviceError, HeadNorms, KeyValueStore, KvShape, Scratch,
-};
+use paceline_device::{Attention as AttentionArgs, Backend, DeviceError, HeadNorms, KeyValueStore, KvShape};
 
 /// Shape and options of an attention layer.
 #[derive(Clone, Copy, Debug)]
@@ -166,7 +164,7 @@ impl<B: Backend> Attention<B> {
     }
 
     /// Attention of the step's tokens, whose keys and values are added to the cache.
-    pub fn run(&self, cx: &Forward<'_, B>, x: &B::Tensor) -> Result<Scratch<B>, DeviceError> {
+    pub fn run(&self, cx: &Forward<'_, B>, x: &B::Tensor) -> Result<Contribution<'_, B>, DeviceError> {
         let (query_width, kv_width) = (self.config.query_width(), self.config.kv_width());
         let qkv = self.qkv.run(cx, x)?;
         let mut q = cx.backend.columns(&qkv, 0..query_width);
@@ -204,7 +202,7 @@ impl<B: Backend> Attention<B> {
             out,
             step,
         });
-        self.output.run(cx, &mixed)
+        Ok(Contribution::Product(mixed, &self.output))
     }
 }
 

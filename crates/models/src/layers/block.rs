@@ -1,8 +1,26 @@
 //! Residual blocks: `x += scale · op(norm(x))`.
 
-use super::{Attention, DeltaNet, Mamba2, Mlp, Moe, Norm};
+use super::{Attention, DeltaNet, Linear, Mamba2, Mlp, Moe, Norm};
 use crate::Forward;
 use paceline_device::{Backend, DeviceError, Scratch};
+
+/// What a block adds to the residual stream.
+pub enum Contribution<'a, B: Backend> {
+    /// A product that is yet to be made: most blocks end with one, and a device may make it as part of the addition.
+    Product(Scratch<B>, &'a Linear<B>),
+    /// A value.
+    Value(Scratch<B>),
+}
+
+impl<B: Backend> Contribution<'_, B> {
+    /// Its value.
+    pub fn value(self, cx: &Forward<'_, B>) -> Result<Scratch<B>, DeviceError> {
+        match self {
+            Self::Product(x, linear) => linear.run(cx, &x),
+            Self::Value(value) => Ok(value),
+        }
+    }
+}
 
 /// What a block computes.
 pub enum BlockOp<B: Backend> {
@@ -34,19 +52,19 @@ impl<B: Backend> BlockOp<B> {
     }
 
     /// The block's contribution to the residual stream.
-    pub fn run(&self, cx: &Forward<'_, B>, x: &B::Tensor) -> Result<Scratch<B>, DeviceError> {
+    pub fn run(&self, cx: &Forward<'_, B>, x: &B::Tensor) -> Result<Contribution<'_, B>, DeviceError> {
         match self {
             Self::Attention(layer) => layer.run(cx, x),
             Self::DeltaNet(layer) => layer.run(cx, x),
             Self::Mamba2(layer) => layer.run(cx, x),
             Self::AttentionAndMamba2(attention, mamba) => {
-                let mut out = mamba.run(cx, x)?;
-                let mixed = attention.run(cx, x)?;
+                let mut out = mamba.run(cx, x)?.value(cx)?;
+                let mixed = attention.run(cx, x)?.value(cx)?;
                 cx.backend.add(&mut out, &mixed, 1.0, None);
-                Ok(out)
+                Ok(Contribution::Value(out))
             }
             Self::Mlp(layer) => layer.run(cx, x),
-            Self::Moe(layer) => layer.run(cx, x),
+            Self::Moe(layer) => layer.run(cx, x).map(Contribution::Value),
         }
     }
 }

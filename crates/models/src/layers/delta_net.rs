@@ -1,11 +1,11 @@
 //! Gated DeltaNet: linear attention with the gated delta rule.
 
-use super::Linear;
+use super::{Contribution, Linear};
 use crate::config::{divides, width};
 use crate::loader::Part;
 use crate::{Config, Forward, Loader, ModelError};
 use paceline_device::{
-    Backend, CausalConv, DeltaRule, DeviceError, GateOrder, GatedNorm, HeadMap, Scratch, StateShape,
+    Backend, CausalConv, DeltaRule, DeviceError, GateOrder, GatedNorm, HeadMap, StateShape,
 };
 
 /// Shape of a DeltaNet layer.
@@ -133,7 +133,7 @@ impl<B: Backend> DeltaNet<B> {
     }
 
     /// Mixes the step's tokens into their requests' states.
-    pub fn run(&self, cx: &Forward<'_, B>, x: &B::Tensor) -> Result<Scratch<B>, DeviceError> {
+    pub fn run(&self, cx: &Forward<'_, B>, x: &B::Tensor) -> Result<Contribution<'_, B>, DeviceError> {
         let config = &self.config;
         let (key_width, value_width) = (config.key_width(), config.value_width());
         let (channels, heads) = (config.conv_channels(), config.value_heads);
@@ -146,19 +146,23 @@ impl<B: Backend> DeltaNet<B> {
         let a = backend.columns(&projected, channels + value_width + heads..self.input.outputs());
 
         let mut mixed = cx.tokens(channels)?;
-        backend.causal_conv(CausalConv {
-            x: &backend.columns(&projected, 0..channels),
+        let conv_input = backend.columns(&projected, 0..channels);
+        let [q, k, v] = [0..key_width, key_width..2 * key_width, 2 * key_width..channels]
+            .map(|range| backend.columns(&mixed, range));
+        let conv: CausalConv<'_, B> = CausalConv {
+            x: &conv_input,
             weight: &self.conv,
             bias: None,
             cache,
             out: &mut mixed,
             step: cx.step,
-        });
+        };
         let mut out = cx.tokens(value_width)?;
-        backend.delta_rule(DeltaRule {
-            q: &backend.columns(&mixed, 0..key_width),
-            k: &backend.columns(&mixed, key_width..2 * key_width),
-            v: &backend.columns(&mixed, 2 * key_width..channels),
+        let values = backend.columns(&out, 0..value_width);
+        let rule: DeltaRule<'_, B> = DeltaRule {
+            q: &q,
+            k: &k,
+            v: &v,
             a: &a,
             b: &b,
             decay: &self.decay,
@@ -167,18 +171,19 @@ impl<B: Backend> DeltaNet<B> {
             cache,
             out: &mut out,
             step: cx.step,
-        });
+        };
         let mut normed = cx.tokens(value_width)?;
-        backend.gated_norm(GatedNorm {
-            x: &out,
+        let norm: GatedNorm<'_, B> = GatedNorm {
+            x: &values,
             gate: &gate,
             weight: Some(&self.norm),
             group: config.value_dim,
             order: GateOrder::NormThenGate,
             eps: config.eps,
             out: &mut normed,
-        });
-        self.output.run(cx, &normed)
+        };
+        backend.mix_delta(conv, rule, norm);
+        Ok(Contribution::Product(normed, &self.output))
     }
 }
 

@@ -2,7 +2,7 @@
 
 use crate::loader::Part;
 use crate::{Forward, Loader, ModelError};
-use paceline_device::{Backend, DeviceError, Epilogue, Scratch};
+use paceline_device::{Backend, DeviceError, Epilogue, Product, Scratch};
 
 /// `y = (x · Wᵀ + bias) · scale`.
 pub struct Linear<B: Backend> {
@@ -51,6 +51,11 @@ impl<B: Backend> Linear<B> {
         })
     }
 
+    /// Gate and up of a gated feed-forward layer, stacked, for [`Backend::linear_activate`].
+    pub fn gated(loader: &Loader<'_, B>, parts: &[Part], outputs: usize) -> Result<Self, ModelError> {
+        Ok(Self::shared(loader.gated_weight(parts)?, outputs))
+    }
+
     /// A weight that is already on the device (tied embeddings).
     pub fn shared(weight: B::Weight, outputs: usize) -> Self {
         Self {
@@ -92,13 +97,27 @@ impl<B: Backend> Linear<B> {
         &self.weight
     }
 
-    /// Into a tensor of the caller's.
-    pub fn run_into(&self, cx: &Forward<'_, B>, x: &B::Tensor, out: &mut B::Tensor) {
-        let epilogue = Epilogue {
+    /// What happens to the outputs.
+    pub fn epilogue(&self) -> Epilogue<'_, B> {
+        Epilogue {
             bias: self.bias.as_ref(),
             scale: self.scale.as_ref(),
-        };
-        cx.backend.linear(x, &self.weight, epilogue, out);
+        }
+    }
+
+    /// The product of `x` into a tensor of the caller's, as part of a wider operation.
+    pub fn product<'a>(&'a self, x: &'a B::Tensor, out: &'a mut B::Tensor) -> Product<'a, B> {
+        Product {
+            x,
+            w: &self.weight,
+            epilogue: self.epilogue(),
+            out,
+        }
+    }
+
+    /// Into a tensor of the caller's.
+    pub fn run_into(&self, cx: &Forward<'_, B>, x: &B::Tensor, out: &mut B::Tensor) {
+        cx.backend.linear(x, &self.weight, self.epilogue(), out);
     }
 
     /// Into scratch over the step's tokens.

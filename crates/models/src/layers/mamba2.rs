@@ -1,10 +1,8 @@
 //! Mamba2 state space layers.
 
-use super::Linear;
+use super::{Contribution, Linear};
 use crate::{Forward, Loader, ModelError};
-use paceline_device::{
-    Backend, CausalConv, DeviceError, GateOrder, GatedNorm, Scratch, StateShape, StateSpace,
-};
+use paceline_device::{Backend, CausalConv, DeviceError, GateOrder, GatedNorm, StateShape, StateSpace};
 
 /// The norm between the recurrence and the output projection.
 #[derive(Clone, Copy, Debug)]
@@ -155,7 +153,7 @@ impl<B: Backend> Mamba2<B> {
     }
 
     /// Mixes the step's tokens into their requests' states.
-    pub fn run(&self, cx: &Forward<'_, B>, x: &B::Tensor) -> Result<Scratch<B>, DeviceError> {
+    pub fn run(&self, cx: &Forward<'_, B>, x: &B::Tensor) -> Result<Contribution<'_, B>, DeviceError> {
         let config = &self.config;
         let (inner, group_width) = (config.inner(), config.group_width());
         let channels = config.conv_channels();
@@ -164,20 +162,33 @@ impl<B: Backend> Mamba2<B> {
 
         let projected = self.input.run(cx, x)?;
         let mut mixed = cx.tokens(channels)?;
-        backend.causal_conv(CausalConv {
-            x: &backend.columns(&projected, inner..inner + channels),
+        let [conv_input, dt, gate] = [
+            inner..inner + channels,
+            inner + channels..self.input.outputs(),
+            0..inner,
+        ]
+        .map(|range| backend.columns(&projected, range));
+        let [value, b, c] = [
+            0..inner,
+            inner..inner + group_width,
+            inner + group_width..channels,
+        ]
+        .map(|range| backend.columns(&mixed, range));
+        let conv: CausalConv<'_, B> = CausalConv {
+            x: &conv_input,
             weight: &self.conv,
             bias: self.conv_bias.as_ref(),
             cache,
             out: &mut mixed,
             step: cx.step,
-        });
+        };
         let mut out = cx.tokens(inner)?;
-        backend.state_space(StateSpace {
-            x: &backend.columns(&mixed, 0..inner),
-            b: &backend.columns(&mixed, inner..inner + group_width),
-            c: &backend.columns(&mixed, inner + group_width..channels),
-            dt: &backend.columns(&projected, inner + channels..self.input.outputs()),
+        let values = backend.columns(&out, 0..inner);
+        let recurrence: StateSpace<'_, B> = StateSpace {
+            x: &value,
+            b: &b,
+            c: &c,
+            dt: &dt,
             decay: &self.decay,
             skip: &self.skip,
             dt_bias: &self.dt_bias,
@@ -185,20 +196,21 @@ impl<B: Backend> Mamba2<B> {
             cache,
             out: &mut out,
             step: cx.step,
-        });
+        };
         let mut gated = cx.tokens(inner)?;
         let (group, order, eps) = config.norm.map_or((inner, GateOrder::GateThenNorm, 0.0), |n| {
             (n.group, n.order, n.eps)
         });
-        backend.gated_norm(GatedNorm {
-            x: &out,
-            gate: &backend.columns(&projected, 0..inner),
+        let norm: GatedNorm<'_, B> = GatedNorm {
+            x: &values,
+            gate: &gate,
             weight: self.norm.as_ref(),
             group,
             order,
             eps,
             out: &mut gated,
-        });
-        self.output.run(cx, &gated)
+        };
+        backend.mix_state_space(conv, recurrence, norm);
+        Ok(Contribution::Product(gated, &self.output))
     }
 }

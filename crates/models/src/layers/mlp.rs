@@ -1,9 +1,9 @@
 //! Dense feed-forward layers.
 
-use super::Linear;
+use super::{Contribution, Linear};
 use crate::loader::Part;
 use crate::{Forward, Loader, ModelError};
-use paceline_device::{Activation, Backend, DeviceError, Scratch};
+use paceline_device::{Activation, Backend, DeviceError};
 
 /// Up, activation, down. A gated layer's gate and up projections are one matrix.
 pub struct Mlp<B: Backend> {
@@ -24,7 +24,7 @@ impl<B: Backend> Mlp<B> {
             Part::whole(format!("{prefix}.gate_proj.weight"), width, hidden),
             Part::whole(format!("{prefix}.up_proj.weight"), width, hidden),
         ];
-        let up = Linear::stack(loader, &parts, 2 * width)?;
+        let up = Linear::gated(loader, &parts, 2 * width)?;
         let down = Linear::load(loader, &format!("{prefix}.down_proj"), hidden, width)?;
         Ok(Self {
             up,
@@ -40,7 +40,8 @@ impl<B: Backend> Mlp<B> {
         prefix: &str,
         (hidden, width): (usize, usize),
     ) -> Result<Self, ModelError> {
-        let up = Linear::load(loader, &format!("{prefix}.input_linear"), 2 * width, hidden)?;
+        let part = Part::whole(format!("{prefix}.input_linear.weight"), 2 * width, hidden);
+        let up = Linear::gated(loader, &[part], 2 * width)?;
         let down = Linear::load(loader, &format!("{prefix}.output_linear"), hidden, width)?;
         Ok(Self {
             up,
@@ -93,10 +94,11 @@ impl<B: Backend> Mlp<B> {
     }
 
     /// The feed-forward output of each token.
-    pub fn run(&self, cx: &Forward<'_, B>, x: &B::Tensor) -> Result<Scratch<B>, DeviceError> {
-        let up = self.up.run(cx, x)?;
+    pub fn run(&self, cx: &Forward<'_, B>, x: &B::Tensor) -> Result<Contribution<'_, B>, DeviceError> {
+        let mut up = cx.tokens(self.up.outputs())?;
         let mut active = cx.tokens(self.width)?;
-        cx.backend.activate(&up, self.activation, &mut active);
-        self.down.run(cx, &active)
+        cx.backend
+            .linear_activate(self.up.product(x, &mut up), self.activation, &mut active);
+        Ok(Contribution::Product(active, &self.down))
     }
 }

@@ -12,7 +12,7 @@ mod rope;
 mod stack;
 
 pub use attention::{Attention, AttentionConfig, AttentionScales};
-pub use block::{Block, BlockOp};
+pub use block::{Block, BlockOp, Contribution};
 pub use delta_net::{DeltaNet, DeltaNetConfig};
 pub use linear::Linear;
 pub use mamba2::{Mamba2, Mamba2Config, Mamba2Norm};

@@ -191,7 +191,7 @@ impl<B: Backend> Moe<B> {
             out: &mut out,
         });
         if let Some(shared) = &self.shared {
-            let y = shared.mlp.run(cx, x)?;
+            let y = shared.mlp.run(cx, x)?.value(cx)?;
             let gate = shared.gate.as_ref().map(|gate| gate.run(cx, x)).transpose()?;
             cx.backend.add(&mut out, &y, 1.0, gate.as_deref());
         }

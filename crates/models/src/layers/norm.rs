@@ -1,7 +1,7 @@
 //! RMS norms.
 
 use crate::{Forward, Loader, ModelError};
-use paceline_device::{AddNorm, Backend};
+use paceline_device::{AddNorm, Backend, Product, ResidualNorm};
 
 /// How a norm's weight is stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,6 +53,24 @@ impl<B: Backend> Norm<B> {
     /// `out = norm(x)`.
     pub fn run(&self, cx: &Forward<'_, B>, x: &B::Tensor, out: &mut B::Tensor) {
         cx.backend.rms_norm(x, &self.weight, self.eps, out);
+    }
+
+    /// `residual += product · scale; out = norm(residual)`.
+    pub fn run_after_product(
+        &self,
+        cx: &Forward<'_, B>,
+        residual: &mut B::Tensor,
+        (product, scale): (Product<'_, B>, f32),
+        out: &mut B::Tensor,
+    ) {
+        let norm = ResidualNorm {
+            residual,
+            scale,
+            weight: &self.weight,
+            eps: self.eps,
+            out,
+        };
+        cx.backend.linear_add_norm(product, norm);
     }
 
     /// `residual += delta · scale; out = norm(residual)`.

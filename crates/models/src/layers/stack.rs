@@ -1,6 +1,6 @@
 //! Residual blocks one after another.
 
-use super::{Block, Norm};
+use super::{Block, Contribution, Norm};
 use crate::Forward;
 use paceline_device::{Backend, DeviceError, Scratch};
 
@@ -16,7 +16,7 @@ pub struct Stack<'a, B: Backend> {
     pub norm: &'a Norm<B>,
 }
 
-impl<B: Backend> Stack<'_, B> {
+impl<'a, B: Backend> Stack<'a, B> {
     /// Runs the blocks over `residual` and returns it normed; `residual` is left as the last block leaves it.
     ///
     /// `pending` is a contribution to it that has yet to be added. `visit` sees the stream at the input of each
@@ -26,16 +26,16 @@ impl<B: Backend> Stack<'_, B> {
         &self,
         cx: &mut Forward<'_, B>,
         residual: &mut B::Tensor,
-        mut pending: Option<Scratch<B>>,
+        mut pending: Option<Contribution<'a, B>>,
         visit: impl Fn(&Forward<'_, B>, usize, &B::Tensor),
     ) -> Result<Scratch<B>, DeviceError> {
         let mut normed = cx.tokens(self.width)?;
         for (index, block) in self.blocks.iter().enumerate() {
-            self.enter(cx, &block.norm, residual, pending.take(), &mut normed);
+            self.enter(cx, &block.norm, residual, pending.take(), &mut normed)?;
             visit(cx, index, residual);
             pending = Some(block.op.run(cx, &normed)?);
         }
-        self.enter(cx, self.norm, residual, pending, &mut normed);
+        self.enter(cx, self.norm, residual, pending, &mut normed)?;
         visit(cx, self.blocks.len(), residual);
         cx.angles = None;
         Ok(normed)
@@ -47,12 +47,20 @@ impl<B: Backend> Stack<'_, B> {
         cx: &Forward<'_, B>,
         norm: &Norm<B>,
         residual: &mut B::Tensor,
-        pending: Option<Scratch<B>>,
+        pending: Option<Contribution<'_, B>>,
         normed: &mut B::Tensor,
-    ) {
+    ) -> Result<(), DeviceError> {
         match pending {
-            Some(delta) => norm.run_after_add(cx, residual, (&delta, self.scale), normed),
+            Some(Contribution::Product(x, linear)) => {
+                let mut delta = cx.tokens(self.width)?;
+                let product = linear.product(&x, &mut delta);
+                norm.run_after_product(cx, residual, (product, self.scale), normed);
+            }
+            Some(Contribution::Value(delta)) => {
+                norm.run_after_add(cx, residual, (&delta, self.scale), normed);
+            }
             None => norm.run(cx, residual, normed),
         }
+        Ok(())
     }
 }

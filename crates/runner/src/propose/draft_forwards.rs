@@ -3,7 +3,7 @@
 use super::Stage;
 use crate::RunnerConfig;
 use paceline_device::{
-    Backend, ClearKv, DeviceError, DraftForward, PrepareDrafts, Sample, SampleOptions, SampledText,
+    Backend, ClearKv, DeviceError, DraftForward, PrepareDrafts, SampleOptions, SampledText, Sampling,
     StepLimits, StepTables, TakeDrafts, abi::Logprobs,
 };
 
@@ -83,16 +83,15 @@ impl<B: Backend> DraftForwards<B> {
         tables
     }
 
-    /// Makes the drafts at `place` from a draft forward's logits, with the noise and the options that the model itself will
-    /// sample with, so that a drafter that agrees with the model agrees at any temperature.
+    /// Makes the drafts at `place` of what a draft forward chooses, with the noise and the options that the model itself
+    /// will sample with, so that a drafter that agrees with the model agrees at any temperature.
     pub(super) fn choose(
         &self,
         stage: &Stage<'_, B>,
-        (draft, logits): (&StepTables<B>, &B::Tensor),
-        place: usize,
-    ) {
-        stage.backend.sample(Sample {
-            logits,
+        (draft, place): (&StepTables<B>, usize),
+        sample: impl FnOnce(Sampling<'_, B>) -> Result<(), DeviceError>,
+    ) -> Result<(), DeviceError> {
+        sample(Sampling {
             step: draft,
             options: Some(SampleOptions {
                 slots: stage.slots,
@@ -101,13 +100,14 @@ impl<B: Backend> DraftForwards<B> {
             text: SampledText::Drafts,
             tokens: &self.sampled,
             logprobs: &self.logprobs,
-        });
+        })?;
         stage.backend.take_drafts(TakeDrafts {
             place,
             slots: stage.slots,
             draft,
             tokens: &self.sampled,
         });
+        Ok(())
     }
 }
 

@@ -63,8 +63,9 @@ impl<B: Backend> Proposer<B> for HeadProposer<B> {
             out: &mut start,
         });
         let mut states = self.head.first(model, &mut cx, &start)?;
-        let logits = self.head.logits(model, &cx, &states.normed)?;
-        self.draft_forwards.choose(stage, (&before, &logits), 0);
+        self.draft_forwards.choose(stage, (&before, 0), |sampling| {
+            self.head.sample(model, &cx, &states.normed, sampling)
+        })?;
         for place in 1..stage.draft_forwards {
             let again = (DraftForward::Again { place }, Some(&before));
             let tables = self.draft_forwards.over_slots(stage, again, place);
@@ -72,8 +73,9 @@ impl<B: Backend> Proposer<B> for HeadProposer<B> {
             let mut carried = cx.tokens(self.head.width())?;
             backend.gather(states.carried(), &self.draft_forwards.source, &mut carried);
             states = self.head.again(model, &mut cx, &carried)?;
-            let logits = self.head.logits(model, &cx, &states.normed)?;
-            self.draft_forwards.choose(stage, (&tables, &logits), place);
+            self.draft_forwards.choose(stage, (&tables, place), |sampling| {
+                self.head.sample(model, &cx, &states.normed, sampling)
+            })?;
             before = tables;
         }
         Ok(())

@@ -53,8 +53,9 @@ impl<B: Backend> Proposer<B> for ModelProposer<B> {
                 .over_slots(stage, (DraftForward::Ahead { place }, None), place);
             let mut cx = self.pass(stage, &tables);
             let hidden = self.model.forward(&mut cx)?;
-            let logits = self.model.logits(&cx, &hidden)?;
-            self.draft_forwards.choose(stage, (&tables, &logits), place);
+            self.draft_forwards.choose(stage, (&tables, place), |sampling| {
+                self.model.sample(&cx, &hidden, sampling)
+            })?;
         }
         Ok(())
     }
