@@ -8,6 +8,7 @@
 pub mod abi;
 mod args;
 mod backend;
+mod checked;
 mod drafts;
 mod error;
 mod host_map;
@@ -26,6 +27,7 @@ pub use args::{
     SampledProduct, SampledText, Sampling, StateSpace,
 };
 pub use backend::{Backend, Element, Pending};
+pub use checked::{Checked, CheckedArrival, CheckedBuffer, CheckedProgram, CheckedRing, CheckedTensor};
 pub use drafts::{
     ClearKv, DraftForward, GatherStates, KeepBlockEnds, NgramIndex, PrepareDrafts, ProposeNgram, TakeDrafts,
 };

@@ -33,7 +33,7 @@ fn pipeline(depth: usize) -> Pipeline<DeviceRunner<Cpu>, RealClock> {
         snapshots: 8,
         drafts: 0,
         masks: 0,
-        depth: 2,
+        depth,
     };
     let mut runner = DeviceRunner::new(backend, model, config).expect("memory for a small model");
     runner.warm_up().expect("memory for a small model");

@@ -303,3 +303,34 @@ fn masks_are_computed_while_the_device_runs() {
     let events: Vec<&str> = events.try_iter().collect();
     assert_eq!(events, ["submit", "masks", "wait"]);
 }
+
+/// Three constrained requests and two masks per step: the one that finds no room comes first in the next, so that none
+/// falls behind, and one without a constraint is in every step.
+#[test]
+fn requests_whose_masks_do_not_fit_take_turns() {
+    let mut scheduler = Scheduler::new(SchedulerConfig {
+        max_masks: 2,
+        ..CONFIG
+    });
+    for id in 1..=3 {
+        let constraint: Arc<dyn Constraint> = Arc::new(Free);
+        let confined = CheckedRequest {
+            constraint: Some(constraint),
+            ..request(id, 4)
+        };
+        scheduler.add(confined).expect("it fits");
+    }
+    scheduler.add(request(4, 4)).expect("it fits");
+    let mut rows = [0; 4];
+    for _ in 0..40 {
+        while let Some(job) = scheduler.next_mask_job() {
+            scheduler.take_masks(job.run());
+        }
+        for row in step(&mut scheduler).rows {
+            rows[row.slot.0 as usize] += usize::from(matches!(row.work, Work::Verify { .. }));
+        }
+    }
+    rows.sort_unstable();
+    assert!(rows[0] >= 24 && rows[2] - rows[0] <= 1, "{rows:?}");
+    assert!(rows[3] >= 38, "{rows:?}");
+}

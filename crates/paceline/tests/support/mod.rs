@@ -6,7 +6,7 @@ pub(crate) mod scripted;
 pub(crate) mod whimsy;
 
 use paceline::MaskPool;
-use paceline_device::Backend;
+use paceline_device::{Backend, Checked};
 use paceline_device_cpu::{Cpu, CpuOptions, Instructions};
 use paceline_models::{Decoder, Eagle3};
 use paceline_runner::{
@@ -24,6 +24,9 @@ use std::cell::RefCell;
 use std::collections::HashMap;
 use std::rc::Rc;
 use std::sync::Arc;
+
+/// The CPU, with an eye on what is asked of it.
+pub(crate) type Device = Checked<Cpu>;
 
 /// Turns of the loop after which a run counts as stuck.
 const TURNS: usize = 20_000;
@@ -255,11 +258,11 @@ impl Bench {
         setup: &Setup,
         requests: &[Asked],
         texts: Texts,
-    ) -> (Pipeline<DeviceRunner<Cpu>, RealClock>, Cpu) {
-        let backend = Cpu::new(CpuOptions {
+    ) -> (Pipeline<DeviceRunner<Device>, RealClock>, Device) {
+        let backend = Checked::new(Cpu::new(CpuOptions {
             threads: setup.threads,
             instructions: Instructions::detect(),
-        });
+        }));
         let load = |name: &str| {
             paceline_models::load(&backend, &self.checkpoint(name), None, &|_| {}).expect("the fixture loads")
         };
@@ -269,7 +272,7 @@ impl Bench {
             Drafter::Other => Some(load(companion(setup.model))),
             _ => None,
         };
-        let has_state = |model: &Decoder<Cpu>| !model.state_shapes(1).is_empty();
+        let has_state = |model: &Decoder<Device>| !model.state_shapes(1).is_empty();
         let recurrent = has_state(&model) || other.as_ref().is_some_and(has_state);
         let config = runner_config(setup, requests, recurrent);
         let checkpoint = self.checkpoint(setup.model);
@@ -285,6 +288,8 @@ impl Bench {
         if let Some(proposer) = proposer {
             runner = runner.with_proposer(proposer);
         }
+        runner.warm_up().expect("memory for a small model");
+        device.seal();
         let scheduler = Scheduler::with_policy(scheduler_config(setup, &config, recurrent), policy(setup));
         let mut pipeline = Pipeline::new(scheduler, runner, clock, setup.depth);
         if config.masks > 0 {
@@ -324,18 +329,18 @@ fn most(setup: &Setup) -> DraftBudget {
 }
 
 fn proposer(
-    (backend, checkpoint, model): (&Cpu, &Checkpoint, &mut Decoder<Cpu>),
-    other: Option<Decoder<Cpu>>,
+    (backend, checkpoint, model): (&Device, &Checkpoint, &mut Decoder<Device>),
+    other: Option<Decoder<Device>>,
     (setup, config): (&Setup, &RunnerConfig),
     texts: Texts,
-) -> Option<Box<dyn Proposer<Cpu>>> {
+) -> Option<Box<dyn Proposer<Device>>> {
     let ngram = || NgramProposer::new(backend, config, (2, 4)).expect("memory for the index");
-    let eagle = |model: &Decoder<Cpu>| -> Box<dyn Proposer<Cpu>> {
+    let eagle = |model: &Decoder<Device>| -> Box<dyn Proposer<Device>> {
         let checkpoint = random_eagle3(checkpoint, None, 7);
         let head = Eagle3::load(backend, &checkpoint, model, None, &|_| {}).expect("the head fits");
         Box::new(HeadProposer::new((backend, model), Box::new(head), config).expect("memory for the head"))
     };
-    let own = |model: &mut Decoder<Cpu>| -> Option<Box<dyn Proposer<Cpu>>> {
+    let own = |model: &mut Decoder<Device>| -> Option<Box<dyn Proposer<Device>>> {
         let head = model.mtp.take()?;
         Some(Box::new(
             HeadProposer::new((backend, model), Box::new(head), config).expect("memory for the head"),
@@ -408,7 +413,7 @@ fn scheduler_config(setup: &Setup, config: &RunnerConfig, recurrent: bool) -> Sc
 }
 
 fn drive(
-    pipeline: &mut Pipeline<DeviceRunner<Cpu>, RealClock>,
+    pipeline: &mut Pipeline<DeviceRunner<Device>, RealClock>,
     requests: &[Asked],
     speculation: DraftBudget,
 ) -> Vec<Given> {

@@ -1,8 +1,8 @@
 //! A drafter that knows how the texts go on, and makes of it what it likes.
 
+use super::Device;
 use paceline_device::DeviceError;
 use paceline_device::abi::{Plan, PlanRow, Slot};
-use paceline_device_cpu::Cpu;
 use paceline_runner::{Proposer, Stage};
 use paceline_types::{MAX_DRAFTS, TokenId};
 use std::collections::HashMap;
@@ -63,16 +63,18 @@ impl Scripted {
     }
 }
 
-impl Proposer<Cpu> for Scripted {
+impl Proposer<Device> for Scripted {
     fn is_neural(&self) -> bool {
         false
     }
 
-    fn propose(&self, stage: &Stage<'_, Cpu>) -> Result<(), DeviceError> {
+    fn propose(&self, stage: &Stage<'_, Device>) -> Result<(), DeviceError> {
         let (script, texts) = (self.script, Arc::clone(&self.texts));
+        let (plan, slots) = (stage.plan.inner(), stage.slots.state.inner());
         stage
             .backend
-            .host_function(stage.plan, &stage.slots.state, move |words, slots| {
+            .inner()
+            .host_function(plan, slots, move |words, slots| {
                 let plan = Plan::parse(words).expect("the step has a plan");
                 for row in plan.rows {
                     draft(script, &texts, row, &mut slots[row.slot as usize]);

@@ -1,7 +1,7 @@
 //! What must hold for every plan, whatever happened before.
 
 use paceline_schedule::SchedulerConfig;
-use paceline_types::{StepPlan, Work};
+use paceline_types::{PlanRow, StepPlan, Work};
 use std::collections::HashSet;
 
 pub fn check_plan(plan: &StepPlan, config: &SchedulerConfig) {
@@ -12,6 +12,8 @@ pub fn check_plan(plan: &StepPlan, config: &SchedulerConfig) {
         plan.tokens()
     );
     assert!(plan.samples() <= config.max_samples, "{} samples", plan.samples());
+    let masks: usize = plan.rows.iter().map(PlanRow::masks).sum();
+    assert!(masks <= config.max_masks, "{masks} masks");
     let slots: HashSet<_> = plan.rows.iter().map(|row| row.slot).collect();
     assert_eq!(slots.len(), plan.rows.len(), "two rows for a slot");
     let decodes = plan

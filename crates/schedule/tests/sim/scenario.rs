@@ -68,7 +68,7 @@ impl Scenario {
                 // The device takes 10 to 15 microseconds, and 0.1 per token.
                 max_step_ns: rng.pick(&[None, Some(1), Some(13_000), Some(20_000)]),
                 max_samples: rng.pick(&[1, 4, max_batched_tokens, max_batched_tokens]),
-                max_masks: 64,
+                max_masks: rng.pick(&[1, 2, 5, 64]),
                 block_size,
                 num_blocks,
                 blocks_per_request: widest + rng.below(2),

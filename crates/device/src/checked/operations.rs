@@ -1,0 +1,341 @@
+//! Operations with many operands: their checks, and the operands of the backend inside.
+
+use super::Checked;
+use super::handles::{CheckedBuffer, CheckedTensor};
+use crate::args::{
+    AddNorm, Attention, CausalConv, DeltaRule, Experts, GatedNorm, HeadNorms, KeyValueStore, RouteScores,
+    Router, Sample, SampleOptions, StateSpace,
+};
+use crate::{
+    Accept, Backend, ClearKv, Element, GatherStates, KeepBlockEnds, PoolStates, Prepare, PrepareDrafts,
+    ProposeNgram, Publish, TakeDrafts,
+};
+
+impl<B: Backend> Checked<B> {
+    /// An operation reads these tensors and writes those.
+    pub(super) fn watch(
+        &self,
+        name: &str,
+        read: &[(&str, &CheckedTensor<B>)],
+        written: &[&CheckedTensor<B>],
+    ) {
+        let mut watch = self.shared.lock();
+        watch.operation(name);
+        for (what, tensor) in read {
+            watch.read(name, what, &tensor.place);
+        }
+        for tensor in written {
+            watch.write(&tensor.place);
+        }
+    }
+
+    /// A buffer has room for the rows that an operation is shaped for.
+    pub(super) fn room<T: Element>(name: &str, what: &str, buffer: &CheckedBuffer<B, T>, rows: usize) {
+        assert!(
+            rows <= buffer.len,
+            "contract: {name} for {rows} rows, with {what} of {}",
+            buffer.len
+        );
+    }
+
+    pub(super) fn checked_add_rms_norm(&self, args: AddNorm<'_, Self>) {
+        let read = [("residual", &*args.residual), ("delta", args.delta)];
+        self.watch("add_rms_norm", &read, &[&*args.residual, &*args.out]);
+        self.inner.add_rms_norm(AddNorm {
+            residual: &mut args.residual.inner,
+            delta: &args.delta.inner,
+            scale: args.scale,
+            weight: &args.weight.inner,
+            eps: args.eps,
+            out: &mut args.out.inner,
+        });
+    }
+
+    pub(super) fn checked_store_kv(&self, args: KeyValueStore<'_, Self>) {
+        let mut read = vec![("q", &*args.q), ("k", args.k), ("v", args.v)];
+        read.extend(args.angles.map(|angles| ("angles", angles)));
+        self.watch("store_kv", &read, &[&*args.q]);
+        self.inner.store_kv(KeyValueStore {
+            q: &mut args.q.inner,
+            k: &args.k.inner,
+            v: &args.v.inner,
+            norms: args.norms.map(|norms| HeadNorms {
+                q: &norms.q.inner,
+                k: &norms.k.inner,
+                eps: norms.eps,
+            }),
+            angles: args.angles.map(|angles| &angles.inner),
+            cache: args.cache,
+            step: &Self::step(args.step),
+        });
+    }
+
+    pub(super) fn checked_attention(&self, args: Attention<'_, Self>) {
+        let mut read = vec![("q", args.q)];
+        read.extend(args.gate.map(|gate| ("gate", gate)));
+        self.watch("attention", &read, &[&*args.out]);
+        self.inner.attention(Attention {
+            q: &args.q.inner,
+            gate: args.gate.map(|gate| &gate.inner),
+            cache: args.cache,
+            scale: args.scale,
+            out: &mut args.out.inner,
+            step: &Self::step(args.step),
+        });
+    }
+
+    pub(super) fn checked_causal_conv(&self, args: CausalConv<'_, Self>) {
+        self.watch("causal_conv", &[("x", args.x)], &[&*args.out]);
+        self.inner.causal_conv(CausalConv {
+            x: &args.x.inner,
+            weight: &args.weight.inner,
+            bias: args.bias.map(|bias| &bias.inner),
+            cache: args.cache,
+            out: &mut args.out.inner,
+            step: &Self::step(args.step),
+        });
+    }
+
+    pub(super) fn checked_delta_rule(&self, args: DeltaRule<'_, Self>) {
+        let read = [
+            ("q", args.q),
+            ("k", args.k),
+            ("v", args.v),
+            ("a", args.a),
+            ("b", args.b),
+        ];
+        self.watch("delta_rule", &read, &[&*args.out]);
+        self.inner.delta_rule(DeltaRule {
+            q: &args.q.inner,
+            k: &args.k.inner,
+            v: &args.v.inner,
+            a: &args.a.inner,
+            b: &args.b.inner,
+            decay: &args.decay.inner,
+            dt_bias: &args.dt_bias.inner,
+            head_map: args.head_map,
+            cache: args.cache,
+            out: &mut args.out.inner,
+            step: &Self::step(args.step),
+        });
+    }
+
+    pub(super) fn checked_state_space(&self, args: StateSpace<'_, Self>) {
+        let read = [("x", args.x), ("b", args.b), ("c", args.c), ("dt", args.dt)];
+        self.watch("state_space", &read, &[&*args.out]);
+        self.inner.state_space(StateSpace {
+            x: &args.x.inner,
+            b: &args.b.inner,
+            c: &args.c.inner,
+            dt: &args.dt.inner,
+            decay: &args.decay.inner,
+            skip: &args.skip.inner,
+            dt_bias: &args.dt_bias.inner,
+            dt_limits: args.dt_limits,
+            cache: args.cache,
+            out: &mut args.out.inner,
+            step: &Self::step(args.step),
+        });
+    }
+
+    pub(super) fn checked_gated_norm(&self, args: GatedNorm<'_, Self>) {
+        self.watch("gated_norm", &[("x", args.x), ("gate", args.gate)], &[&*args.out]);
+        self.inner.gated_norm(GatedNorm {
+            x: &args.x.inner,
+            gate: &args.gate.inner,
+            weight: args.weight.map(|weight| &weight.inner),
+            group: args.group,
+            order: args.order,
+            eps: args.eps,
+            out: &mut args.out.inner,
+        });
+    }
+
+    pub(super) fn checked_route(&self, args: Router<'_, Self>) {
+        self.watch("route", &[("logits", args.logits)], &[&args.out.weights]);
+        Self::room(
+            "route",
+            "ids",
+            &args.out.ids,
+            args.logits.bucket * args.out.chosen,
+        );
+        let scores = match args.scores {
+            RouteScores::Softmax { renormalise } => RouteScores::Softmax { renormalise },
+            RouteScores::Sigmoid {
+                bias,
+                groups,
+                kept_groups,
+                renormalise,
+                scale,
+            } => RouteScores::Sigmoid {
+                bias: &bias.inner,
+                groups,
+                kept_groups,
+                renormalise,
+                scale,
+            },
+        };
+        self.inner.route(Router {
+            logits: &args.logits.inner,
+            scores,
+            out: &mut Self::routing(args.out),
+        });
+    }
+
+    pub(super) fn checked_run_experts(&self, args: Experts<'_, Self>) {
+        let read = [("x", args.x), ("weights", &args.routing.weights)];
+        self.watch("run_experts", &read, &[&*args.out]);
+        self.inner.run_experts(Experts {
+            x: &args.x.inner,
+            routing: &Self::routing(args.routing),
+            experts: args.experts,
+            activation: args.activation,
+            out: &mut args.out.inner,
+        });
+    }
+
+    pub(super) fn checked_sample(&self, args: Sample<'_, Self>) {
+        self.watch("sample", &[("logits", args.logits)], &[]);
+        Self::room("sample", "tokens", args.tokens, args.logits.bucket);
+        Self::room("sample", "logprobs", args.logprobs, args.logits.bucket);
+        let slots = args.options.as_ref().map(|options| Self::slots(options.slots));
+        let plan = args.options.as_ref().map(|options| &options.plan.inner);
+        self.inner.sample(Sample {
+            logits: &args.logits.inner,
+            step: &Self::step(args.step),
+            options: slots
+                .as_ref()
+                .zip(plan)
+                .map(|(slots, plan)| SampleOptions { slots, plan }),
+            text: args.text,
+            tokens: &args.tokens.inner,
+            logprobs: &args.logprobs.inner,
+        });
+    }
+
+    pub(super) fn checked_prepare(&self, args: &Prepare<'_, Self>) {
+        self.shared.lock().operation("prepare");
+        Self::room(
+            "prepare",
+            "the record",
+            &args.record.rows,
+            args.step.requests.bucket,
+        );
+        Self::room("prepare", "the plan", args.plan, args.rings.plans.words);
+        self.inner.prepare(Prepare {
+            rings: &Self::rings(args.rings),
+            plan: &args.plan.inner,
+            slots: &Self::slots(args.slots),
+            step: &Self::step(args.step),
+            record: &Self::record(args.record),
+        });
+    }
+
+    pub(super) fn checked_accept(&self, args: &Accept<'_, Self>) {
+        self.shared.lock().operation("accept");
+        Self::room("accept", "tokens", args.tokens, args.step.samples.bucket);
+        Self::room(
+            "accept",
+            "the record",
+            &args.record.rows,
+            args.step.requests.bucket,
+        );
+        self.inner.accept(Accept {
+            plan: &args.plan.inner,
+            slots: &Self::slots(args.slots),
+            step: &Self::step(args.step),
+            tokens: &args.tokens.inner,
+            record: &Self::record(args.record),
+        });
+    }
+
+    pub(super) fn checked_pool_states(&self, args: &PoolStates<'_, Self>) {
+        self.watch("pool_states", &[("states", args.states)], &[]);
+        self.inner.pool_states(PoolStates {
+            plan: &args.plan.inner,
+            step: &Self::step(args.step),
+            states: &args.states.inner,
+            table: &Self::pool(args.table),
+        });
+    }
+
+    pub(super) fn checked_propose_ngram(&self, args: &ProposeNgram<'_, Self>) {
+        self.shared.lock().operation("propose_ngram");
+        self.inner.propose_ngram(ProposeNgram {
+            plan: &args.plan.inner,
+            slots: &Self::slots(args.slots),
+            step: &Self::step(args.step),
+            index: &Self::ngrams(args.index),
+            chain_min: args.chain_min,
+        });
+    }
+
+    pub(super) fn checked_prepare_drafts(&self, args: &PrepareDrafts<'_, Self>) {
+        self.shared.lock().operation("prepare_drafts");
+        Self::room("prepare_drafts", "source", args.source, args.draft.tokens.bucket);
+        self.inner.prepare_drafts(PrepareDrafts {
+            pass: args.pass,
+            plan: &args.plan.inner,
+            slots: &Self::slots(args.slots),
+            step: &Self::step(args.step),
+            record: &Self::record(args.record),
+            before: args.before.map(Self::step).as_ref(),
+            draft: &Self::step(args.draft),
+            source: &args.source.inner,
+        });
+    }
+
+    pub(super) fn checked_keep_block_ends(&self, args: &KeepBlockEnds<'_, Self>) {
+        self.watch("keep_block_ends", &[("states", args.states)], &[]);
+        self.inner.keep_block_ends(KeepBlockEnds {
+            states: &args.states.inner,
+            step: &Self::step(args.step),
+            kept: &args.kept.inner,
+        });
+    }
+
+    pub(super) fn checked_gather_states(&self, args: GatherStates<'_, Self>) {
+        self.watch("gather_states", &[("states", args.states)], &[&*args.out]);
+        Self::room("gather_states", "source", args.source, args.out.bucket);
+        self.inner.gather_states(GatherStates {
+            states: &args.states.inner,
+            kept: &args.kept.inner,
+            source: &args.source.inner,
+            out: &mut args.out.inner,
+        });
+    }
+
+    pub(super) fn checked_take_drafts(&self, args: &TakeDrafts<'_, Self>) {
+        self.shared.lock().operation("take_drafts");
+        Self::room("take_drafts", "tokens", args.tokens, args.draft.samples.bucket);
+        self.inner.take_drafts(TakeDrafts {
+            place: args.place,
+            slots: &Self::slots(args.slots),
+            draft: &Self::step(args.draft),
+            tokens: &args.tokens.inner,
+        });
+    }
+
+    pub(super) fn checked_clear_kv(&self, args: &ClearKv<'_, Self>) {
+        self.shared.lock().operation("clear_kv");
+        self.inner.clear_kv(ClearKv {
+            plan: &args.plan.inner,
+            step: &Self::step(args.step),
+            cache: args.cache,
+        });
+    }
+
+    pub(super) fn checked_publish(&self, args: &Publish<'_, Self>) {
+        self.shared.lock().operation("publish");
+        Self::room("publish", "logprobs", args.logprobs, args.step.samples.bucket);
+        self.inner.publish(Publish {
+            rings: &Self::rings(args.rings),
+            plan: &args.plan.inner,
+            slots: &Self::slots(args.slots),
+            step: &Self::step(args.step),
+            record: &Self::record(args.record),
+            logprobs: &args.logprobs.inner,
+            pooled: &Self::pool(args.pooled),
+        });
+    }
+}
