@@ -11,7 +11,7 @@ use crate::{
 };
 use paceline_device::Backend;
 use paceline_models::{Decoder, ModelError};
-use paceline_runner::{DeviceRunner, RunnerConfig};
+use paceline_runner::{DeviceRunner, ProgramReport, RunnerConfig};
 use paceline_schedule::{
     DepthControl, DraftPolicy, FixedDrafts, Pipeline, RealClock, RecurrentConfig, Scheduler, SchedulerConfig,
     StepRunner,
@@ -126,7 +126,7 @@ impl<B: Backend> EngineParts<B> {
         let limits = scheduler_config((&model, &shape), (&config, &speculation), &memory, rows);
         let scheduler = Scheduler::with_policy(limits, draft_policy(&speculation));
         let runner_config = runner_config((&config, &speculation), &memory, rows);
-        let runner = build_runner(backend, (model, drafter), &speculation, runner_config)?;
+        let (runner, programs) = build_runner(backend, (model, drafter), &speculation, runner_config)?;
         let mut pipeline = Pipeline::new(scheduler, around(runner), clock, config.pipeline_depth);
         if config.constraints {
             // Masks take little time next to steps; a few threads do for many requests.
@@ -134,7 +134,7 @@ impl<B: Backend> EngineParts<B> {
             pipeline = pipeline.with_mask_workers(Box::new(MaskPool::new(threads, memory.slots)?));
         }
         let shared = Arc::new(Shared::new(&memory));
-        let limits = engine_limits(&config, &bounds);
+        let limits = engine_limits(&config, &bounds, programs);
         let max_open = config.max_waiting + config.max_num_seqs;
         let (intake, jobs) = sync_channel(max_open);
         let told = Arc::clone(&shared);
@@ -154,7 +154,7 @@ impl<B: Backend> EngineParts<B> {
     }
 }
 
-fn engine_limits(config: &EngineConfig, bounds: &Bounds) -> EngineLimits {
+fn engine_limits(config: &EngineConfig, bounds: &Bounds, programs: ProgramReport) -> EngineLimits {
     EngineLimits {
         pipeline_depth: config.pipeline_depth,
         max_num_batched_tokens: config.max_num_batched_tokens,
@@ -162,6 +162,7 @@ fn engine_limits(config: &EngineConfig, bounds: &Bounds) -> EngineLimits {
         max_choices: bounds.max_choices,
         prefix_caching: config.prefix_caching,
         threads: config.threads,
+        programs,
     }
 }
 
@@ -171,14 +172,14 @@ pub(crate) fn build_runner<B: Backend>(
     (mut model, drafter): (Decoder<B>, Drafter<B>),
     speculation: &Speculation,
     config: RunnerConfig,
-) -> Result<DeviceRunner<B>, ModelError> {
+) -> Result<(DeviceRunner<B>, ProgramReport), ModelError> {
     let proposer = drafter.proposer((&backend, &mut model), speculation, &config)?;
     let mut runner = DeviceRunner::new(backend, model, config)?;
     if let Some(proposer) = proposer {
         runner = runner.with_proposer(proposer);
     }
-    runner.warm_up()?;
-    Ok(runner)
+    let programs = runner.warm_up()?;
+    Ok((runner, programs))
 }
 
 fn draft_policy(speculation: &Speculation) -> Box<dyn DraftPolicy> {

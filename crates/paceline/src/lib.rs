@@ -41,6 +41,7 @@ pub use memory_plan::MemoryPlan;
 pub use options::{NumberBound, OPTIONS, OptionKind, OptionValue, Options, RequestOption};
 pub use outline::Outline;
 pub use paceline_device::{DeviceInfo, ElementTypes};
+pub use paceline_runner::ProgramReport;
 pub use paceline_schedule::{Counters, PipelineTotals, SpeculationReport, StepRecord};
 pub use request::{Continuations, MAX_DEADLINE, Request, RequestSpeculation};
 pub use speculation::{DrafterShape, NeuralDrafter, Speculation, SpeculationConfig, SpeculationMethod};

@@ -1,6 +1,7 @@
 //! How an engine is doing.
 
 use crate::Histogram;
+use paceline_runner::ProgramReport;
 use paceline_schedule::{Counters, PipelineTotals};
 use std::fmt;
 use std::time::{Duration, Instant};
@@ -111,6 +112,8 @@ pub struct EngineLimits {
     pub prefix_caching: bool,
     /// Threads that operations are spread over.
     pub threads: usize,
+    /// The programs of its steps, all of which were captured at start.
+    pub programs: ProgramReport,
 }
 
 impl Stats {

@@ -8,6 +8,6 @@ mod propose;
 mod runner;
 
 pub use encode::{ListsTooLong, list_words};
-pub use programs::{ProgramSet, Shape};
+pub use programs::{ProgramReport, ProgramSet, Shape};
 pub use propose::{Chain, HeadProposer, ModelProposer, NgramProposer, Proposer, Stage};
 pub use runner::{DeviceRunner, InFlight, RunnerConfig};

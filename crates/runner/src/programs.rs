@@ -4,7 +4,7 @@ use crate::RunnerConfig;
 use paceline_device::Backend;
 use paceline_types::MAX_DRAFTS;
 use std::collections::HashMap;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// The shape a program is captured for. What a program does depends on nothing else: how many tokens, requests and rows
 /// of logits carry data, it finds out when it runs.
@@ -18,6 +18,17 @@ pub struct Shape {
     pub prompts: bool,
 }
 
+/// What capturing the programs at start took.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ProgramReport {
+    /// Programs.
+    pub programs: usize,
+    /// Time.
+    pub time: Duration,
+    /// Bytes of scratch, which all of them share.
+    pub scratch: u64,
+}
+
 /// All programs that steps can need, and those of them that were captured.
 pub struct ProgramSet<B: Backend> {
     /// Largest first.
@@ -25,9 +36,8 @@ pub struct ProgramSet<B: Backend> {
     captured: HashMap<Shape, B::Program>,
     config: RunnerConfig,
     neural: bool,
-    started: Instant,
-    /// How long capturing took, once all are there.
-    warm_up: Option<Duration>,
+    /// Once all are there.
+    report: Option<ProgramReport>,
     late: usize,
 }
 
@@ -39,8 +49,7 @@ impl<B: Backend> ProgramSet<B> {
             captured: HashMap::new(),
             config: *config,
             neural,
-            started: Instant::now(),
-            warm_up: None,
+            report: None,
             late: 0,
         };
         let mut forwards: Vec<usize> = (0..=config.drafts)
@@ -84,9 +93,9 @@ impl<B: Backend> ProgramSet<B> {
         self.late
     }
 
-    /// How long capturing the set took at start; `None` if it was not done.
-    pub fn warm_up_time(&self) -> Option<Duration> {
-        self.warm_up
+    /// What capturing the set at start took; `None` if it was not done.
+    pub fn report(&self) -> Option<ProgramReport> {
+        self.report
     }
 
     /// The smallest program that holds a step.
@@ -109,13 +118,17 @@ impl<B: Backend> ProgramSet<B> {
     }
 
     pub(crate) fn insert(&mut self, shape: Shape, program: B::Program) {
-        self.late += usize::from(self.warm_up.is_some());
+        self.late += usize::from(self.report.is_some());
         self.captured.insert(shape, program);
     }
 
-    /// All are there.
-    pub(crate) fn complete(&mut self) {
-        self.warm_up.get_or_insert(self.started.elapsed());
+    /// All are there, in this time and with these bytes of scratch.
+    pub(crate) fn complete(&mut self, time: Duration, scratch: u64) -> ProgramReport {
+        *self.report.get_or_insert(ProgramReport {
+            programs: self.captured.len(),
+            time,
+            scratch,
+        })
     }
 
     /// Draft forwards that a program has for plan rows that want up to `drafts` drafts from the neural drafter. There

@@ -2,7 +2,7 @@
 
 use crate::decode::{RowNote, decode};
 use crate::encode::encode;
-use crate::programs::{ProgramSet, Shape};
+use crate::programs::{ProgramReport, ProgramSet, Shape};
 use crate::propose::{Proposer, Stage};
 use paceline_device::abi::{Logprobs, PlanLimits, PlanMessage, RecordLimits};
 use paceline_device::{
@@ -14,6 +14,7 @@ use paceline_models::{Caches, Decoder, Forward, ModelError};
 use paceline_schedule::{RunnerFault, StepRunner};
 use paceline_types::{DraftBudget, MAX_DRAFTS, PlanRow, SamplingParams, StepOutput, StepPlan, Work};
 use std::sync::Arc;
+use std::time::Instant;
 
 /// How much a runner is built for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -155,13 +156,14 @@ impl<B: Backend> DeviceRunner<B> {
 
     /// Captures all programs, the largest first: it takes all scratch there will be. Nothing is allocated or captured
     /// after that.
-    pub fn warm_up(&mut self) -> Result<(), DeviceError> {
+    pub fn warm_up(&mut self) -> Result<ProgramReport, DeviceError> {
+        let (started, before) = (Instant::now(), self.backend.allocated());
         for shape in self.programs.missing() {
             let program = self.capture(shape)?;
             self.programs.insert(shape, program);
         }
-        self.programs.complete();
-        Ok(())
+        let scratch = self.backend.allocated() - before;
+        Ok(self.programs.complete(started.elapsed(), scratch))
     }
 
     fn capture(&self, shape: Shape) -> Result<B::Program, DeviceError> {

@@ -188,6 +188,7 @@ fn limits(app: &App) -> Value {
         "max_waiting": limits.max_waiting,
         "max_choices": limits.max_choices,
         "threads": limits.threads,
+        "programs": limits.programs.programs,
         "max_concurrent_requests": config.max_concurrent_requests,
         "max_requests_per_key": config.max_requests_per_key,
         "max_connections": config.max_connections,

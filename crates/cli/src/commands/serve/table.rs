@@ -3,7 +3,7 @@
 use super::model::Texts;
 use super::{ServeConfig, Unused};
 use crate::format;
-use paceline::Handle;
+use paceline::{Handle, ProgramReport};
 use paceline_server::{Feature, PrefixCacheScope, ServerConfig};
 use paceline_types::Pooling;
 use std::time::Duration;
@@ -42,6 +42,7 @@ pub(super) fn features(config: &ServeConfig, engine: &Handle, texts: &Texts) -> 
             format!("{} steps in flight", options.pipeline_depth),
             "--pipeline-depth",
         ),
+        programs(engine),
         row(
             "speculation",
             engine.speculation().to_string(),
@@ -96,6 +97,21 @@ fn place(engine: &Handle) -> [Feature; 2] {
             "--max-num-seqs times 4096 tokens, --kv-cache-memory, --num-blocks or --memory-utilization",
         ),
     ]
+}
+
+/// The programs of steps, which exist before the first request.
+fn programs(engine: &Handle) -> Feature {
+    let ProgramReport {
+        programs,
+        time,
+        scratch,
+    } = engine.limits().programs;
+    let (ms, scratch) = (time.as_millis(), format::bytes(scratch));
+    row(
+        "programs",
+        format!("{programs} captured in {ms} ms, {scratch} of scratch"),
+        "sizes of steps, draft forwards, with and without prompts",
+    )
 }
 
 /// What is made of conversations and of what the model says.
