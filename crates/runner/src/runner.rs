@@ -162,7 +162,7 @@ impl<B: Backend> DeviceRunner<B> {
             let program = self.capture(shape)?;
             self.programs.insert(shape, program);
         }
-        let scratch = self.backend.allocated() - before;
+        let scratch = self.backend.allocated().saturating_sub(before);
         Ok(self.programs.complete(started.elapsed(), scratch))
     }
 

@@ -85,9 +85,14 @@ impl Scheduler {
         self.resources.policy.begin_step(decodes.len(), &self.costs);
         let allowed = self.prefill_throttle.prompt_tokens(decodes.len(), &self.costs);
         builder.prompt_tokens = builder.prompt_tokens.min(allowed);
+        // Prompts that found no room for their first mask have one in this step.
+        let first_masks = prefills.iter().filter(|id| waited.contains(id)).count();
+        let reserved = first_masks.min(builder.masks);
+        builder.masks -= reserved;
         for id in decodes {
             self.plan_decode(id, &mut spare, builder);
         }
+        builder.masks += reserved;
         for id in prefills {
             self.plan_prefill(id, builder);
         }
@@ -249,6 +254,15 @@ impl Scheduler {
             };
             Some((row, admission, running.restore.take()))
         });
+        if masks == 0
+            && self
+                .request(id)
+                .constraint
+                .as_ref()
+                .is_some_and(Constrained::is_ready)
+        {
+            self.waiting_for_masks.push(id);
+        }
         let Some((row, admission, restore)) = planned else {
             return;
         };
