@@ -62,6 +62,8 @@ pub struct Scheduler {
     masks_due: VecDeque<RequestId>,
     /// Requests whose masks found no room in the last step.
     waiting_for_masks: Vec<RequestId>,
+    /// Decode rows planned so far.
+    mask_turns: u64,
     /// Jobs of masks that workers have.
     masks_away: usize,
     arrivals: u64,
@@ -125,6 +127,7 @@ impl Scheduler {
             outbox: Vec::new(),
             masks_due: VecDeque::new(),
             waiting_for_masks: Vec::new(),
+            mask_turns: 0,
             masks_away: 0,
             arrivals: 0,
             started: 0,

@@ -144,6 +144,7 @@ impl Scheduler {
             bounds: Bounds::new(target),
             proposed: DraftBudget::NONE,
             saves: Saves::at_branch_point(hit.branch_point),
+            mask_turn: 0,
         }));
         self.queue.admit(order, fresh);
         self.running.insert(rank, id);

@@ -74,10 +74,11 @@ impl Scheduler {
             in_order.iter().partition(|id| prefilling(id));
         // A text that becomes a vector is done when it is planned.
         decodes.retain(|id| self.request(*id).pooling.is_none());
-        // Those that found no room for their masks come first now.
         let waited = std::mem::take(&mut self.waiting_for_masks);
         if !waited.is_empty() {
-            decodes.sort_by_key(|id| !waited.contains(id));
+            // Masks are scarce: those whose turn is longest past come first.
+            let turn = |id: &RequestId| self.request(*id).running().map_or(0, |running| running.mask_turn);
+            decodes.sort_by_key(turn);
         }
         // Every running request gets a token; drafts share the rest, with prompts if there are any.
         let share = if prefills.is_empty() { 1 } else { 2 };
@@ -151,7 +152,10 @@ impl Scheduler {
         }
         let Blocks { verify, propose, .. } = blocks;
         *spare -= verify;
+        self.mask_turns += 1;
+        let turn = self.mask_turns;
         let row = self.with_running(id, |resources, request, running| {
+            running.mask_turn = turn;
             let window = request.constraint.as_ref().and_then(Constrained::ready);
             let constraint = window.map(|window| window.row(verify));
             let snapshot = resources.save_in_decode(running);

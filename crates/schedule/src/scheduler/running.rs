@@ -26,6 +26,8 @@ pub(crate) struct Running {
     /// Drafts wanted behind the newest planned plan row.
     pub(crate) proposed: DraftBudget,
     pub(crate) saves: Saves,
+    /// Which of all decode rows its last one was: where masks are scarce, the one longest past comes first.
+    pub(crate) mask_turn: u64,
 }
 
 /// Bounds of the number of known tokens once all planned plan rows are done. Plan rows that yield none of them, the
