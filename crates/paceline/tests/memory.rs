@@ -1,5 +1,7 @@
 //! The memory plan: what is taken by default, and that what is planned is what is allocated.
 
+#![allow(clippy::unwrap_used, reason = "a failure here fails the test")]
+
 use paceline::{
     DeviceInfo, ElementTypes, EngineConfig, EngineParts, Handle, MemoryPlan, ModelFiles, Outline,
     SpeculationConfig, SpeculationMethod,
