@@ -374,11 +374,11 @@ fn run_windows(what: &str, layer: &Layer, plain: &[Vec<Vec<f32>>], (k, held): (u
 #[test]
 fn snapshots_at_every_grid_position_continue_elsewhere_with_the_same_bits() {
     // Prompts in two pieces, behind which the window and the row after it lie before, on and behind grid positions.
-    let prompts = [(4, 4), (9, 5), (12, 3), (11, 5), (10, 23), (3, 45)];
+    let prompts = [(9, 5), (12, 3), (10, 23), (3, 45)];
     for kind in KINDS {
         let plain = plain(kind, 2, 100);
         for (device, cpu) in devices() {
-            for (k, prompt) in [1, 3, 8, 15]
+            for (k, prompt) in [1, 3, 15]
                 .into_iter()
                 .flat_map(|k| prompts.map(|prompt| (k, prompt)))
             {

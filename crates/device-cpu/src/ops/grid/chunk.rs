@@ -160,8 +160,8 @@ impl Chunk {
             return (seen, read);
         };
         assert!(given.key.len() == self.rows && given.query.len() == self.rows);
-        let mut one = |row: usize, key: f32, query: f32| {
-            let (key, query) = (s.splat(key), s.splat(query));
+        for (row, (key, query)) in given.key.iter().zip(given.query).enumerate() {
+            let (key, query) = (s.splat(*key), s.splat(*query));
             for n in 0..N {
                 // SAFETY: within the state.
                 let old = unsafe { load(s, state.add(row * self.columns + column + n * LANES), width) };
@@ -170,17 +170,6 @@ impl Chunk {
                 }
                 read[n] = s.mul_add(old, query, read[n]);
             }
-        };
-        // Rows in order, four per turn of the loop.
-        let ((keys, last_keys), (queries, last_queries)) =
-            (given.key.as_chunks::<4>(), given.query.as_chunks::<4>());
-        for (turn, (keys, queries)) in keys.iter().zip(queries).enumerate() {
-            for place in 0..4 {
-                one(4 * turn + place, keys[place], queries[place]);
-            }
-        }
-        for (place, (key, query)) in last_keys.iter().zip(last_queries).enumerate() {
-            one(4 * keys.len() + place, *key, *query);
         }
         (seen, read)
     }
