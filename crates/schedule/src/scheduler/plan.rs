@@ -5,7 +5,7 @@ use crate::constraint::{Constrained, Window};
 use crate::policy::{RequestView, Stage, both, cut};
 use crate::request::{Phase, Request, RequestId};
 use paceline_cache::Restore;
-use paceline_types::{Admission, DraftBudget, PlanRow, StepPlan, Work};
+use paceline_types::{Admission, DraftBudget, PlanRow, StepPlan, TokenId, Work};
 
 /// A plan in the making.
 pub(super) struct PlanBuilder {
@@ -101,25 +101,16 @@ impl Scheduler {
 
     /// Plans the newest token and some drafts of a request, unless it has been pushed out or may be complete.
     fn plan_decode(&mut self, id: RequestId, spare: &mut usize, builder: &mut PlanBuilder) {
+        if self.awaits_mask(id, builder) {
+            return;
+        }
         let request = self.request(id);
         let Some(running) = request.running() else { return };
         let high = running.bounds.high;
         if high >= request.max_length {
             return;
         }
-        let window = match &request.constraint {
-            None => None,
-            // What may come behind a plan row is known when it is done, and computed before the next.
-            Some(_) if running.bounds.in_flight() => return,
-            Some(constrained) => match constrained.ready() {
-                None => return,
-                ready => ready,
-            },
-        };
-        if window.is_some() && builder.masks == 0 {
-            self.waiting_for_masks.push(id);
-            return;
-        }
+        let window = request.constraint.as_ref().and_then(Constrained::ready);
         // Drafts that leave room for the token behind them.
         let room = request.max_length - high - 1;
         let drafts = window.map_or(running.proposed.most(), |window| {
@@ -152,9 +143,31 @@ impl Scheduler {
         }
         let Blocks { verify, propose, .. } = blocks;
         *spare -= verify;
+        let row = self.decode_row(id, (verify, propose));
+        builder.push(row);
+    }
+
+    /// Whether a constrained request has to wait. What may come behind a plan row is known when it is done, and
+    /// computed before the next; and a step has room for some masks and not for more.
+    fn awaits_mask(&mut self, id: RequestId, builder: &PlanBuilder) -> bool {
+        let request = self.request(id);
+        let (Some(constrained), Some(running)) = (&request.constraint, request.running()) else {
+            return false;
+        };
+        if running.bounds.in_flight() || !constrained.is_ready() {
+            return true;
+        }
+        if builder.masks == 0 {
+            self.waiting_for_masks.push(id);
+        }
+        builder.masks == 0
+    }
+
+    /// The plan row of a decode that verifies `verify` drafts.
+    fn decode_row(&mut self, id: RequestId, (verify, propose): (usize, DraftBudget)) -> PlanRow {
         self.mask_turns += 1;
         let turn = self.mask_turns;
-        let row = self.with_running(id, |resources, request, running| {
+        self.with_running(id, |resources, request, running| {
             running.mask_turn = turn;
             let window = request.constraint.as_ref().and_then(Constrained::ready);
             let constraint = window.map(|window| window.row(verify));
@@ -170,8 +183,7 @@ impl Scheduler {
                 propose,
                 constraint,
             }
-        });
-        builder.push(row);
+        })
     }
 
     /// Blocks for a decode row: if there are not enough for all that is wanted, then without what the drafter would
@@ -236,21 +248,7 @@ impl Scheduler {
             let row = PlanRow {
                 slot: running.slot,
                 generation: running.generation,
-                work: match request.pooling {
-                    Some(pooling) => Work::Embed {
-                        start,
-                        tokens: chunk,
-                        last,
-                        pooling,
-                    },
-                    None => Work::Prefill {
-                        start,
-                        tokens: chunk,
-                        last,
-                        following: request.tokens().get(running.planned),
-                        prompt_logprobs: scores,
-                    },
-                },
+                work: prompt_work(request, (start, chunk), last, scores),
                 new_blocks: running.unsent_blocks(),
                 snapshot,
                 propose,
@@ -258,13 +256,8 @@ impl Scheduler {
             };
             Some((row, admission, running.restore.take()))
         });
-        if masks == 0
-            && self
-                .request(id)
-                .constraint
-                .as_ref()
-                .is_some_and(Constrained::is_ready)
-        {
+        let constraint = self.request(id).constraint.as_ref();
+        if masks == 0 && constraint.is_some_and(Constrained::is_ready) {
             self.waiting_for_masks.push(id);
         }
         let Some((row, admission, restore)) = planned else {
@@ -376,6 +369,30 @@ impl Blocks {
 fn may_end(request: &Request, samples: usize, masks: usize) -> bool {
     let masked = |constrained: &Constrained| masks > 0 && constrained.is_ready();
     request.pooling.is_some() || samples > 0 && request.constraint.as_ref().is_none_or(masked)
+}
+
+/// A piece of known tokens, the last one or not.
+fn prompt_work(
+    request: &Request,
+    (start, tokens): (usize, Vec<TokenId>),
+    last: bool,
+    prompt_logprobs: bool,
+) -> Work {
+    match request.pooling {
+        Some(pooling) => Work::Embed {
+            start,
+            tokens,
+            last,
+            pooling,
+        },
+        None => Work::Prefill {
+            start,
+            following: request.tokens().get(start + tokens.len()),
+            tokens,
+            last,
+            prompt_logprobs,
+        },
+    }
 }
 
 fn admission(request: &Request, running: &Running) -> Admission {
