@@ -233,8 +233,8 @@ fn given_drafts_take_the_place_of_the_slots_own() {
     let mut message = PlanMessage::new(VOCABULARY.div_ceil(32));
     message.push(row(0, 4, 0, 2), [], masks(0..0));
     let given = PlanRow::GIVEN | PlanRow::MASKED;
-    message.push(row(1, 3, given, 3), [90, 91, 92], masks(0..4));
-    message.push(row(2, 4, given, 2), [80, 81], masks(4..7));
+    message.push(row(1, 3, given, 2), [90, 91], masks(0..3));
+    message.push(row(2, 4, given, 2), [80, 81], masks(3..6));
     let mut host = Host::without_records(&cpu, SLOTS, 256);
     host.prepare(&mut message, &slots, &step);
     assert_eq!(cpu.read(&step.samples.live, 1).wait().unwrap(), [6]);
@@ -244,7 +244,7 @@ fn given_drafts_take_the_place_of_the_slots_own() {
     // The masks of the former owner's row come before those of the last one.
     let logits = cpu.read(&step.logits_rows, 6).wait().unwrap();
     let masks: Vec<i32> = logits.iter().map(|row| row.mask).collect();
-    assert_eq!(masks, [0, 0, 0, 5, 6, 7]);
+    assert_eq!(masks, [0, 0, 0, 4, 5, 6]);
     let after = cpu.read(&slots.state, SLOTS).wait().unwrap();
     let sources: Vec<i32> = after.iter().map(|slot| slot.source).collect();
     assert_eq!(sources, [0, 0, Slot::FROM_GRAMMAR]);

@@ -35,7 +35,7 @@ fn words_of<T: bytemuck::Pod>(values: &[T]) -> &[i32] {
     bytemuck::cast_slice(values)
 }
 
-struct Row {
+struct Planned {
     row: PlanRow,
     tokens: Vec<i32>,
     masks: Vec<Vec<u32>>,
@@ -43,9 +43,9 @@ struct Row {
 
 const MASK_WORDS: usize = 3;
 
-fn any_row(bits: &mut Bits) -> Row {
+fn any_row(bits: &mut Bits) -> Planned {
     let tokens = bits.list(9, |bits| bits.next() as i32);
-    Row {
+    Planned {
         row: PlanRow {
             count: tokens.len() as i32,
             ..bits.any()
@@ -74,7 +74,9 @@ fn a_plan_is_read_as_it_was_written() {
         for (slot, state, lists) in &admissions {
             message.admit(*slot, *state, lists);
         }
-        updates.iter().for_each(|update| message.update_block(*update));
+        for update in &updates {
+            message.update_block(*update);
+        }
         for row in &rows {
             message.push(
                 row.row,
@@ -109,7 +111,7 @@ fn a_plan_is_read_as_it_was_written() {
     }
 }
 
-fn check_row(plan: &Plan<'_>, read: &PlanRow, row: &Row) {
+fn check_row(plan: &Plan<'_>, read: &PlanRow, row: &Planned) {
     let places = (read.first_token, read.first_mask);
     let expected = PlanRow {
         first_token: places.0,
@@ -153,7 +155,9 @@ fn a_record_is_read_as_it_was_written() {
         words.extend(words_of(&rows));
         words.extend(words_of(&logprobs));
         words.extend(words_of(&drafts));
-        vectors.iter().for_each(|vector| words.extend(words_of(vector)));
+        for vector in &vectors {
+            words.extend(words_of(vector));
+        }
         assert_eq!(header.words(), words.len());
         for cut in 0..words.len() {
             assert!(Record::parse(&words[..cut]).is_none());

@@ -1,5 +1,10 @@
 //! Operations with many operands: their checks, and the operands of the backend inside.
 
+#![expect(
+    clippy::needless_pass_by_value,
+    reason = "arguments come as the contract hands them over"
+)]
+
 use super::Checked;
 use super::handles::{CheckedBuffer, CheckedTensor};
 use crate::args::{
