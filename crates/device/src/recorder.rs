@@ -230,7 +230,7 @@ impl Backend for Recorder {
     /// The record of the plan posted last, in which nothing was chosen.
     fn arrival(&self, _ring: &RecorderBuffer, _place: &RingPlace) -> RecorderArrival {
         RecorderArrival {
-            words: self.posted.lock().unwrap_or_else(PoisonError::into_inner).clone(),
+            words: std::mem::take(&mut *self.posted.lock().unwrap_or_else(PoisonError::into_inner)),
             waits: Arc::clone(&self.waits),
         }
     }

@@ -32,6 +32,7 @@ impl Scheduler {
         let gain = self.costs.gain(&times);
         self.last_step = times;
         let mut request_outputs = self.take_deliveries();
+        request_outputs.reserve(plan.rows.len());
         for (row, output) in plan.rows.iter().zip(output.rows) {
             if let Some(id) = self.slots.owner(row.slot, row.generation) {
                 check_output(id, row, &output);

@@ -46,7 +46,10 @@ impl Scheduler {
         self.expire(now);
         self.admissions.clear();
         let mut builder = PlanBuilder {
-            plan: StepPlan::default(),
+            plan: StepPlan {
+                rows: Vec::with_capacity(self.running.len() + 1),
+                ..StepPlan::default()
+            },
             tokens: self.resources.config.max_batched_tokens,
             samples: self.resources.config.max_samples,
             masks: self.resources.config.max_masks,
