@@ -106,6 +106,13 @@ pub(crate) struct Order {
     pub(crate) tenant: u32,
 }
 
+impl Order {
+    /// Whether the tokens of both count against the same tenant at the same priority.
+    pub(crate) fn shares_account(&self, other: Self) -> bool {
+        (self.priority, self.tenant) == (other.priority, other.tenant)
+    }
+}
+
 /// The order of those that have been admitted: priority, then when it was for the first time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Rank {

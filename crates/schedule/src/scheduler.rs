@@ -62,6 +62,8 @@ pub struct Scheduler {
     masks_due: VecDeque<RequestId>,
     /// Requests whose masks found no room in the last step.
     waiting_for_masks: Vec<RequestId>,
+    /// Tokens of the step that is being collected that a tenant is yet to be charged for.
+    uncharged: Option<(Order, usize)>,
     /// Decode rows planned so far.
     mask_turns: u64,
     /// Jobs of masks that workers have.
@@ -127,6 +129,7 @@ impl Scheduler {
             outbox: Vec::new(),
             masks_due: VecDeque::new(),
             waiting_for_masks: Vec::new(),
+            uncharged: None,
             mask_turns: 0,
             masks_away: 0,
             arrivals: 0,
@@ -328,6 +331,7 @@ impl Scheduler {
     }
 
     fn enqueue(&mut self, order: Order, id: RequestId) {
+        self.settle_charges();
         self.request_mut(id).phase = Phase::Waiting;
         self.queue.push(order, id);
     }

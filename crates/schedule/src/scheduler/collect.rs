@@ -5,7 +5,7 @@ use super::{Resources, Running, Scheduler};
 use crate::constraint::Constrained;
 use crate::costs::Gain;
 use crate::policy::RowDrafts;
-use crate::request::{Request, RequestId, RequestOutput};
+use crate::request::{Order, Request, RequestId, RequestOutput};
 use crate::times::{StepTimes, tokens_run};
 use paceline_types::{FinishReason, PlanRow, RowEnd, RowOutput, StepOutput, StepPlan, TokenLogprobs, Work};
 
@@ -46,6 +46,7 @@ impl Scheduler {
                 self.resources.counters.wasted_tokens += tokens_run(row, &output) as u64;
             }
         }
+        self.settle_charges();
         self.resources
             .counters
             .count_step(&times, gain.map_or(0.0, |gain| gain.total(&times)));
@@ -53,6 +54,25 @@ impl Scheduler {
         self.costs.observe(&times);
         self.resources.policy.observe_step(&times);
         request_outputs
+    }
+
+    /// A tenant has had more tokens. Those of requests that follow each other are charged together: its place among the
+    /// others changes once.
+    fn charge(&mut self, order: Order, tokens: usize) {
+        match &mut self.uncharged {
+            Some((before, sum)) if before.shares_account(order) => *sum += tokens,
+            _ => {
+                self.settle_charges();
+                self.uncharged = Some((order, tokens));
+            }
+        }
+    }
+
+    /// Nothing is left uncharged: what follows looks at what each tenant has had.
+    pub(super) fn settle_charges(&mut self) {
+        if let Some((order, tokens)) = self.uncharged.take() {
+            self.queue.charge(order, tokens);
+        }
     }
 
     fn collect_row(&mut self, id: RequestId, row: &PlanRow, mut output: RowOutput) -> Option<RequestOutput> {
@@ -103,14 +123,14 @@ impl Scheduler {
                 cached_tokens: request.cached.unwrap_or(0),
             }
         });
-        self.queue
-            .charge(self.request(id).order, request_output.tokens.len());
+        self.charge(self.request(id).order, request_output.tokens.len());
         if prompt_computed && let Some(group) = self.request(id).group {
             for (order, member) in self.groups.prompt_computed(group, id) {
                 self.enqueue(order, member);
             }
         }
         if let Some(end) = end {
+            self.settle_charges();
             request_output.finish = Some(match end {
                 RowEnd::StopToken => FinishReason::Stop,
                 RowEnd::Length => FinishReason::Length,
