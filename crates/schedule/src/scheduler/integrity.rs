@@ -9,6 +9,7 @@ impl Scheduler {
     pub fn check_integrity(&self) {
         self.resources.caches.check_integrity();
         self.slots.check_integrity();
+        assert!(self.uncharged.is_none(), "a tenant is not charged for its tokens");
         let (mut parked, mut waiting, mut running, mut rolling) = (0, 0, 0, 0);
         for (id, request) in &self.requests {
             assert!(
