@@ -26,10 +26,6 @@ impl Element for i32 {
     const NAME: &'static str = "i32";
 }
 
-impl Element for u32 {
-    const NAME: &'static str = "u32";
-}
-
 /// A value on its way from the device. Waiting for it is the one place where a host blocks.
 pub trait Pending<T> {
     /// Blocks until everything enqueued before the read has run, and returns the value.

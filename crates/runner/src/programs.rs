@@ -36,8 +36,8 @@ pub struct ProgramSet<B: Backend> {
     captured: HashMap<Shape, B::Program>,
     config: RunnerConfig,
     neural: bool,
-    /// Once all are there.
-    report: Option<ProgramReport>,
+    /// All are there.
+    complete: bool,
     late: usize,
 }
 
@@ -49,7 +49,7 @@ impl<B: Backend> ProgramSet<B> {
             captured: HashMap::new(),
             config: *config,
             neural,
-            report: None,
+            complete: false,
             late: 0,
         };
         let mut forwards: Vec<usize> = (0..=config.drafts)
@@ -93,11 +93,6 @@ impl<B: Backend> ProgramSet<B> {
         self.late
     }
 
-    /// What capturing the set at start took; `None` if it was not done.
-    pub fn report(&self) -> Option<ProgramReport> {
-        self.report
-    }
-
     /// The smallest program that holds a step.
     pub(crate) fn shape(&self, tokens: usize, wanted_drafts: usize, prompts: bool) -> Shape {
         Shape {
@@ -118,17 +113,18 @@ impl<B: Backend> ProgramSet<B> {
     }
 
     pub(crate) fn insert(&mut self, shape: Shape, program: B::Program) {
-        self.late += usize::from(self.report.is_some());
+        self.late += usize::from(self.complete);
         self.captured.insert(shape, program);
     }
 
     /// All are there, in this time and with these bytes of scratch.
     pub(crate) fn complete(&mut self, time: Duration, scratch: u64) -> ProgramReport {
-        *self.report.get_or_insert(ProgramReport {
+        self.complete = true;
+        ProgramReport {
             programs: self.captured.len(),
             time,
             scratch,
-        })
+        }
     }
 
     /// Draft forwards that a program has for plan rows that want up to `drafts` drafts from the neural drafter. There
