@@ -24,7 +24,7 @@ const MODELS: [&str; 13] = [
     "qwen3",
     "storyteller",
 ];
-const WINDOWS: [usize; 7] = [0, 1, 2, 3, 5, 7, 15];
+const WINDOWS: [usize; 8] = [0, 1, 2, 3, 5, 7, 8, 15];
 /// Block sizes, which decide with the grid of states where a prompt can start from a cache.
 const BLOCKS: [usize; 6] = [1, 4, 8, 16, 24, 32];
 

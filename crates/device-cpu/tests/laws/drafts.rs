@@ -303,7 +303,7 @@ fn drafts(k: usize, held: usize) -> Vec<bool> {
     (0..k).map(|index| index < held).collect()
 }
 
-const WINDOWS: [usize; 7] = [0, 1, 2, 3, 5, 7, 15];
+const WINDOWS: [usize; 8] = [0, 1, 2, 3, 5, 7, 8, 15];
 
 #[test]
 fn verify_windows_give_the_bits_of_plain_decoding_for_every_acceptance() {
@@ -378,7 +378,7 @@ fn snapshots_at_every_grid_position_continue_elsewhere_with_the_same_bits() {
     for kind in KINDS {
         let plain = plain(kind, 2, 100);
         for (device, cpu) in devices() {
-            for (k, prompt) in [1, 3, 15]
+            for (k, prompt) in [1, 3, 8, 15]
                 .into_iter()
                 .flat_map(|k| prompts.map(|prompt| (k, prompt)))
             {

@@ -59,7 +59,7 @@ fn any_setup() -> impl Strategy<Value = Setup> {
     let speculation = (
         prop::sample::select(MODELS.as_slice()),
         prop::sample::select(DRAFTERS.as_slice()),
-        prop::sample::select(vec![1_usize, 2, 3, 5, 7, 15]),
+        prop::sample::select(vec![1_usize, 2, 3, 5, 7, 8, 15]),
         any::<bool>(),
     );
     let shape = (

@@ -48,7 +48,7 @@ pub struct Scenario {
 impl Scenario {
     pub fn draw(seed: u64, steps: u64) -> Self {
         let mut rng = Rng::new(seed);
-        let block_size = rng.pick(&[1, 4, 8, 16, 24, 32]);
+        let block_size = rng.pick(&[1, 2, 4, 8, 16, 24, 32]);
         let longest: usize = rng.pick(&[20, 60, 200]).max(block_size * 2);
         let widest = longest.div_ceil(block_size);
         let slots = rng.pick(&[1, 3, 5, 8, 8]);
