@@ -9,10 +9,10 @@ use crate::stream::{CpuArrival, CpuRead, Op, Stream};
 use crate::usable_memory::UsableMemory;
 use crate::weight::CpuWeight;
 use paceline_device::{
-    Accept, Activation, AddNorm, Attention, Backend, CausalConv, ClearKv, DeltaRule, DeviceError, DeviceInfo,
-    Element, ElementTypes, Epilogue, Experts, GatedNorm, GatherStates, KeepBlockEnds, KeyValueStore, KvShape,
-    PoolStates, Prepare, PrepareDrafts, ProposeNgram, Publish, RingPlace, Router, Rows, Sample, StateShape,
-    StateSpace, StepRecord, StepTables, TakeDrafts, WeightPart,
+    Accept, Activation, Attention, Backend, CausalConv, ClearKv, DeltaRule, DeviceError, DeviceInfo, Element,
+    ElementTypes, Epilogue, Experts, GatedNorm, GatherStates, KeepBlockEnds, KeyValueStore, KvShape,
+    PoolStates, Prepare, PrepareDrafts, ProposeNgram, Publish, ResidualNorm, RingPlace, Router, Rows,
+    Sampling, StateShape, StateSpace, StepRecord, StepTables, TakeDrafts, WeightPart,
 };
 use paceline_types::DType;
 use std::ops::Range;
@@ -261,8 +261,8 @@ impl Backend for Cpu {
         self.enqueue_rms_norm(x, weight, eps, out);
     }
 
-    fn add_rms_norm(&self, args: AddNorm<'_, Self>) {
-        self.enqueue_add_rms_norm(&args);
+    fn add_rms_norm(&self, delta: &CpuTensor, norm: ResidualNorm<'_, Self>) {
+        self.enqueue_add_rms_norm(delta, &norm);
     }
 
     fn add(&self, acc: &mut CpuTensor, x: &CpuTensor, scale: f32, gate: Option<&CpuTensor>) {
@@ -327,8 +327,8 @@ impl Backend for Cpu {
         self.enqueue_copy(x, out);
     }
 
-    fn sample(&self, args: Sample<'_, Self>) {
-        self.enqueue_sample(&args);
+    fn sample(&self, logits: &CpuTensor, sampling: Sampling<'_, Self>) {
+        self.enqueue_sample(logits, &sampling);
     }
 
     fn prepare(&self, args: Prepare<'_, Self>) {

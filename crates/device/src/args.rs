@@ -31,15 +31,13 @@ impl<B: Backend> Epilogue<'_, B> {
     };
 }
 
-/// Arguments of [`Backend::add_rms_norm`].
-pub struct AddNorm<'a, B: Backend> {
+/// How what is added to the residual stream ends in a norm: `residual += delta · scale; out = rms_norm(residual)`.
+pub struct ResidualNorm<'a, B: Backend> {
     /// The residual stream, updated in place.
     pub residual: &'a mut B::Tensor,
-    /// Added to it.
-    pub delta: &'a B::Tensor,
-    /// Multiplies `delta`.
+    /// Multiplies what is added.
     pub scale: f32,
-    /// Norm weight.
+    /// Norm weight, per column.
     pub weight: &'a B::Buffer<f32>,
     /// Added to the mean square.
     pub eps: f32,
@@ -314,7 +312,7 @@ pub struct SampleOptions<'a, B: Backend> {
     pub plan: &'a B::Buffer<i32>,
 }
 
-/// Arguments of [`Backend::sample`].
+/// How a token is chosen per row of logits, and where it goes.
 ///
 /// Greedy rows take the largest logit, the lowest id among equals. Other rows divide by the temperature, drop
 /// tokens below `min_p` of the most likely one, keep the `top_k` most likely (lower ids first among equals),
@@ -324,9 +322,7 @@ pub struct SampleOptions<'a, B: Backend> {
 ///
 /// A row with a mask chooses among the tokens of the mask, whatever else its options say: if those leave none of them,
 /// it takes the most likely of the mask.
-pub struct Sample<'a, B: Backend> {
-    /// `[S, vocabulary]`.
-    pub logits: &'a B::Tensor,
+pub struct Sampling<'a, B: Backend> {
     /// The step: positions and sampling parameters per row.
     pub step: &'a StepTables<B>,
     /// The slots, for penalties, biases, bad words and stop tokens, and the plan, for masks; `None` leaves those out.
@@ -339,20 +335,6 @@ pub struct Sample<'a, B: Backend> {
     pub logprobs: &'a B::Buffer<Logprobs>,
 }
 
-/// What [`Backend::add_rms_norm`] is told beside what it adds.
-pub struct ResidualNorm<'a, B: Backend> {
-    /// Grows by the product.
-    pub residual: &'a mut B::Tensor,
-    /// Multiplies what is added.
-    pub scale: f32,
-    /// Per column.
-    pub weight: &'a B::Buffer<f32>,
-    /// Added to the mean square.
-    pub eps: f32,
-    /// The norm of the sum.
-    pub out: &'a mut B::Tensor,
-}
-
 /// The output matrix of [`Backend::sample_states`].
 pub struct SampledProduct<'a, B: Backend> {
     /// Scratch: `[S, inputs]`.
@@ -363,32 +345,4 @@ pub struct SampledProduct<'a, B: Backend> {
     pub epilogue: Epilogue<'a, B>,
     /// Scratch: `[S, vocabulary]`.
     pub logits: &'a mut B::Tensor,
-}
-
-/// How tokens are chosen, and where they go; see [`Sample`].
-pub struct Sampling<'a, B: Backend> {
-    /// The step.
-    pub step: &'a StepTables<B>,
-    /// Where the options of requests are found.
-    pub options: Option<SampleOptions<'a, B>>,
-    /// What those options take for the text before a row.
-    pub text: SampledText,
-    /// `[S]`, the chosen tokens.
-    pub tokens: &'a B::Buffer<i32>,
-    /// Per row of logits.
-    pub logprobs: &'a B::Buffer<Logprobs>,
-}
-
-impl<'a, B: Backend> Sampling<'a, B> {
-    /// From these logits.
-    pub fn from(self, logits: &'a B::Tensor) -> Sample<'a, B> {
-        Sample {
-            logits,
-            step: self.step,
-            options: self.options,
-            text: self.text,
-            tokens: self.tokens,
-            logprobs: self.logprobs,
-        }
-    }
 }

@@ -1,8 +1,8 @@
 //! The [`Backend`] trait: storage, the stream, and the operations of a step.
 
 use crate::args::{
-    Activation, AddNorm, Attention, CausalConv, DeltaRule, Epilogue, Experts, GatedNorm, KeyValueStore,
-    Product, ResidualNorm, Router, Sample, SampledProduct, Sampling, StateSpace,
+    Activation, Attention, CausalConv, DeltaRule, Epilogue, Experts, GatedNorm, KeyValueStore, Product,
+    ResidualNorm, Router, SampledProduct, Sampling, StateSpace,
 };
 use crate::{
     Accept, ClearKv, DeviceError, DeviceInfo, GatherStates, KeepBlockEnds, KvShape, PoolStates, Prepare,
@@ -159,7 +159,7 @@ pub trait Backend: Clone + Send + Sync + 'static {
     /// `out = x / rms(x) · weight` over all columns.
     fn rms_norm(&self, x: &Self::Tensor, weight: &Self::Buffer<f32>, eps: f32, out: &mut Self::Tensor);
     /// `residual += delta · scale`, then `out = rms_norm(residual)`.
-    fn add_rms_norm(&self, args: AddNorm<'_, Self>);
+    fn add_rms_norm(&self, delta: &Self::Tensor, norm: ResidualNorm<'_, Self>);
     /// `acc += x · scale`, times `sigmoid(gate)` per row when a one-column gate is given.
     fn add(&self, acc: &mut Self::Tensor, x: &Self::Tensor, scale: f32, gate: Option<&Self::Tensor>);
     /// Feed-forward activation. Gated: `x` is `[T, 2n]`, gate columns first, `out[T, n] = f(gate) · up`.
@@ -195,8 +195,8 @@ pub trait Backend: Clone + Send + Sync + 'static {
     fn gather_sampled(&self, x: &Self::Tensor, step: &StepTables<Self>, out: &mut Self::Tensor);
     /// Copies a tensor.
     fn copy(&self, x: &Self::Tensor, out: &mut Self::Tensor);
-    /// Chooses a token per row of logits.
-    fn sample(&self, args: Sample<'_, Self>);
+    /// Chooses a token per row of `logits`, `[S, vocabulary]`.
+    fn sample(&self, logits: &Self::Tensor, sampling: Sampling<'_, Self>);
 
     // Wider operations: what is enqueued side by side in every layer, as one call, for devices on which a boundary
     // between operations costs. Each has a body of the operations above, and a device that has a body of its own gives
@@ -221,14 +221,7 @@ pub trait Backend: Clone + Send + Sync + 'static {
     /// `delta`, and scratch: a device that has the product in several parts adds them up here.
     fn linear_add_norm(&self, product: Product<'_, Self>, norm: ResidualNorm<'_, Self>) {
         self.linear(product.x, product.w, product.epilogue, product.out);
-        self.add_rms_norm(AddNorm {
-            residual: norm.residual,
-            delta: product.out,
-            scale: norm.scale,
-            weight: norm.weight,
-            eps: norm.eps,
-            out: norm.out,
-        });
+        self.add_rms_norm(product.out, norm);
     }
     /// The convolution, the delta rule over its output, and the gated norm over that one's; both are scratch.
     fn mix_delta(&self, conv: CausalConv<'_, Self>, rule: DeltaRule<'_, Self>, norm: GatedNorm<'_, Self>) {
@@ -254,11 +247,11 @@ pub trait Backend: Clone + Send + Sync + 'static {
         &self,
         states: &Self::Tensor,
         product: SampledProduct<'_, Self>,
-        sample: Sampling<'_, Self>,
+        sampling: Sampling<'_, Self>,
     ) {
-        self.gather_sampled(states, sample.step, product.states);
+        self.gather_sampled(states, sampling.step, product.states);
         self.linear(product.states, product.w, product.epilogue, product.logits);
-        self.sample(sample.from(product.logits));
+        self.sample(product.logits, sampling);
     }
 
     // The frame of a step.

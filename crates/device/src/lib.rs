@@ -22,8 +22,8 @@ mod weights;
 mod workspace;
 
 pub use args::{
-    Activation, AddNorm, Attention, CausalConv, DeltaRule, Epilogue, Experts, GateOrder, GatedNorm, HeadMap,
-    HeadNorms, KeyValueStore, MoeRouting, Product, ResidualNorm, RouteScores, Router, Sample, SampleOptions,
+    Activation, Attention, CausalConv, DeltaRule, Epilogue, Experts, GateOrder, GatedNorm, HeadMap,
+    HeadNorms, KeyValueStore, MoeRouting, Product, ResidualNorm, RouteScores, Router, SampleOptions,
     SampledProduct, SampledText, Sampling, StateSpace,
 };
 pub use backend::{Backend, Element, Pending};

@@ -6,8 +6,8 @@ pub use handles::{RecorderBuffer, RecorderCache, RecorderTensor, RecorderWeight}
 
 use crate::abi::Plan;
 use crate::args::{
-    Activation, AddNorm, Attention, CausalConv, DeltaRule, Epilogue, Experts, GatedNorm, KeyValueStore,
-    RouteScores, Router, Sample, StateSpace,
+    Activation, Attention, CausalConv, DeltaRule, Epilogue, Experts, GatedNorm, KeyValueStore, ResidualNorm,
+    RouteScores, Router, Sampling, StateSpace,
 };
 use crate::{
     Accept, Backend, ClearKv, DeviceError, DeviceInfo, Element, ElementTypes, GatherStates, KeepBlockEnds,
@@ -279,9 +279,8 @@ impl Backend for Recorder {
         self.record(format!("rms_norm {x} {weight} {eps} -> {out}"));
     }
 
-    fn add_rms_norm(&self, a: AddNorm<'_, Self>) {
-        let (residual, delta, scale, weight, eps, out) =
-            (a.residual, a.delta, a.scale, a.weight, a.eps, a.out);
+    fn add_rms_norm(&self, delta: &RecorderTensor, a: ResidualNorm<'_, Self>) {
+        let (residual, scale, weight, eps, out) = (a.residual, a.scale, a.weight, a.eps, a.out);
         self.record(format!(
             "add_rms_norm {residual} {delta} {scale} {weight} {eps} -> {out}"
         ));
@@ -387,12 +386,12 @@ impl Backend for Recorder {
         self.record(format!("copy {x} -> {out}"));
     }
 
-    fn sample(&self, a: Sample<'_, Self>) {
+    fn sample(&self, logits: &RecorderTensor, a: Sampling<'_, Self>) {
         let slots = optional(a.options.as_ref().map(|options| &options.slots.state));
         let plan = optional(a.options.as_ref().map(|options| options.plan));
         self.record(format!(
-            "sample {} {} {slots} {plan} {:?} -> {} {}",
-            a.logits, a.step.logits_rows, a.text, a.tokens, a.logprobs
+            "sample {logits} {} {slots} {plan} {:?} -> {} {}",
+            a.step.logits_rows, a.text, a.tokens, a.logprobs
         ));
     }
 

@@ -57,7 +57,7 @@ pub trait DraftHead<B: Backend>: Send + Sync {
         sampling: Sampling<'_, B>,
     ) -> Result<(), DeviceError> {
         let logits = self.logits(model, cx, normed)?;
-        cx.backend.sample(sampling.from(&logits));
+        cx.backend.sample(&logits, sampling);
         Ok(())
     }
 

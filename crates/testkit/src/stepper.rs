@@ -3,7 +3,7 @@
 //! Independent of scheduler, slots and pipeline, so it can judge them.
 
 use paceline_device::{
-    Backend, DeviceError, Pending, Sample, Scratch, StepLimits, StepTables, Workspace,
+    Backend, DeviceError, Pending, Sampling, Scratch, StepLimits, StepTables, Workspace,
     abi::{LogitsRow, Logprobs, RequestRow, SamplingRow, TokenRow},
 };
 use paceline_models::{CacheSizes, Caches, Decoder, DraftHead, Forward, ModelError};
@@ -216,14 +216,14 @@ impl<B: Backend> Stepper<B> {
             .reshape(&self.logits, &tables.samples, self.model.dims.vocabulary);
         self.backend.copy(&logits, &mut kept);
         let (step, tokens, logprobs) = (&tables, &self.sampled, &self.logprobs);
-        self.backend.sample(Sample {
-            logits: &kept,
+        let sampling = Sampling {
             step,
             options: None,
             text: paceline_device::SampledText::Step,
             tokens,
             logprobs,
-        });
+        };
+        self.backend.sample(&kept, sampling);
         Ok(())
     }
 

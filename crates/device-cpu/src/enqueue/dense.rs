@@ -6,7 +6,7 @@ use crate::ops::experts::{ExpertsArgs, run_experts};
 use crate::ops::{activate, gated_norm, linear, norm, route};
 use crate::storage::{CpuBuffer, CpuTensor};
 use crate::weight::CpuWeight;
-use paceline_device::{Activation, AddNorm, Epilogue, Experts, GatedNorm, RouteScores, Router};
+use paceline_device::{Activation, Epilogue, Experts, GatedNorm, ResidualNorm, RouteScores, Router};
 
 impl Cpu {
     pub(crate) fn enqueue_linear(
@@ -48,14 +48,14 @@ impl Cpu {
         });
     }
 
-    pub(crate) fn enqueue_add_rms_norm(&self, args: &AddNorm<'_, Self>) {
+    pub(crate) fn enqueue_add_rms_norm(&self, delta: &CpuTensor, args: &ResidualNorm<'_, Self>) {
         let check = Checks("add_rms_norm");
-        check.same_shape(args.residual, args.delta);
+        check.same_shape(args.residual, delta);
         check.same_shape(args.residual, args.out);
         check.length("weight", args.weight, args.out.columns);
-        check.apart(args.residual, &[args.delta, args.out]);
-        check.apart(args.out, &[args.delta]);
-        let (residual, delta, out) = (args.residual.clone(), args.delta.clone(), args.out.clone());
+        check.apart(args.residual, &[delta, args.out]);
+        check.apart(args.out, &[delta]);
+        let (residual, delta, out) = (args.residual.clone(), delta.clone(), args.out.clone());
         let (weight, scale, eps) = (args.weight.clone(), args.scale, args.eps);
         self.stream.enqueue(move |pool| {
             // SAFETY: see the module header.

@@ -7,7 +7,7 @@ use crate::ops::options::Options;
 use crate::ops::{embed, gather, sample};
 use crate::storage::{CpuBuffer, CpuTensor};
 use crate::weight::CpuWeight;
-use paceline_device::{Sample, SampledText, SlotTable, StepTables};
+use paceline_device::{SampledText, Sampling, SlotTable, StepTables};
 
 impl Cpu {
     pub(crate) fn enqueue_embed(
@@ -80,13 +80,13 @@ impl Cpu {
         });
     }
 
-    pub(crate) fn enqueue_sample(&self, args: &Sample<'_, Self>) {
+    pub(crate) fn enqueue_sample(&self, logits: &CpuTensor, args: &Sampling<'_, Self>) {
         let check = Checks("sample");
-        let rows = args.logits.bucket;
+        let rows = logits.bucket;
         check.room("rows of logits", &args.step.logits_rows, rows);
         check.room("tokens", args.tokens, rows);
         check.room("logprobs", args.logprobs, rows);
-        let (logits, step) = (args.logits.clone(), args.step.clone());
+        let (logits, step) = (logits.clone(), args.step.clone());
         let (tokens, logprobs) = (args.tokens.clone(), args.logprobs.clone());
         let found = args.options.as_ref();
         let (found, text) = (

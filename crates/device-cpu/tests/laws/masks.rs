@@ -7,7 +7,7 @@ use paceline_device::abi::{
     LIST_WORDS, LogitsRow, Logprobs, PlanMessage, PlanRow, RequestRow, SamplingRow, Slot, SlotLists,
 };
 use paceline_device::{
-    Backend, Pending, Sample, SampleOptions, SampledText, SlotLimits, SlotTable, StepLimits, StepTables,
+    Backend, Pending, SampleOptions, SampledText, Sampling, SlotLimits, SlotTable, StepLimits, StepTables,
 };
 use paceline_device_cpu::Cpu;
 
@@ -133,8 +133,7 @@ fn run(
     let plan = cpu.buffer_from(plan().encode(1)).unwrap();
     let tokens = cpu.buffer(samples).unwrap();
     let logprobs = cpu.buffer(samples).unwrap();
-    cpu.sample(Sample {
-        logits: &tensor(cpu, &step.samples, logits, VOCABULARY),
+    let sampling = Sampling {
         step: &step,
         options: Some(SampleOptions {
             slots: &slots,
@@ -143,7 +142,8 @@ fn run(
         text: SampledText::Step,
         tokens: &tokens,
         logprobs: &logprobs,
-    });
+    };
+    cpu.sample(&tensor(cpu, &step.samples, logits, VOCABULARY), sampling);
     let tokens = cpu.read(&tokens, samples).wait().unwrap();
     let reported = cpu.read(&logprobs, samples).wait().unwrap();
     tokens.into_iter().zip(reported).collect()

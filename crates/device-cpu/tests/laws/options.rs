@@ -5,7 +5,7 @@ use paceline_device::abi::{
     LIST_WORDS, LogitsRow, Logprobs, PlanMessage, RequestRow, SamplingRow, Slot, SlotLists, TokenRow, Wide,
 };
 use paceline_device::{
-    Backend, Pending, Sample, SampleOptions, SampledText, SlotLimits, SlotTable, StepLimits, StepTables,
+    Backend, Pending, SampleOptions, SampledText, Sampling, SlotLimits, SlotTable, StepLimits, StepTables,
 };
 use paceline_device_cpu::Cpu;
 
@@ -242,14 +242,14 @@ fn run(
     let tokens = cpu.buffer(samples).unwrap();
     let logprobs = cpu.buffer(samples).unwrap();
     let plan = cpu.buffer_from(PlanMessage::default().encode(1)).unwrap();
-    cpu.sample(Sample {
-        logits: &tensor(cpu, &step.samples, logits, VOCABULARY),
+    let sampling = Sampling {
         step,
         options: Some(SampleOptions { slots, plan: &plan }),
         text,
         tokens: &tokens,
         logprobs: &logprobs,
-    });
+    };
+    cpu.sample(&tensor(cpu, &step.samples, logits, VOCABULARY), sampling);
     let tokens = cpu.read(&tokens, samples).wait().unwrap();
     let reported = cpu.read(&logprobs, samples).wait().unwrap();
     tokens.into_iter().zip(reported).collect()
@@ -381,14 +381,14 @@ fn choose_or_report(
     let step = tables.on(cpu);
     let tokens = cpu.buffer(1).unwrap();
     let logprobs = cpu.buffer(1).unwrap();
-    cpu.sample(Sample {
-        logits: &tensor(cpu, &live_rows(cpu, 1), logits, logits.len()),
+    let sampling = Sampling {
         step: &step,
         options: None,
         text: SampledText::Step,
         tokens: &tokens,
         logprobs: &logprobs,
-    });
+    };
+    cpu.sample(&tensor(cpu, &live_rows(cpu, 1), logits, logits.len()), sampling);
     let reported = cpu.read(&logprobs, 1).wait().unwrap()[0];
     (cpu.read(&tokens, 1).wait().unwrap()[0], reported)
 }

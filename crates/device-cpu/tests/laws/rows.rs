@@ -3,7 +3,7 @@
 use crate::harness::{assert_close, bits, devices, live_rows, matrix, numbers, step_of, tensor};
 use paceline_device::abi::TokenRow;
 use paceline_device::{
-    Activation, AddNorm, Backend, GateOrder, GatedNorm, MoeRouting, Pending, RouteScores, Router,
+    Activation, Backend, GateOrder, GatedNorm, MoeRouting, Pending, ResidualNorm, RouteScores, Router,
 };
 use paceline_device_cpu::{Cpu, CpuTensor};
 
@@ -112,14 +112,14 @@ fn add_rms_norm_keeps_the_law() {
         let mut out = out(cpu, &inputs[0], N, N);
         let mut residual = inputs[0].clone();
         let weight = cpu.buffer_from(&weight).unwrap();
-        cpu.add_rms_norm(AddNorm {
+        let norm = ResidualNorm {
             residual: &mut residual,
-            delta: &inputs[1],
             scale: 0.25,
             weight: &weight,
             eps: EPS,
             out: &mut out,
-        });
+        };
+        cpu.add_rms_norm(&inputs[1], norm);
         vec![residual, out]
     });
     let (mut sums, mut normed) = (Vec::new(), Vec::new());

@@ -2,7 +2,7 @@
 
 use crate::harness::{bits, devices, live_rows, numbers, tensor};
 use paceline_device::abi::{LogitsRow, Logprobs, MAX_LOGPROBS, SamplingRow, Wide};
-use paceline_device::{Backend, Pending, Sample, StepLimits, StepTables};
+use paceline_device::{Backend, Pending, Sampling, StepLimits, StepTables};
 use paceline_device_cpu::Cpu;
 
 const PLAIN: SamplingRow = SamplingRow {
@@ -50,14 +50,14 @@ fn sample(
     cpu.gather(&source, &cpu.buffer_from(&index).unwrap(), &mut all);
     let tokens = cpu.buffer(rows).unwrap();
     let logprobs = cpu.buffer(rows).unwrap();
-    cpu.sample(Sample {
-        logits: &all,
+    let sampling = Sampling {
         step: &step,
         options: None,
         text: paceline_device::SampledText::Step,
         tokens: &tokens,
         logprobs: &logprobs,
-    });
+    };
+    cpu.sample(&all, sampling);
     let logprobs = cpu.read(&logprobs, rows);
     (cpu.read(&tokens, rows).wait().unwrap(), logprobs.wait().unwrap())
 }

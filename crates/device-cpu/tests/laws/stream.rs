@@ -2,7 +2,7 @@
 
 use crate::harness::{bits, devices, live_rows, matrix, step_of, tensor, token_of, weight};
 use paceline_device::abi::{LogitsRow, SamplingRow, TokenRow};
-use paceline_device::{Backend, DeviceError, Epilogue, Pending, Sample, StepLimits, StepTables};
+use paceline_device::{Backend, DeviceError, Epilogue, Pending, Sampling, StepLimits, StepTables};
 use paceline_device_cpu::{Cpu, CpuOptions};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -145,14 +145,14 @@ fn logits_that_are_not_numbers_fail_the_step() {
     };
     cpu.write(&step.logits_rows, &[row, row]);
     let tokens = cpu.buffer(2).unwrap();
-    cpu.sample(Sample {
-        logits: &logits,
+    let sampling = Sampling {
         step: &step,
         options: None,
         text: paceline_device::SampledText::Step,
         tokens: &tokens,
         logprobs: &cpu.buffer(2).unwrap(),
-    });
+    };
+    cpu.sample(&logits, sampling);
     let why = cpu.read(&tokens, 2).wait().unwrap_err().to_string();
     assert!(why.contains("row 1"), "{why}");
 }

@@ -4,8 +4,8 @@ use super::Checked;
 use super::handles::{CheckedArrival, CheckedBuffer, CheckedProgram, CheckedRing, CheckedTensor};
 use super::watch::Place;
 use crate::args::{
-    Activation, AddNorm, Attention, CausalConv, DeltaRule, Epilogue, Experts, GatedNorm, KeyValueStore,
-    Router, Sample, StateSpace,
+    Activation, Attention, CausalConv, DeltaRule, Epilogue, Experts, GatedNorm, KeyValueStore, ResidualNorm,
+    Router, Sampling, StateSpace,
 };
 use crate::{
     Accept, Backend, ClearKv, DeviceError, DeviceInfo, Element, GatherStates, KeepBlockEnds, KvShape,
@@ -221,8 +221,8 @@ impl<B: Backend> Backend for Checked<B> {
         self.inner.rms_norm(&x.inner, &weight.inner, eps, &mut out.inner);
     }
 
-    fn add_rms_norm(&self, args: AddNorm<'_, Self>) {
-        self.checked_add_rms_norm(args);
+    fn add_rms_norm(&self, delta: &CheckedTensor<B>, norm: ResidualNorm<'_, Self>) {
+        self.checked_add_rms_norm(delta, norm);
     }
 
     fn add(
@@ -305,8 +305,8 @@ impl<B: Backend> Backend for Checked<B> {
         self.inner.copy(&x.inner, &mut out.inner);
     }
 
-    fn sample(&self, args: Sample<'_, Self>) {
-        self.checked_sample(args);
+    fn sample(&self, logits: &CheckedTensor<B>, sampling: Sampling<'_, Self>) {
+        self.checked_sample(logits, sampling);
     }
 
     fn prepare(&self, args: Prepare<'_, Self>) {

@@ -8,8 +8,8 @@
 use super::Checked;
 use super::handles::{CheckedBuffer, CheckedTensor};
 use crate::args::{
-    AddNorm, Attention, CausalConv, DeltaRule, Experts, GatedNorm, HeadNorms, KeyValueStore, RouteScores,
-    Router, Sample, SampleOptions, StateSpace,
+    Attention, CausalConv, DeltaRule, Experts, GatedNorm, HeadNorms, KeyValueStore, ResidualNorm,
+    RouteScores, Router, SampleOptions, Sampling, StateSpace,
 };
 use crate::{
     Accept, Backend, ClearKv, Element, GatherStates, KeepBlockEnds, PoolStates, Prepare, PrepareDrafts,
@@ -43,17 +43,17 @@ impl<B: Backend> Checked<B> {
         );
     }
 
-    pub(super) fn checked_add_rms_norm(&self, args: AddNorm<'_, Self>) {
-        let read = [("residual", &*args.residual), ("delta", args.delta)];
-        self.watch("add_rms_norm", &read, &[&*args.residual, &*args.out]);
-        self.inner.add_rms_norm(AddNorm {
-            residual: &mut args.residual.inner,
-            delta: &args.delta.inner,
-            scale: args.scale,
-            weight: &args.weight.inner,
-            eps: args.eps,
-            out: &mut args.out.inner,
-        });
+    pub(super) fn checked_add_rms_norm(&self, delta: &CheckedTensor<B>, norm: ResidualNorm<'_, Self>) {
+        let read = [("residual", &*norm.residual), ("delta", delta)];
+        self.watch("add_rms_norm", &read, &[&*norm.residual, &*norm.out]);
+        let norm = ResidualNorm {
+            residual: &mut norm.residual.inner,
+            scale: norm.scale,
+            weight: &norm.weight.inner,
+            eps: norm.eps,
+            out: &mut norm.out.inner,
+        };
+        self.inner.add_rms_norm(&delta.inner, norm);
     }
 
     pub(super) fn checked_store_kv(&self, args: KeyValueStore<'_, Self>) {
@@ -199,14 +199,13 @@ impl<B: Backend> Checked<B> {
         });
     }
 
-    pub(super) fn checked_sample(&self, args: Sample<'_, Self>) {
-        self.watch("sample", &[("logits", args.logits)], &[]);
-        Self::room("sample", "tokens", args.tokens, args.logits.bucket);
-        Self::room("sample", "logprobs", args.logprobs, args.logits.bucket);
+    pub(super) fn checked_sample(&self, logits: &CheckedTensor<B>, args: Sampling<'_, Self>) {
+        self.watch("sample", &[("logits", logits)], &[]);
+        Self::room("sample", "tokens", args.tokens, logits.bucket);
+        Self::room("sample", "logprobs", args.logprobs, logits.bucket);
         let slots = args.options.as_ref().map(|options| Self::slots(options.slots));
         let plan = args.options.as_ref().map(|options| &options.plan.inner);
-        self.inner.sample(Sample {
-            logits: &args.logits.inner,
+        let sampling = Sampling {
             step: &Self::step(args.step),
             options: slots
                 .as_ref()
@@ -215,7 +214,8 @@ impl<B: Backend> Checked<B> {
             text: args.text,
             tokens: &args.tokens.inner,
             logprobs: &args.logprobs.inner,
-        });
+        };
+        self.inner.sample(&logits.inner, sampling);
     }
 
     pub(super) fn checked_prepare(&self, args: &Prepare<'_, Self>) {

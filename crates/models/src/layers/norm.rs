@@ -1,7 +1,7 @@
 //! RMS norms.
 
 use crate::{Forward, Loader, ModelError};
-use paceline_device::{AddNorm, Backend, Product, ResidualNorm};
+use paceline_device::{Backend, Product, ResidualNorm};
 
 /// How a norm's weight is stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,14 +63,8 @@ impl<B: Backend> Norm<B> {
         (product, scale): (Product<'_, B>, f32),
         out: &mut B::Tensor,
     ) {
-        let norm = ResidualNorm {
-            residual,
-            scale,
-            weight: &self.weight,
-            eps: self.eps,
-            out,
-        };
-        cx.backend.linear_add_norm(product, norm);
+        cx.backend
+            .linear_add_norm(product, self.behind(residual, scale, out));
     }
 
     /// `residual += delta · scale; out = norm(residual)`.
@@ -81,13 +75,21 @@ impl<B: Backend> Norm<B> {
         (delta, scale): (&B::Tensor, f32),
         out: &mut B::Tensor,
     ) {
-        cx.backend.add_rms_norm(AddNorm {
+        cx.backend.add_rms_norm(delta, self.behind(residual, scale, out));
+    }
+
+    fn behind<'a>(
+        &'a self,
+        residual: &'a mut B::Tensor,
+        scale: f32,
+        out: &'a mut B::Tensor,
+    ) -> ResidualNorm<'a, B> {
+        ResidualNorm {
             residual,
-            delta,
             scale,
             weight: &self.weight,
             eps: self.eps,
             out,
-        });
+        }
     }
 }
