@@ -100,7 +100,6 @@ impl Backend for Cpu {
             alignment: ALIGNMENT as u64,
             total_memory: memory.total,
             free_memory: memory.bytes(),
-            largest_program: None,
             shares_host_memory: true,
         }
     }

@@ -20,8 +20,6 @@ pub struct DeviceInfo {
     pub total_memory: Option<u64>,
     /// Bytes that may be taken, as far as it is known.
     pub free_memory: Option<u64>,
-    /// Most operations of a captured program; `None` if nothing bounds them.
-    pub largest_program: Option<usize>,
     /// Its memory is the host's: what it takes, the host no longer has.
     pub shares_host_memory: bool,
 }

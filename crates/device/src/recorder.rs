@@ -52,7 +52,6 @@ impl Default for Recorder {
             alignment: 1,
             total_memory: None,
             free_memory: None,
-            largest_program: None,
             shares_host_memory: true,
         };
         Self {
