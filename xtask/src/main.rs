@@ -1,21 +1,28 @@
-//! Tasks of the repository itself: `cargo xtask tidy`.
+//! Tasks of the repository itself: `cargo xtask tidy`, `cargo xtask kernels`.
 
+mod kernels;
 mod tidy;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 const USAGE: &str = "\
 Usage: cargo xtask TASK
 
 Tasks:
-  tidy    Check the rules of STYLE.md that neither rustc nor clippy can check";
+  tidy             Check the rules of STYLE.md that neither rustc nor clippy can check
+  kernels          Compile the CUDA kernels to the packs that the binary holds
+  kernels --check  Compile them and compare with the packs
+  kernels FILE     Compile one file of kernels and print what the compiler says";
 
 fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
     let args: Vec<&str> = args.iter().map(String::as_str).collect();
     match args[..] {
         ["tidy"] => run_tidy(),
+        ["kernels"] => run_kernels(kernels::Mode::Write, None),
+        ["kernels", "--check"] => run_kernels(kernels::Mode::Check, None),
+        ["kernels", file] => run_kernels(kernels::Mode::Check, Some(file)),
         ["--help" | "-h"] => {
             println!("{USAGE}");
             ExitCode::SUCCESS
@@ -27,9 +34,22 @@ fn main() -> ExitCode {
     }
 }
 
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
+}
+
+fn run_kernels(mode: kernels::Mode, only: Option<&str>) -> ExitCode {
+    match kernels::run(&root(), mode, only) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("kernels: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
 fn run_tidy() -> ExitCode {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
-    let tree = match tidy::Tree::read(&root) {
+    let tree = match tidy::Tree::read(&root()) {
         Ok(tree) => tree,
         Err(error) => {
             eprintln!("tidy: cannot read the repository: {error}");

@@ -1,0 +1,61 @@
+// Arguments of kernels. Made from the declarations in src by the test `the_headers_are_current`; do not edit.
+#pragma once
+#include "paceline.cuh"
+
+struct Matrix {
+    float* data;
+    int32_t* live;
+    uint32_t stride;
+    uint32_t columns;
+    uint32_t bucket;
+};
+static_assert(sizeof(Matrix) == 32);
+
+struct Tables {
+    TokenRow* tokens;
+    RequestRow* requests;
+    LogitsRow* logits;
+    int32_t* block_table;
+    int32_t* live_tokens;
+    int32_t* live_requests;
+    int32_t* live_logits;
+    uint32_t token_bucket;
+    uint32_t request_bucket;
+    uint32_t logits_bucket;
+    uint32_t blocks_per_request;
+    uint32_t block_size;
+};
+static_assert(sizeof(Tables) == 80);
+
+struct Slots {
+    Slot* state;
+    int32_t* lists;
+    int32_t* block_table;
+    int32_t* history;
+    int32_t* drafter_saved;
+    uint32_t slots;
+    uint32_t blocks_per_slot;
+    uint32_t blocks;
+    uint32_t block_size;
+    uint32_t snapshots;
+};
+static_assert(sizeof(Slots) == 64);
+
+struct Rings {
+    int32_t* plans;
+    int32_t* records;
+    Wide* begun;
+    uint32_t depth;
+    uint32_t plan_words;
+    uint32_t plan_stride;
+    uint32_t record_words;
+    uint32_t record_stride;
+};
+static_assert(sizeof(Rings) == 48);
+
+struct Findings {
+    RecordHeader* header;
+    RecordRow* rows;
+    uint32_t row_count;
+};
+static_assert(sizeof(Findings) == 24);

@@ -1,0 +1,212 @@
+//! One GPU in use: its context, its stream, its memory and its kernels.
+
+use crate::arena::Arena;
+use crate::driver::{self, Found, Gpu, check};
+use crate::launch::Launch;
+use crate::pack::{Architecture, Modules};
+use cudarc::driver::sys;
+use paceline_device::DeviceError;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+/// A GPU with everything that was made on it. Dropping it gives all memory back.
+pub(crate) struct Context {
+    pub(crate) gpu: Gpu,
+    pub(crate) architecture: Architecture,
+    handle: sys::CUcontext,
+    device: sys::CUdevice,
+    pub(crate) stream: sys::CUstream,
+    arena: Mutex<Arena>,
+    pub(crate) modules: Modules,
+    /// The operations collected so far, while a program is being captured.
+    capture: Mutex<Option<Vec<Launch>>>,
+    failure: Mutex<Option<DeviceError>>,
+    pub(crate) waits: AtomicU64,
+    pub(crate) started: Instant,
+    /// The GPU's clock at `started`, in nanoseconds.
+    pub(crate) clock: u64,
+    /// One word on the device: what a kernel found wrong, 0 if nothing.
+    pub(crate) fault: u64,
+    /// Whether a kernel may start before the one ahead of it has ended.
+    pub(crate) dependent: bool,
+}
+
+// SAFETY: handles of the driver may be used from any thread; what is changed through them is behind locks.
+unsafe impl Send for Context {}
+// SAFETY: as above.
+unsafe impl Sync for Context {}
+
+impl Context {
+    pub(crate) fn open(ordinal: usize, dependent: bool) -> Result<Self, DeviceError> {
+        let gpu = find(ordinal)?;
+        let (mut device, mut handle, mut stream) = (0, std::ptr::null_mut(), std::ptr::null_mut());
+        // SAFETY: plain calls with places to write to; the driver has listed this device.
+        unsafe {
+            check(sys::cuDeviceGet(&raw mut device, ordinal as i32), "cuDeviceGet")?;
+            check(
+                sys::cuDevicePrimaryCtxRetain(&raw mut handle, device),
+                "cuDevicePrimaryCtxRetain",
+            )?;
+            check(sys::cuCtxSetCurrent(handle), "cuCtxSetCurrent")?;
+            let flags = sys::CUstream_flags::CU_STREAM_NON_BLOCKING as u32;
+            check(sys::cuStreamCreate(&raw mut stream, flags), "cuStreamCreate")?;
+        }
+        let architecture = Architecture::of(gpu.capability)?;
+        let mut context = Self {
+            dependent: dependent && gpu.capability.0 >= 9,
+            architecture,
+            gpu,
+            handle,
+            device,
+            stream,
+            arena: Mutex::default(),
+            modules: Modules::new(architecture)?,
+            capture: Mutex::default(),
+            failure: Mutex::default(),
+            waits: AtomicU64::new(0),
+            started: Instant::now(),
+            clock: 0,
+            fault: 0,
+        };
+        context.fault = context.zeroed(4, "the error word")?;
+        context.start_clock()?;
+        Ok(context)
+    }
+
+    /// Makes this context the one that the calling thread's calls are for.
+    pub(crate) fn bind(&self) {
+        // SAFETY: the context lives as long as this. If the device is lost, the call behind this one says so.
+        let _ = unsafe { sys::cuCtxSetCurrent(self.handle) };
+    }
+
+    /// Device memory with undefined contents.
+    pub(crate) fn take(&self, bytes: u64, what: &str) -> Result<u64, DeviceError> {
+        self.bind();
+        lock(&self.arena).take(bytes, what)
+    }
+
+    /// Device memory that is zero for everything enqueued from now on.
+    pub(crate) fn zeroed(&self, bytes: u64, what: &str) -> Result<u64, DeviceError> {
+        let at = self.take(bytes, what)?;
+        // SAFETY: the range was just taken.
+        check(
+            unsafe { sys::cuMemsetD8Async(at, 0, bytes as usize, self.stream) },
+            "cuMemsetD8Async",
+        )?;
+        Ok(at)
+    }
+
+    /// Bytes of device memory that are held.
+    pub(crate) fn allocated(&self) -> u64 {
+        lock(&self.arena).taken()
+    }
+
+    /// Free and total bytes of the GPU's memory.
+    pub(crate) fn memory(&self) -> Option<(u64, u64)> {
+        self.bind();
+        let (mut free, mut total) = (0, 0);
+        // SAFETY: a plain call with places to write to.
+        let result = unsafe { sys::cuMemGetInfo_v2(&raw mut free, &raw mut total) };
+        check(result, "cuMemGetInfo")
+            .ok()
+            .map(|()| (free as u64, total as u64))
+    }
+
+    /// Runs an operation, or adds it to the program being captured.
+    pub(crate) fn enqueue(&self, launch: Launch) {
+        if let Some(program) = lock(&self.capture).as_mut() {
+            program.push(launch);
+            return;
+        }
+        if self.failure().is_none() {
+            self.bind();
+            self.remember(launch.issue(self.stream, self.dependent));
+        }
+    }
+
+    pub(crate) fn begin_capture(&self) {
+        *lock(&self.capture) = Some(Vec::new());
+    }
+
+    pub(crate) fn end_capture(&self) -> Vec<Launch> {
+        lock(&self.capture).take().unwrap_or_default()
+    }
+
+    /// The first thing that went wrong.
+    pub(crate) fn failure(&self) -> Option<DeviceError> {
+        lock(&self.failure).clone()
+    }
+
+    /// Keeps the first error; everything enqueued after it is skipped, and whoever waits is told.
+    pub(crate) fn remember(&self, result: Result<(), DeviceError>) {
+        if let Err(error) = result {
+            lock(&self.failure).get_or_insert(error);
+        }
+    }
+
+    /// Blocks until everything enqueued so far has run.
+    pub(crate) fn synchronise(&self) -> Result<(), DeviceError> {
+        if let Some(failure) = self.failure() {
+            return Err(failure);
+        }
+        self.bind();
+        // SAFETY: the stream lives as long as this.
+        let result = check(unsafe { sys::cuStreamSynchronize(self.stream) }, "the stream");
+        self.remember(result.clone());
+        result
+    }
+
+    pub(crate) fn count_wait(&self) {
+        self.waits.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Reads the GPU's clock, so that its times can be given as times since [`started`](Self::started).
+    fn start_clock(&mut self) -> Result<(), DeviceError> {
+        let at = self.zeroed(8, "the clock")?;
+        self.synchronise()?;
+        crate::ops::clock::read(self, at)?.issue(self.stream, false)?;
+        self.started = Instant::now();
+        self.synchronise()?;
+        let mut clock = 0_u64;
+        // SAFETY: eight bytes at either end.
+        let result = unsafe { sys::cuMemcpyDtoH_v2((&raw mut clock).cast(), at, 8) };
+        self.clock = clock;
+        check(result, "cuMemcpyDtoH")
+    }
+}
+
+impl Drop for Context {
+    fn drop(&mut self) {
+        self.bind();
+        // SAFETY: nothing else holds this context, so nothing is enqueued any more; what is, ends first. Errors of a lost
+        // device have been reported to whoever waited.
+        unsafe {
+            let _ = sys::cuStreamSynchronize(self.stream);
+            lock(&self.arena).release();
+            let _ = sys::cuStreamDestroy_v2(self.stream);
+            let _ = sys::cuDevicePrimaryCtxRelease_v2(self.device);
+        }
+    }
+}
+
+/// The GPU with this number, or what there is instead.
+fn find(ordinal: usize) -> Result<Gpu, DeviceError> {
+    let found = driver::probe();
+    if let Found::Driver { gpus, .. } = &found
+        && let Some(gpu) = gpus.get(ordinal)
+    {
+        return Ok(gpu.clone());
+    }
+    Err(DeviceError::Failed(match found {
+        Found::Driver { ref gpus, .. } if !gpus.is_empty() => {
+            format!("there is no cuda:{ordinal}; the driver lists {found}")
+        }
+        found => found.to_string(),
+    }))
+}
+
+/// What is behind these locks stays valid whatever a holder did.
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,174 @@
+//! A kernel with its grid and its arguments, ready to be issued once or captured.
+
+use crate::arguments::Arguments;
+use crate::context::Context;
+use crate::driver::check;
+use cudarc::driver::sys;
+use paceline_device::DeviceError;
+use std::marker::PhantomData;
+
+/// A kernel that takes one struct of arguments.
+pub(crate) struct Kernel<A> {
+    /// The file in `kernels/`, without its ending.
+    pub(crate) file: &'static str,
+    /// Its name there.
+    pub(crate) entry: &'static str,
+    arguments: PhantomData<fn(A)>,
+}
+
+impl<A: Arguments> Kernel<A> {
+    pub(crate) const fn new(file: &'static str, entry: &'static str) -> Self {
+        Self {
+            file,
+            entry,
+            arguments: PhantomData,
+        }
+    }
+}
+
+/// How many thread blocks, of how many threads.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Grid {
+    blocks: [u32; 3],
+    threads: u32,
+    shared: u32,
+    cluster: u32,
+    early: bool,
+}
+
+impl Grid {
+    /// Thread blocks in a row.
+    pub(crate) const fn new(blocks: u32, threads: u32) -> Self {
+        Self::of([blocks, 1, 1], threads)
+    }
+
+    /// Thread blocks in three dimensions.
+    pub(crate) const fn of(blocks: [u32; 3], threads: u32) -> Self {
+        Self {
+            blocks,
+            threads,
+            shared: 0,
+            cluster: 1,
+            early: true,
+        }
+    }
+
+    /// With this many bytes of dynamic shared memory per thread block.
+    pub(crate) const fn shared(mut self, bytes: u32) -> Self {
+        self.shared = bytes;
+        self
+    }
+
+    /// In clusters of this many thread blocks along the first dimension.
+    pub(crate) const fn cluster(mut self, blocks: u32) -> Self {
+        self.cluster = blocks;
+        self
+    }
+
+    /// After the kernel ahead has ended, whatever the stream allows: for kernels of fewer thread blocks than
+    /// multiprocessors, which an early start would crowd onto a few of them.
+    pub(crate) const fn late(mut self) -> Self {
+        self.early = false;
+        self
+    }
+}
+
+/// The bytes of a struct of arguments, aligned for any of them.
+#[repr(C, align(64))]
+#[derive(Clone, Copy)]
+struct Bytes([u8; 64]);
+
+/// A kernel, its grid and its arguments.
+pub(crate) struct Launch {
+    name: &'static str,
+    function: sys::CUfunction,
+    grid: Grid,
+    arguments: Box<[Bytes]>,
+}
+
+// SAFETY: a handle of a loaded function may be used from any thread.
+unsafe impl Send for Launch {}
+
+impl Launch {
+    /// Looks the kernel up and copies its arguments.
+    pub(crate) fn new<A: Arguments>(
+        context: &Context,
+        kernel: &Kernel<A>,
+        grid: Grid,
+        arguments: &A,
+    ) -> Result<Self, DeviceError> {
+        context.bind();
+        let function = context.modules.function(kernel.file, kernel.entry, grid.shared)?;
+        let mut bytes = vec![Bytes([0; 64]); size_of::<A>().div_ceil(64)].into_boxed_slice();
+        // SAFETY: there is room for the struct, and its type is plain data.
+        unsafe {
+            std::ptr::copy_nonoverlapping(
+                std::ptr::from_ref(arguments).cast::<u8>(),
+                bytes.as_mut_ptr().cast(),
+                size_of::<A>(),
+            );
+        }
+        Ok(Self {
+            name: kernel.entry,
+            function,
+            grid,
+            arguments: bytes,
+        })
+    }
+
+    /// Puts it on a stream, which may be capturing. `dependent`: it may start before what is ahead of it has ended.
+    pub(crate) fn issue(&self, stream: sys::CUstream, dependent: bool) -> Result<(), DeviceError> {
+        let mut attributes = Vec::with_capacity(2);
+        if dependent && self.grid.early {
+            attributes.push(attribute(
+                sys::CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION,
+                |value| value.programmaticStreamSerializationAllowed = 1,
+            ));
+        }
+        if self.grid.cluster > 1 {
+            attributes.push(attribute(
+                sys::CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION,
+                |value| {
+                    value.clusterDim.x = self.grid.cluster;
+                    value.clusterDim.y = 1;
+                    value.clusterDim.z = 1;
+                },
+            ));
+        }
+        let config = sys::CUlaunchConfig {
+            gridDimX: self.grid.blocks[0],
+            gridDimY: self.grid.blocks[1],
+            gridDimZ: self.grid.blocks[2],
+            blockDimX: self.grid.threads,
+            blockDimY: 1,
+            blockDimZ: 1,
+            sharedMemBytes: self.grid.shared,
+            hStream: stream,
+            attrs: attributes.as_mut_ptr(),
+            numAttrs: attributes.len() as u32,
+        };
+        let mut parameters = [self.arguments.as_ptr().cast::<std::ffi::c_void>().cast_mut()];
+        // SAFETY: the kernel takes one struct by value, whose bytes these are: `Kernel` and `arguments!` see to it. What its
+        // pointers name lives as long as the context.
+        let result = unsafe {
+            sys::cuLaunchKernelEx(
+                &raw const config,
+                self.function,
+                parameters.as_mut_ptr(),
+                std::ptr::null_mut(),
+            )
+        };
+        check(result, self.name)
+    }
+}
+
+fn attribute(
+    id: sys::CUlaunchAttributeID,
+    set: impl FnOnce(&mut sys::CUlaunchAttributeValue),
+) -> sys::CUlaunchAttribute {
+    // SAFETY: plain data, for which zero is a value.
+    let mut attribute: sys::CUlaunchAttribute = unsafe { std::mem::zeroed() };
+    attribute.id = id;
+    set(&mut attribute.value);
+    attribute
+}

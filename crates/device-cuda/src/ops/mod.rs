@@ -1,0 +1,21 @@
+//! The operations: shapes and overlaps are checked here, then a kernel is enqueued.
+//!
+//! Each file has the wrappers of a group of kernels, with their arguments declared beside them.
+
+mod attention;
+mod checks;
+pub(crate) mod clock;
+mod dense;
+mod drafts;
+pub(crate) mod experts;
+mod frame;
+mod ngram;
+mod recurrence;
+mod sample;
+mod tokens;
+
+/// The headers that declare the arguments of all kernels.
+#[cfg(test)]
+pub(crate) fn headers() -> Vec<(&'static str, String)> {
+    vec![clock::header()]
+}

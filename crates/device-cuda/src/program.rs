@@ -1,0 +1,93 @@
+//! A captured step: one straight graph of kernels.
+
+use crate::context::Context;
+use crate::driver::check;
+use crate::launch::Launch;
+use cudarc::driver::sys;
+use paceline_device::DeviceError;
+use std::sync::Arc;
+
+/// A captured program. Clones share the graph.
+#[derive(Clone)]
+pub struct CudaProgram(Arc<Graph>);
+
+struct Graph {
+    context: Arc<Context>,
+    /// Null if it could not be made; the context knows why.
+    graph: sys::CUgraph,
+    executable: sys::CUgraphExec,
+}
+
+// SAFETY: the handles may be used from any thread, and are only launched.
+unsafe impl Send for Graph {}
+// SAFETY: as above.
+unsafe impl Sync for Graph {}
+
+impl CudaProgram {
+    /// Makes a graph of the operations that were collected. A failure is remembered by the context.
+    pub(crate) fn new(context: &Arc<Context>, launches: &[Launch]) -> Self {
+        let mut graph = Graph {
+            context: Arc::clone(context),
+            graph: std::ptr::null_mut(),
+            executable: std::ptr::null_mut(),
+        };
+        if context.failure().is_none() {
+            context.bind();
+            context.remember(graph.build(launches));
+        }
+        Self(Arc::new(graph))
+    }
+
+    /// Enqueues all of it.
+    pub(crate) fn launch(&self) {
+        let Graph {
+            context, executable, ..
+        } = &*self.0;
+        if executable.is_null() || context.failure().is_some() {
+            return;
+        }
+        context.bind();
+        // SAFETY: the graph is whole, and everything that it names lives as long as the context.
+        context.remember(check(
+            unsafe { sys::cuGraphLaunch(*executable, context.stream) },
+            "cuGraphLaunch",
+        ));
+    }
+}
+
+impl Graph {
+    fn build(&mut self, launches: &[Launch]) -> Result<(), DeviceError> {
+        let stream = self.context.stream;
+        // SAFETY: this thread alone captures, and ends what it began; the handles come from the calls before.
+        unsafe {
+            let mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
+            check(sys::cuStreamBeginCapture_v2(stream, mode), "cuStreamBeginCapture")?;
+            let issued = launches
+                .iter()
+                .try_for_each(|launch| launch.issue(stream, self.context.dependent));
+            let ended = check(
+                sys::cuStreamEndCapture(stream, &raw mut self.graph),
+                "cuStreamEndCapture",
+            );
+            issued.and(ended)?;
+            let made = sys::cuGraphInstantiateWithFlags(&raw mut self.executable, self.graph, 0);
+            check(made, "cuGraphInstantiate")?;
+            check(sys::cuGraphUpload(self.executable, stream), "cuGraphUpload")
+        }
+    }
+}
+
+impl Drop for Graph {
+    fn drop(&mut self) {
+        self.context.bind();
+        // SAFETY: each was made once and goes once; the driver keeps what is still running.
+        unsafe {
+            if !self.executable.is_null() {
+                let _ = sys::cuGraphExecDestroy(self.executable);
+            }
+            if !self.graph.is_null() {
+                let _ = sys::cuGraphDestroy(self.graph);
+            }
+        }
+    }
+}

@@ -1,0 +1,164 @@
+//! `cargo xtask kernels`: compiles the CUDA kernels to the packs that the binary holds.
+//!
+//! NVRTC comes from a Python wheel, so neither a GPU nor a toolkit is needed. What it was made of and what the assembler said
+//! of every kernel stands in `report.txt` beside the packs.
+
+use paceline_device_cuda::compiler::{Compiler, SOURCES};
+use paceline_device_cuda::pack::{self, Architecture};
+use sha2::{Digest, Sha256};
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// The compiler that packs are made with. Another one makes other code.
+const NVRTC: &str = "nvidia-cuda-nvrtc==13.4.92";
+const PACKS: &str = "crates/device-cuda/kernels/packs";
+
+/// What to do.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Mode {
+    /// Compile everything and write the packs.
+    Write,
+    /// Compile everything and compare with the packs.
+    Check,
+}
+
+/// Compiles every kernel for every architecture, or only files whose name is given, without writing packs.
+pub(crate) fn run(root: &Path, mode: Mode, only: Option<&str>) -> Result<(), String> {
+    let compiler = open(root)?;
+    if let Some(file) = only {
+        for architecture in Architecture::ALL {
+            let compiled = compiler.compile(file, architecture.name())?;
+            let bytes = compiled.cubin.len();
+            println!("{file} {} {bytes} bytes\n{}", architecture.name(), compiled.log);
+        }
+        return Ok(());
+    }
+    let version = compiler.version()?;
+    let mut report = format!("NVRTC {version}, sources {}\n", digest());
+    for (architecture, compiled) in compile_all(&compiler)? {
+        let mut cubins = Vec::new();
+        for (file, compiled) in compiled {
+            refuse(&file, architecture, &compiled.log)?;
+            report.push_str(&findings(&file, architecture, &compiled.log));
+            cubins.push((file, compiled.cubin));
+        }
+        let pack = pack::write(&cubins).map_err(|error| error.to_string())?;
+        let path = root.join(PACKS).join(format!("{}.zst", architecture.name()));
+        settle(mode, &path, &pack)?;
+    }
+    settle(mode, &root.join(PACKS).join("report.txt"), report.as_bytes())
+}
+
+type Results = Vec<(String, paceline_device_cuda::compiler::Compiled)>;
+
+/// Two files at a time per core would not be faster: the compiler is bound by the processor.
+fn compile_all(compiler: &Compiler) -> Result<Vec<(Architecture, Results)>, String> {
+    let files: Vec<String> = SOURCES
+        .iter()
+        .filter_map(|(name, _)| name.strip_suffix(".cu").map(str::to_owned))
+        .collect();
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = Architecture::ALL
+            .into_iter()
+            .map(|architecture| {
+                let files = &files;
+                scope.spawn(move || {
+                    let compile =
+                        |file: &String| Ok((file.clone(), compiler.compile(file, architecture.name())?));
+                    files
+                        .iter()
+                        .map(compile)
+                        .collect::<Result<Results, String>>()
+                        .map(|done| (architecture, done))
+                })
+            })
+            .collect();
+        threads
+            .into_iter()
+            .map(|thread| thread.join().map_err(|_| "the compiler panicked".to_owned())?)
+            .collect()
+    })
+}
+
+/// What must not be in a kernel: registers that spill, and matrix instructions that the assembler had to serialise.
+fn refuse(file: &str, architecture: Architecture, log: &str) -> Result<(), String> {
+    let spills =
+        |line: &str| line.contains("spill") && !line.contains(" 0 bytes spill stores, 0 bytes spill loads");
+    let serialised = |line: &str| line.contains("C75") || line.contains("serialized");
+    match log.lines().find(|line| spills(line) || serialised(line)) {
+        Some(line) => Err(format!("{file} for {}: {}", architecture.name(), line.trim())),
+        None => Ok(()),
+    }
+}
+
+/// A line per kernel: architecture, file, kernel and what it takes.
+fn findings(file: &str, architecture: Architecture, log: &str) -> String {
+    let mut lines: BTreeMap<String, String> = BTreeMap::new();
+    let mut kernel = String::new();
+    for line in log.lines() {
+        if let Some((_, rest)) = line.split_once("Compiling entry function '") {
+            kernel = rest.split('\'').next().unwrap_or_default().to_owned();
+        } else if let Some((_, used)) = line.split_once(": Used ") {
+            lines.insert(kernel.clone(), used.trim().to_owned());
+        }
+    }
+    let mut text = String::new();
+    for (kernel, used) in lines {
+        let _ = writeln!(text, "{} {file} {kernel}: {used}", architecture.name());
+    }
+    text
+}
+
+/// A hash of all sources.
+fn digest() -> String {
+    let mut hash = Sha256::new();
+    for (name, text) in SOURCES {
+        hash.update(name);
+        hash.update([0]);
+        hash.update(text);
+        hash.update([0]);
+    }
+    hash.finalize().iter().fold(String::new(), |mut text, byte| {
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
+}
+
+fn settle(mode: Mode, path: &Path, contents: &[u8]) -> Result<(), String> {
+    let name = path.display();
+    match mode {
+        Mode::Write => {
+            println!("{name}: {} bytes", contents.len());
+            std::fs::write(path, contents).map_err(|error| format!("{name}: {error}"))
+        }
+        Mode::Check if std::fs::read(path).is_ok_and(|found| found == contents) => Ok(()),
+        Mode::Check => Err(format!(
+            "{name} is not what the sources give: run `cargo xtask kernels`"
+        )),
+    }
+}
+
+/// NVRTC, fetched if it is not there.
+fn open(root: &Path) -> Result<Compiler, String> {
+    let folder = root.join("target/nvrtc");
+    let library = folder.join("nvidia/cu13/lib/libnvrtc.so.13");
+    if !library.exists() {
+        fetch(&folder)?;
+    }
+    Compiler::open(&library, &folder)
+}
+
+fn fetch(folder: &PathBuf) -> Result<(), String> {
+    let mut pip = Command::new("python3");
+    pip.args(["-m", "pip", "install", "--quiet", "--no-deps", "--target"])
+        .arg(folder)
+        .arg(NVRTC);
+    let status = pip.status().map_err(|error| format!("python3 -m pip: {error}"))?;
+    if status.success() {
+        Ok(())
+    } else {
+        Err(format!("{NVRTC} could not be installed"))
+    }
+}
