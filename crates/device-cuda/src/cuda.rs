@@ -15,10 +15,10 @@ use crate::storage::{CudaBuffer, CudaTensor};
 use crate::weight::CudaWeight;
 use cudarc::driver::sys;
 use paceline_device::{
-    Accept, Activation, AddNorm, Attention, Backend, CausalConv, ClearKv, DeltaRule, DeviceError, DeviceInfo,
-    Element, ElementTypes, Epilogue, Experts, GatedNorm, GatherStates, KeepBlockEnds, KeyValueStore, KvShape,
-    PoolStates, Prepare, PrepareDrafts, ProposeNgram, Publish, RingPlace, Router, Rows, Sample, StateShape,
-    StateSpace, StepRecord, StepTables, TakeDrafts, WeightPart,
+    Accept, Activation, Attention, Backend, CausalConv, ClearKv, DeltaRule, DeviceError, DeviceInfo, Element,
+    ElementTypes, Epilogue, Experts, GatedNorm, GatherStates, KeepBlockEnds, KeyValueStore, KvShape,
+    PoolStates, Prepare, PrepareDrafts, ProposeNgram, Publish, ResidualNorm, RingPlace, Router, Rows,
+    Sampling, StateShape, StateSpace, StepRecord, StepTables, TakeDrafts, WeightPart,
 };
 use paceline_types::DType;
 use std::ops::Range;
@@ -62,6 +62,13 @@ impl Cuda {
     pub fn open(options: CudaOptions) -> Result<Self, DeviceError> {
         let context = Arc::new(Context::open(options.ordinal, options.dependent_launch)?);
         Ok(Self { context, options })
+    }
+
+    /// The same device with keys and values stored in this type.
+    #[must_use]
+    pub fn with_kv(mut self, kv: DType) -> Self {
+        self.options.kv = kv;
+        self
     }
 
     /// Runs a kernel, or adds it to the program being captured. What is wrong with it is told to whoever waits next.
@@ -112,7 +119,6 @@ impl Backend for Cuda {
             alignment: ALIGNMENT,
             total_memory: memory.map(|(_, total)| total),
             free_memory: memory.map(|(free, _)| free),
-            largest_program: None,
             shares_host_memory: false,
         }
     }
@@ -265,8 +271,8 @@ impl Backend for Cuda {
         self.enqueue_rms_norm(x, weight, eps, out);
     }
 
-    fn add_rms_norm(&self, args: AddNorm<'_, Self>) {
-        self.enqueue_add_rms_norm(&args);
+    fn add_rms_norm(&self, delta: &CudaTensor, norm: ResidualNorm<'_, Self>) {
+        self.enqueue_add_rms_norm(delta, &norm);
     }
 
     fn add(&self, acc: &mut CudaTensor, x: &CudaTensor, scale: f32, gate: Option<&CudaTensor>) {
@@ -331,8 +337,8 @@ impl Backend for Cuda {
         self.enqueue_copy(x, out);
     }
 
-    fn sample(&self, args: Sample<'_, Self>) {
-        self.enqueue_sample(&args);
+    fn sample(&self, logits: &CudaTensor, args: Sampling<'_, Self>) {
+        self.enqueue_sample(logits, &args);
     }
 
     fn prepare(&self, args: Prepare<'_, Self>) {

@@ -66,10 +66,9 @@ impl fmt::Display for Found {
         match self {
             Self::NoDriver => f.write_str("there is no NVIDIA driver (libcuda.so.1) on this machine"),
             Self::Unusable(why) => write!(f, "the NVIDIA driver cannot be used: {why}"),
-            Self::Driver { gpus, .. } if gpus.is_empty() => match std::env::var("CUDA_VISIBLE_DEVICES") {
-                Ok(visible) => write!(f, "CUDA_VISIBLE_DEVICES={visible} leaves no GPU to see"),
-                Err(_) => f.write_str("the NVIDIA driver lists no GPU"),
-            },
+            Self::Driver { gpus, .. } if gpus.is_empty() => f.write_str(
+                "the NVIDIA driver lists no GPU; CUDA_VISIBLE_DEVICES hides those that it does not name",
+            ),
             Self::Driver { gpus, .. } => {
                 let names: Vec<String> = gpus
                     .iter()

@@ -4,7 +4,7 @@ use crate::arguments::arguments;
 use crate::cuda::Cuda;
 use crate::storage::{CudaBuffer, CudaTensor};
 use crate::weight::CudaWeight;
-use paceline_device::{Activation, AddNorm, Epilogue, GatedNorm, Router};
+use paceline_device::{Activation, Epilogue, GatedNorm, ResidualNorm, Router};
 
 arguments! { "dense.h"; }
 
@@ -29,7 +29,7 @@ impl Cuda {
         self.missing("rms_norm");
     }
 
-    pub(crate) fn enqueue_add_rms_norm(&self, _args: &AddNorm<'_, Self>) {
+    pub(crate) fn enqueue_add_rms_norm(&self, _delta: &CudaTensor, _norm: &ResidualNorm<'_, Self>) {
         self.missing("add_rms_norm");
     }
 

@@ -2,12 +2,13 @@
 
 use crate::arguments::arguments;
 use crate::cuda::Cuda;
-use paceline_device::Sample;
+use crate::storage::CudaTensor;
+use paceline_device::Sampling;
 
 arguments! { "sample.h"; }
 
 impl Cuda {
-    pub(crate) fn enqueue_sample(&self, _args: &Sample<'_, Self>) {
+    pub(crate) fn enqueue_sample(&self, _logits: &CudaTensor, _args: &Sampling<'_, Self>) {
         self.missing("sample");
     }
 }
