@@ -27,7 +27,9 @@ pub use args::{
     SampledProduct, SampledText, Sampling, StateSpace,
 };
 pub use backend::{Backend, Element, Pending};
-pub use checked::{Checked, CheckedArrival, CheckedBuffer, CheckedProgram, CheckedRing, CheckedTensor};
+pub use checked::{
+    Checked, CheckedArrival, CheckedBuffer, CheckedProgram, CheckedRing, CheckedTensor, CheckedWeight,
+};
 pub use drafts::{
     ClearKv, DraftForward, GatherStates, KeepBlockEnds, NgramIndex, PrepareDrafts, ProposeNgram, TakeDrafts,
 };

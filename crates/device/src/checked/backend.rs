@@ -1,11 +1,13 @@
 //! The backend: storage, the stream, and the way from each operation to its checks.
 
 use super::Checked;
-use super::handles::{CheckedArrival, CheckedBuffer, CheckedProgram, CheckedRing, CheckedTensor};
+use super::handles::{
+    CheckedArrival, CheckedBuffer, CheckedProgram, CheckedRing, CheckedTensor, CheckedWeight,
+};
 use super::watch::Place;
 use crate::args::{
-    Activation, Attention, CausalConv, DeltaRule, Epilogue, Experts, GatedNorm, KeyValueStore, ResidualNorm,
-    Router, Sampling, StateSpace,
+    Activation, Attention, CausalConv, DeltaRule, Epilogue, Experts, GatedNorm, KeyValueStore, Product,
+    ResidualNorm, Router, SampledProduct, Sampling, StateSpace,
 };
 use crate::{
     Accept, Backend, ClearKv, DeviceError, DeviceInfo, Element, GatherStates, KeepBlockEnds, KvShape,
@@ -19,7 +21,7 @@ use std::time::Instant;
 impl<B: Backend> Backend for Checked<B> {
     type Buffer<T: Element> = CheckedBuffer<B, T>;
     type Tensor = CheckedTensor<B>;
-    type Weight = B::Weight;
+    type Weight = CheckedWeight<B>;
     type Experts = B::Experts;
     type KvCache = B::KvCache;
     type StateCache = B::StateCache;
@@ -104,13 +106,40 @@ impl<B: Backend> Backend for Checked<B> {
         part
     }
 
-    fn weight(&self, parts: &[WeightPart<'_>], store_as: Option<DType>) -> Result<B::Weight, DeviceError> {
+    fn weight(
+        &self,
+        parts: &[WeightPart<'_>],
+        store_as: Option<DType>,
+    ) -> Result<CheckedWeight<B>, DeviceError> {
         self.shared.lock().allocate("a weight");
-        self.inner.weight(parts, store_as)
+        Ok(CheckedWeight {
+            inner: self.inner.weight(parts, store_as)?,
+            gated: false,
+        })
     }
 
-    fn experts(&self, gate_up: Vec<B::Weight>, down: Vec<B::Weight>) -> Result<B::Experts, DeviceError> {
-        self.inner.experts(gate_up, down)
+    fn gated_weight(
+        &self,
+        parts: &[WeightPart<'_>],
+        store_as: Option<DType>,
+    ) -> Result<CheckedWeight<B>, DeviceError> {
+        self.shared.lock().allocate("a weight");
+        Ok(CheckedWeight {
+            inner: self.inner.gated_weight(parts, store_as)?,
+            gated: true,
+        })
+    }
+
+    fn experts(
+        &self,
+        gate_up: Vec<CheckedWeight<B>>,
+        down: Vec<CheckedWeight<B>>,
+    ) -> Result<B::Experts, DeviceError> {
+        let inner = |weights: Vec<CheckedWeight<B>>| {
+            let each = weights.into_iter().inspect(|w| Self::stored_rows("experts", w));
+            each.map(|w| w.inner).collect()
+        };
+        self.inner.experts(inner(gate_up), inner(down))
     }
 
     fn kv_cache(&self, shape: KvShape) -> Result<B::KvCache, DeviceError> {
@@ -190,24 +219,30 @@ impl<B: Backend> Backend for Checked<B> {
         }
     }
 
-    fn embed(&self, step: &StepTables<Self>, table: &B::Weight, scale: f32, out: &mut CheckedTensor<B>) {
+    fn embed(
+        &self,
+        step: &StepTables<Self>,
+        table: &CheckedWeight<B>,
+        scale: f32,
+        out: &mut CheckedTensor<B>,
+    ) {
+        Self::stored_rows("embed", table);
         self.watch("embed", &[], &[out]);
-        self.inner.embed(&Self::step(step), table, scale, &mut out.inner);
+        self.inner
+            .embed(&Self::step(step), &table.inner, scale, &mut out.inner);
     }
 
     fn linear(
         &self,
         x: &CheckedTensor<B>,
-        w: &B::Weight,
+        w: &CheckedWeight<B>,
         epilogue: Epilogue<'_, Self>,
         out: &mut CheckedTensor<B>,
     ) {
+        Self::stored_rows("linear", w);
         self.watch("linear", &[("x", x)], &[out]);
-        let epilogue = Epilogue {
-            bias: epilogue.bias.map(|bias| &bias.inner),
-            scale: epilogue.scale.map(|scale| &scale.inner),
-        };
-        self.inner.linear(&x.inner, w, epilogue, &mut out.inner);
+        self.inner
+            .linear(&x.inner, &w.inner, Self::epilogue(&epilogue), &mut out.inner);
     }
 
     fn rms_norm(
@@ -306,7 +341,42 @@ impl<B: Backend> Backend for Checked<B> {
     }
 
     fn sample(&self, logits: &CheckedTensor<B>, sampling: Sampling<'_, Self>) {
-        self.checked_sample(logits, sampling);
+        self.checked_sample(logits, &sampling);
+    }
+
+    fn linear_activate(
+        &self,
+        product: Product<'_, Self>,
+        activation: Activation,
+        out: &mut CheckedTensor<B>,
+    ) {
+        self.checked_linear_activate(product, activation, out);
+    }
+
+    fn linear_add_norm(&self, product: Product<'_, Self>, norm: ResidualNorm<'_, Self>) {
+        self.checked_linear_add_norm(product, norm);
+    }
+
+    fn mix_delta(&self, conv: CausalConv<'_, Self>, rule: DeltaRule<'_, Self>, norm: GatedNorm<'_, Self>) {
+        self.checked_mix_delta(conv, rule, norm);
+    }
+
+    fn mix_state_space(
+        &self,
+        conv: CausalConv<'_, Self>,
+        recurrence: StateSpace<'_, Self>,
+        norm: GatedNorm<'_, Self>,
+    ) {
+        self.checked_mix_state_space(conv, recurrence, norm);
+    }
+
+    fn sample_states(
+        &self,
+        states: &CheckedTensor<B>,
+        product: SampledProduct<'_, Self>,
+        sampling: Sampling<'_, Self>,
+    ) {
+        self.checked_sample_states(states, product, &sampling);
     }
 
     fn prepare(&self, args: Prepare<'_, Self>) {

@@ -2,18 +2,21 @@
 //!
 //! It looks at what is asked of the device, not at what the device does: every buffer has room for the rows that an
 //! operation is shaped for; an operation reads nothing of a tensor but what an earlier operation of the same program
-//! wrote, over the same rows, and not into memory that has been handed out again; behind [`Checked::seal`] nothing is
+//! wrote, over the same rows, not as scratch, and not into memory that has been handed out again; it writes over nothing
+//! that it reads; a weight is used by the operations that it was packed for; behind [`Checked::seal`] nothing is
 //! allocated, captured or run outside the programs that exist by then; and no place of a ring is written while a step in
 //! flight has it. A breach is a panic that names the operation. For tests.
 
 mod backend;
 mod handles;
+mod operands;
 mod operations;
 #[cfg(test)]
 mod tests;
 mod watch;
+mod wide;
 
-pub use handles::{CheckedArrival, CheckedBuffer, CheckedProgram, CheckedRing, CheckedTensor};
+pub use handles::{CheckedArrival, CheckedBuffer, CheckedProgram, CheckedRing, CheckedTensor, CheckedWeight};
 
 use crate::Backend;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

@@ -6,18 +6,19 @@
 )]
 
 use super::Checked;
-use super::handles::{CheckedBuffer, CheckedTensor};
+use super::handles::{CheckedBuffer, CheckedTensor, CheckedWeight};
 use crate::args::{
     Attention, CausalConv, DeltaRule, Experts, GatedNorm, HeadNorms, KeyValueStore, ResidualNorm,
-    RouteScores, Router, SampleOptions, Sampling, StateSpace,
+    RouteScores, Router, Sampling, StateSpace,
 };
 use crate::{
     Accept, Backend, ClearKv, Element, GatherStates, KeepBlockEnds, PoolStates, Prepare, PrepareDrafts,
-    ProposeNgram, Publish, TakeDrafts,
+    ProposeNgram, Publish, SlotTable, StepTables, TakeDrafts,
 };
 
 impl<B: Backend> Checked<B> {
     /// An operation reads these tensors and writes those.
+    /// An operation reads these tensors and writes those. What it changes in place is in both lists.
     pub(super) fn watch(
         &self,
         name: &str,
@@ -29,7 +30,19 @@ impl<B: Backend> Checked<B> {
         for (what, tensor) in read {
             watch.read(name, what, &tensor.place);
         }
-        for tensor in written {
+        for (index, tensor) in written.iter().enumerate() {
+            for (what, other) in read.iter().filter(|(_, other)| !std::ptr::eq(*other, *tensor)) {
+                assert!(
+                    !other.place.overlaps(&tensor.place),
+                    "contract: {name} writes over {what}, which it reads"
+                );
+            }
+            assert!(
+                written[..index]
+                    .iter()
+                    .all(|other| !other.place.overlaps(&tensor.place)),
+                "contract: {name} writes two tensors over one another"
+            );
             watch.write(&tensor.place);
         }
     }
@@ -43,17 +56,18 @@ impl<B: Backend> Checked<B> {
         );
     }
 
+    /// The rows of a weight are in the order they were stored in.
+    pub(super) fn stored_rows(name: &str, weight: &CheckedWeight<B>) {
+        assert!(
+            !weight.gated,
+            "contract: {name} has a weight that was made for linear_activate"
+        );
+    }
+
     pub(super) fn checked_add_rms_norm(&self, delta: &CheckedTensor<B>, norm: ResidualNorm<'_, Self>) {
         let read = [("residual", &*norm.residual), ("delta", delta)];
         self.watch("add_rms_norm", &read, &[&*norm.residual, &*norm.out]);
-        let norm = ResidualNorm {
-            residual: &mut norm.residual.inner,
-            scale: norm.scale,
-            weight: &norm.weight.inner,
-            eps: norm.eps,
-            out: &mut norm.out.inner,
-        };
-        self.inner.add_rms_norm(&delta.inner, norm);
+        self.inner.add_rms_norm(&delta.inner, Self::residual_norm(norm));
     }
 
     pub(super) fn checked_store_kv(&self, args: KeyValueStore<'_, Self>) {
@@ -89,16 +103,10 @@ impl<B: Backend> Checked<B> {
         });
     }
 
-    pub(super) fn checked_causal_conv(&self, args: CausalConv<'_, Self>) {
-        self.watch("causal_conv", &[("x", args.x)], &[&*args.out]);
-        self.inner.causal_conv(CausalConv {
-            x: &args.x.inner,
-            weight: &args.weight.inner,
-            bias: args.bias.map(|bias| &bias.inner),
-            cache: args.cache,
-            out: &mut args.out.inner,
-            step: &Self::step(args.step),
-        });
+    pub(super) fn checked_causal_conv(&self, conv: CausalConv<'_, Self>) {
+        self.watch("causal_conv", &[("x", conv.x)], &[&*conv.out]);
+        let step = Self::step(conv.step);
+        self.inner.causal_conv(Self::conv(conv, &step));
     }
 
     pub(super) fn checked_delta_rule(&self, args: DeltaRule<'_, Self>) {
@@ -110,50 +118,20 @@ impl<B: Backend> Checked<B> {
             ("b", args.b),
         ];
         self.watch("delta_rule", &read, &[&*args.out]);
-        self.inner.delta_rule(DeltaRule {
-            q: &args.q.inner,
-            k: &args.k.inner,
-            v: &args.v.inner,
-            a: &args.a.inner,
-            b: &args.b.inner,
-            decay: &args.decay.inner,
-            dt_bias: &args.dt_bias.inner,
-            head_map: args.head_map,
-            cache: args.cache,
-            out: &mut args.out.inner,
-            step: &Self::step(args.step),
-        });
+        let step = Self::step(args.step);
+        self.inner.delta_rule(Self::rule(args, &step));
     }
 
     pub(super) fn checked_state_space(&self, args: StateSpace<'_, Self>) {
         let read = [("x", args.x), ("b", args.b), ("c", args.c), ("dt", args.dt)];
         self.watch("state_space", &read, &[&*args.out]);
-        self.inner.state_space(StateSpace {
-            x: &args.x.inner,
-            b: &args.b.inner,
-            c: &args.c.inner,
-            dt: &args.dt.inner,
-            decay: &args.decay.inner,
-            skip: &args.skip.inner,
-            dt_bias: &args.dt_bias.inner,
-            dt_limits: args.dt_limits,
-            cache: args.cache,
-            out: &mut args.out.inner,
-            step: &Self::step(args.step),
-        });
+        let step = Self::step(args.step);
+        self.inner.state_space(Self::recurrence(args, &step));
     }
 
     pub(super) fn checked_gated_norm(&self, args: GatedNorm<'_, Self>) {
         self.watch("gated_norm", &[("x", args.x), ("gate", args.gate)], &[&*args.out]);
-        self.inner.gated_norm(GatedNorm {
-            x: &args.x.inner,
-            gate: &args.gate.inner,
-            weight: args.weight.map(|weight| &weight.inner),
-            group: args.group,
-            order: args.order,
-            eps: args.eps,
-            out: &mut args.out.inner,
-        });
+        self.inner.gated_norm(Self::gating(args));
     }
 
     pub(super) fn checked_route(&self, args: Router<'_, Self>) {
@@ -199,23 +177,26 @@ impl<B: Backend> Checked<B> {
         });
     }
 
-    pub(super) fn checked_sample(&self, logits: &CheckedTensor<B>, args: Sampling<'_, Self>) {
+    pub(super) fn checked_sample(&self, logits: &CheckedTensor<B>, sampling: &Sampling<'_, Self>) {
         self.watch("sample", &[("logits", logits)], &[]);
-        Self::room("sample", "tokens", args.tokens, logits.bucket);
-        Self::room("sample", "logprobs", args.logprobs, logits.bucket);
-        let slots = args.options.as_ref().map(|options| Self::slots(options.slots));
-        let plan = args.options.as_ref().map(|options| &options.plan.inner);
-        let sampling = Sampling {
-            step: &Self::step(args.step),
-            options: slots
-                .as_ref()
-                .zip(plan)
-                .map(|(slots, plan)| SampleOptions { slots, plan }),
-            text: args.text,
-            tokens: &args.tokens.inner,
-            logprobs: &args.logprobs.inner,
-        };
+        let (step, slots) = Self::check_sampling("sample", sampling, logits.bucket);
+        let sampling = Self::sampling(sampling, &step, slots.as_ref());
         self.inner.sample(&logits.inner, sampling);
+    }
+
+    /// What it chooses has a place, for this many logits rows. The tables of the backend inside.
+    pub(super) fn check_sampling(
+        name: &str,
+        sampling: &Sampling<'_, Self>,
+        rows: usize,
+    ) -> (StepTables<B>, Option<SlotTable<B>>) {
+        Self::room(name, "tokens", sampling.tokens, rows);
+        Self::room(name, "logprobs", sampling.logprobs, rows);
+        let slots = sampling
+            .options
+            .as_ref()
+            .map(|options| Self::slots(options.slots));
+        (Self::step(sampling.step), slots)
     }
 
     pub(super) fn checked_prepare(&self, args: &Prepare<'_, Self>) {

@@ -1,10 +1,15 @@
 //! Every check fires, and none does where the contract is kept.
 
 use super::Checked;
-use crate::{Activation, Backend, Epilogue, FreePlaces, Pending, Recorder, RowOrder, Rows, WeightPart};
+use crate::{
+    Activation, Backend, CausalConv, DeltaRule, Epilogue, FreePlaces, GateOrder, GatedNorm, HeadMap, Pending,
+    Product, Recorder, ResidualNorm, RowOrder, Rows, SampledProduct, SampledText, Sampling, StateShape,
+    StateSpace, StepLimits, StepTables, WeightPart,
+};
 use paceline_types::DType;
 
 type Device = Checked<Recorder>;
+type Tensor = <Device as Backend>::Tensor;
 
 const PLAIN: Activation = Activation::ReluSquared;
 
@@ -18,34 +23,39 @@ fn tensor(device: &Device, rows: &Rows<Device>) -> <Device as Backend>::Tensor {
     device.tensor(rows, 4).expect("nothing is allocated")
 }
 
+const PART: WeightPart<'_> = WeightPart {
+    name: "w",
+    dtype: DType::F32,
+    stored_rows: 4,
+    columns: 4,
+    data: &[],
+    order: RowOrder::Stored,
+};
+
 fn weight(device: &Device) -> <Device as Backend>::Weight {
-    let part = WeightPart {
-        name: "w",
-        dtype: DType::F32,
-        stored_rows: 4,
-        columns: 4,
-        data: &[],
-        order: RowOrder::Stored,
+    device.weight(&[PART], None).expect("nothing is allocated")
+}
+
+fn gated_weight(device: &Device) -> <Device as Backend>::Weight {
+    device.gated_weight(&[PART], None).expect("nothing is allocated")
+}
+
+fn tables(device: &Device) -> StepTables<Device> {
+    let limits = StepLimits {
+        tokens: 8,
+        requests: 8,
+        samples: 8,
+        blocks_per_request: 1,
+        block_size: 16,
     };
-    device.weight(&[part], None).expect("nothing is allocated")
+    StepTables::new(device, limits).expect("nothing is allocated")
 }
 
 /// A tensor that has contents in the program that is being collected.
 fn filled(device: &Device, rows: &Rows<Device>) -> <Device as Backend>::Tensor {
     let mut out = tensor(device, rows);
     let frequencies = device.buffer(2).expect("nothing is allocated");
-    let tables = crate::StepTables::new(
-        device,
-        crate::StepLimits {
-            tokens: 8,
-            requests: 8,
-            samples: 8,
-            blocks_per_request: 1,
-            block_size: 16,
-        },
-    );
-    let tables = tables.expect("nothing is allocated");
-    device.rope_angles(&tables, &frequencies, 1.0, &mut out);
+    device.rope_angles(&tables(device), &frequencies, 1.0, &mut out);
     out
 }
 
@@ -92,14 +102,7 @@ fn an_operation_outside_programs_after_the_start() {
     let (device, rows) = device();
     let mut out = tensor(&device, &rows);
     let frequencies = device.buffer(2).expect("nothing is allocated");
-    let limits = crate::StepLimits {
-        tokens: 8,
-        requests: 1,
-        samples: 1,
-        blocks_per_request: 1,
-        block_size: 16,
-    };
-    let tables = crate::StepTables::new(&device, limits).expect("nothing is allocated");
+    let tables = tables(&device);
     device.seal();
     device.rope_angles(&tables, &frequencies, 1.0, &mut out);
 }
@@ -116,7 +119,9 @@ fn the_program_of_another_device() {
 }
 
 #[test]
-#[should_panic(expected = "contract: copy reads columns 0..4 of x, whose rows nobody wrote in this program")]
+#[should_panic(
+    expected = "contract: copy reads columns 0..4 of x, in which no operation of this program left anything"
+)]
 fn scratch_that_nobody_wrote() {
     let (device, rows) = device();
     device.begin_capture();
@@ -125,7 +130,9 @@ fn scratch_that_nobody_wrote() {
 }
 
 #[test]
-#[should_panic(expected = "contract: copy reads columns 0..4 of x, whose rows nobody wrote in this program")]
+#[should_panic(
+    expected = "contract: copy reads columns 0..4 of x, in which no operation of this program left anything"
+)]
 fn scratch_of_the_program_before() {
     let (device, rows) = device();
     device.begin_capture();
@@ -218,4 +225,253 @@ fn a_plan_that_is_longer_than_its_place() {
     let ring = device.ring(1, 4).expect("nothing is allocated");
     let place = FreePlaces::new(1).take().expect("there is one");
     device.post(&ring, &place, &[0; 5]);
+}
+
+/// What wide operations of a program leave behind.
+struct Wide {
+    device: Device,
+    rows: Rows<Device>,
+    x: Tensor,
+    tables: StepTables<Device>,
+}
+
+impl Wide {
+    fn new() -> Self {
+        let (device, rows) = device();
+        let tables = tables(&device);
+        device.begin_capture();
+        Self {
+            x: filled(&device, &rows),
+            device,
+            rows,
+            tables,
+        }
+    }
+
+    fn tensor(&self) -> Tensor {
+        tensor(&self.device, &self.rows)
+    }
+
+    fn numbers(&self) -> <Device as Backend>::Buffer<f32> {
+        self.device.buffer(8).expect("nothing is allocated")
+    }
+
+    fn read(&self, tensor: &Tensor) {
+        self.device.copy(tensor, &mut self.tensor());
+    }
+
+    /// The activation and the scratch.
+    fn linear_activate(&self, w: &<Device as Backend>::Weight, activation: Activation) -> [Tensor; 2] {
+        let (mut scratch, mut out) = (self.tensor(), self.tensor());
+        let product: Product<'_, Device> = Product {
+            x: &self.x,
+            w,
+            epilogue: Epilogue::NONE,
+            out: &mut scratch,
+        };
+        self.device.linear_activate(product, activation, &mut out);
+        [out, scratch]
+    }
+
+    /// The norm, the residual and the scratch.
+    fn linear_add_norm(&self) -> [Tensor; 3] {
+        let (mut scratch, mut out) = (self.tensor(), self.tensor());
+        let mut residual = filled(&self.device, &self.rows);
+        let (w, weight) = (weight(&self.device), self.numbers());
+        let product: Product<'_, Device> = Product {
+            x: &self.x,
+            w: &w,
+            epilogue: Epilogue::NONE,
+            out: &mut scratch,
+        };
+        let norm: ResidualNorm<'_, Device> = ResidualNorm {
+            residual: &mut residual,
+            scale: 1.0,
+            weight: &weight,
+            eps: 0.0,
+            out: &mut out,
+        };
+        self.device.linear_add_norm(product, norm);
+        [out, residual, scratch]
+    }
+
+    /// The norm, and what convolution and recurrence wrote. The recurrence reads `read` of the convolution.
+    fn mix(&self, delta: bool, read: impl Fn(&Tensor) -> Tensor) -> [Tensor; 3] {
+        let (device, step, numbers) = (&self.device, &self.tables, self.numbers());
+        let (mut mixed, mut values, mut out) = (self.tensor(), self.tensor(), self.tensor());
+        let (mixed_part, values_part) = (read(&mixed), values.clone());
+        let shape = StateShape {
+            slots: 1,
+            conv_channels: 4,
+            conv_width: 4,
+            heads: 1,
+            groups: 1,
+            rows: 4,
+            columns: 4,
+            drafts: 0,
+            snapshots: 0,
+        };
+        let cache = device.state_cache(shape).expect("nothing is allocated");
+        let conv: CausalConv<'_, Device> = CausalConv {
+            x: &self.x,
+            weight: &numbers,
+            bias: None,
+            cache: &cache,
+            out: &mut mixed,
+            step,
+        };
+        let norm: GatedNorm<'_, Device> = GatedNorm {
+            x: &values_part,
+            gate: &self.x,
+            weight: None,
+            group: 4,
+            order: GateOrder::NormThenGate,
+            eps: 0.0,
+            out: &mut out,
+        };
+        if delta {
+            let rule: DeltaRule<'_, Device> = DeltaRule {
+                q: &mixed_part,
+                k: &mixed_part,
+                v: &mixed_part,
+                a: &self.x,
+                b: &self.x,
+                decay: &numbers,
+                dt_bias: &numbers,
+                head_map: HeadMap::Grouped,
+                cache: &cache,
+                out: &mut values,
+                step,
+            };
+            device.mix_delta(conv, rule, norm);
+        } else {
+            let recurrence: StateSpace<'_, Device> = StateSpace {
+                x: &mixed_part,
+                b: &mixed_part,
+                c: &mixed_part,
+                dt: &self.x,
+                decay: &numbers,
+                skip: &numbers,
+                dt_bias: &numbers,
+                dt_limits: (0.0, 1.0),
+                cache: &cache,
+                out: &mut values,
+                step,
+            };
+            device.mix_state_space(conv, recurrence, norm);
+        }
+        [out, mixed, values]
+    }
+
+    /// The states and the logits.
+    fn sample_states(&self) -> [Tensor; 2] {
+        let (mut states, mut logits) = (self.tensor(), self.tensor());
+        let w = weight(&self.device);
+        let product: SampledProduct<'_, Device> = SampledProduct {
+            states: &mut states,
+            w: &w,
+            epilogue: Epilogue::NONE,
+            logits: &mut logits,
+        };
+        let sampling = Sampling {
+            step: &self.tables,
+            options: None,
+            text: SampledText::Step,
+            tokens: &self.device.buffer(8).expect("nothing is allocated"),
+            logprobs: &self.device.buffer(8).expect("nothing is allocated"),
+        };
+        self.device.sample_states(&self.x, product, sampling);
+        [states, logits]
+    }
+}
+
+/// The recorder has a body of its own for each: one that writes down its name.
+#[test]
+fn wide_operations_are_those_of_the_device_inside() {
+    let wide = Wide::new();
+    let gated = Activation::SiluGated { gate_scale: 1.0 };
+    wide.read(&wide.linear_activate(&gated_weight(&wide.device), gated)[0]);
+    wide.read(&wide.linear_activate(&weight(&wide.device), PLAIN)[0]);
+    let [out, residual, _] = wide.linear_add_norm();
+    wide.read(&out);
+    wide.read(&residual);
+    wide.read(&wide.mix(true, Tensor::clone)[0]);
+    wide.read(&wide.mix(false, Tensor::clone)[0]);
+    wide.sample_states();
+    let program = wide.device.inner().end_capture();
+    let mut names: Vec<&str> = program.iter().filter_map(|line| line.strip_suffix(':')).collect();
+    names.dedup();
+    assert_eq!(
+        names,
+        [
+            "linear_activate",
+            "linear_add_norm",
+            "mix_delta",
+            "mix_state_space",
+            "sample_states"
+        ]
+    );
+    let gated = program.iter().filter(|line| line.contains(" gated w")).count();
+    assert_eq!(gated, 1, "one weight was made by gated_weight");
+}
+
+/// An operation, and what it used as scratch.
+type Case = (&'static str, fn(&Wide) -> Vec<Tensor>);
+
+#[test]
+fn scratch_of_wide_operations_holds_nothing() {
+    let operations: [Case; 5] = [
+        ("linear_activate", |wide| {
+            wide.linear_activate(&weight(&wide.device), PLAIN)[1..].to_vec()
+        }),
+        ("linear_add_norm", |wide| wide.linear_add_norm()[2..].to_vec()),
+        ("mix_delta", |wide| wide.mix(true, Tensor::clone)[1..].to_vec()),
+        ("mix_state_space", |wide| {
+            wide.mix(false, Tensor::clone)[1..].to_vec()
+        }),
+        ("sample_states", |wide| wide.sample_states().to_vec()),
+    ];
+    for (name, operation) in operations {
+        let wide = Wide::new();
+        for (index, scratch) in operation(&wide).iter().enumerate() {
+            let read = std::panic::AssertUnwindSafe(|| wide.read(scratch));
+            let panic = std::panic::catch_unwind(read).expect_err(name);
+            let message = panic.downcast::<String>().expect("a message");
+            assert!(
+                message.contains("in which no operation of this program left anything"),
+                "{name}, scratch {index}: {message}"
+            );
+        }
+    }
+}
+
+#[test]
+#[should_panic(expected = "contract: mix_delta takes q from elsewhere than its scratch")]
+fn a_recurrence_over_something_else_than_its_convolution() {
+    let wide = Wide::new();
+    wide.mix(true, |_| wide.x.clone());
+}
+
+#[test]
+#[should_panic(expected = "contract: linear has a weight that was made for linear_activate")]
+fn a_product_with_rows_in_another_order() {
+    let wide = Wide::new();
+    let w = gated_weight(&wide.device);
+    wide.device
+        .linear(&wide.x, &w, Epilogue::NONE, &mut wide.tensor());
+}
+
+#[test]
+#[should_panic(expected = "has a weight that was made for another operation")]
+fn a_gated_activation_without_its_weight() {
+    let wide = Wide::new();
+    let gated = Activation::SiluGated { gate_scale: 1.0 };
+    wide.linear_activate(&weight(&wide.device), gated);
+}
+
+#[test]
+#[should_panic(expected = "contract: copy writes over x, which it reads")]
+fn an_output_over_an_input() {
+    let wide = Wide::new();
+    wide.device.copy(&wide.x, &mut wide.x.clone());
 }

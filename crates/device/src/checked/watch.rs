@@ -39,6 +39,25 @@ pub(super) struct Place {
     pub(super) columns: Range<usize>,
 }
 
+/// Whether two ranges have anything in common.
+fn meet(one: &Range<usize>, other: &Range<usize>) -> bool {
+    one.start < other.end && other.start < one.end
+}
+
+impl Place {
+    /// Whether they have any memory in common.
+    pub(super) fn overlaps(&self, other: &Self) -> bool {
+        self.storage == other.storage && (self.tensor != other.tensor || meet(&self.columns, &other.columns))
+    }
+
+    /// Whether the other one is part of this one.
+    pub(super) fn holds(&self, part: &Self) -> bool {
+        (self.tensor, self.rows) == (part.tensor, part.rows)
+            && self.columns.start <= part.columns.start
+            && part.columns.end <= self.columns.end
+    }
+}
+
 impl Watch {
     /// A name for something new.
     pub(super) fn name(&mut self) -> u64 {
@@ -109,7 +128,7 @@ impl Watch {
             let found = written.iter().filter(covers).map(|one| one.columns.end).max();
             let end = found.unwrap_or_else(|| {
                 panic!(
-                    "contract: {name} reads columns {columns:?} of {what}, whose rows nobody wrote in this program"
+                    "contract: {name} reads columns {columns:?} of {what}, in which no operation of this program left anything"
                 )
             });
             columns.start = end.min(columns.end);
@@ -121,13 +140,17 @@ impl Watch {
         self.owners.insert(place.storage, place.tensor);
         let written = self.written.entry(place.tensor).or_default();
         // What stood there over other rows is gone.
-        let overlaps =
-            |one: &Written| one.columns.start < place.columns.end && place.columns.start < one.columns.end;
-        written.retain(|one| one.rows == place.rows || !overlaps(one));
+        written.retain(|one| one.rows == place.rows || !meet(&one.columns, &place.columns));
         written.push(Written {
             columns: place.columns.clone(),
             rows: place.rows,
         });
+    }
+
+    /// What an operation wrote there it wrote for itself.
+    pub(super) fn forget(&mut self, place: &Place) {
+        let written = self.written.entry(place.tensor).or_default();
+        written.retain(|one| !meet(&one.columns, &place.columns));
     }
 
     /// The host writes a place of a ring.

@@ -1,7 +1,7 @@
 //! What a recorder hands out: names and shapes without contents, and how much storage they would take.
 
 use crate::abi::{Plan, PlanRow, RecordHeader};
-use crate::{DeviceError, Element, Pending};
+use crate::{DeviceError, Element, HeadNorms, Pending, Recorder, RouteScores};
 use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
@@ -51,6 +51,8 @@ pub struct RecorderWeight {
     pub(super) id: usize,
     pub(super) outputs: usize,
     pub(super) inputs: usize,
+    /// Made for a product and its activation.
+    pub(super) gated: bool,
 }
 
 /// A cache without contents.
@@ -103,6 +105,39 @@ pub(super) fn empty_record(plan: &Plan<'_>) -> Vec<i32> {
     words
 }
 
+/// `-` for an operand that is absent.
+pub(super) struct Optional<'a, T>(pub(super) Option<&'a T>);
+
+impl<T: fmt::Display> fmt::Display for Optional<'_, T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            Some(operand) => operand.fmt(f),
+            None => f.write_str("-"),
+        }
+    }
+}
+
+impl fmt::Display for HeadNorms<'_, Recorder> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {} {}", self.q, self.k, self.eps)
+    }
+}
+
+impl fmt::Display for RouteScores<'_, Recorder> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Softmax { renormalise } => write!(f, "softmax {renormalise}"),
+            Self::Sigmoid {
+                bias,
+                groups,
+                kept_groups,
+                renormalise,
+                scale,
+            } => write!(f, "sigmoid {bias} {groups} {kept_groups} {renormalise} {scale}"),
+        }
+    }
+}
+
 impl fmt::Display for RecorderBuffer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "b{}[{}]", self.id, self.len)
@@ -121,7 +156,8 @@ impl fmt::Display for RecorderTensor {
 
 impl fmt::Display for RecorderWeight {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "w{}[{}, {}]", self.id, self.outputs, self.inputs)
+        let kind = if self.gated { "gated " } else { "" };
+        write!(f, "{kind}w{}[{}, {}]", self.id, self.outputs, self.inputs)
     }
 }
 
