@@ -89,6 +89,9 @@ impl Context {
     /// Device memory that is zero for everything enqueued from now on.
     pub(crate) fn zeroed(&self, bytes: u64, what: &str) -> Result<u64, DeviceError> {
         let at = self.take(bytes, what)?;
+        if bytes == 0 {
+            return Ok(at);
+        }
         // SAFETY: the range was just taken.
         check(
             unsafe { sys::cuMemsetD8Async(at, 0, bytes as usize, self.stream) },

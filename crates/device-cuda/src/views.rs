@@ -1,4 +1,4 @@
-//! Tensors, tables, slots and rings as kernels see them.
+//! Tensors, tables, slots, rings and caches as kernels see them.
 
 use crate::arguments::{Ptr, arguments};
 use crate::cuda::Cuda;
@@ -64,6 +64,39 @@ arguments! { "views.h";
         header: Ptr<RecordHeader>,
         rows: Ptr<RecordRow>,
         row_count: u32,
+    }
+
+    /// A [`CudaKvCache`](crate::CudaKvCache), and how many requests have a row in the step's block table.
+    struct KvView {
+        keys: Ptr<u8>,
+        values: Ptr<u8>,
+        layout: i32,
+        blocks: u32,
+        block_size: u32,
+        heads: u32,
+        head_dim: u32,
+        table_rows: u32,
+    }
+
+    /// A [`CudaStateCache`](crate::CudaStateCache).
+    struct StateView {
+        matrices: Ptr<f32>,
+        keys: Ptr<f32>,
+        values: Ptr<f32>,
+        decays: Ptr<f32>,
+        inputs: Ptr<f32>,
+        saved_matrices: Ptr<f32>,
+        saved_inputs: Ptr<f32>,
+        slots: u32,
+        snapshots: u32,
+        heads: u32,
+        groups: u32,
+        rows: u32,
+        columns: u32,
+        entries: u32,
+        conv_inputs: u32,
+        conv_channels: u32,
+        conv_width: u32,
     }
 }
 

@@ -59,3 +59,36 @@ struct Findings {
     uint32_t row_count;
 };
 static_assert(sizeof(Findings) == 24);
+
+struct KvView {
+    uint8_t* keys;
+    uint8_t* values;
+    int32_t layout;
+    uint32_t blocks;
+    uint32_t block_size;
+    uint32_t heads;
+    uint32_t head_dim;
+    uint32_t table_rows;
+};
+static_assert(sizeof(KvView) == 40);
+
+struct StateView {
+    float* matrices;
+    float* keys;
+    float* values;
+    float* decays;
+    float* inputs;
+    float* saved_matrices;
+    float* saved_inputs;
+    uint32_t slots;
+    uint32_t snapshots;
+    uint32_t heads;
+    uint32_t groups;
+    uint32_t rows;
+    uint32_t columns;
+    uint32_t entries;
+    uint32_t conv_inputs;
+    uint32_t conv_channels;
+    uint32_t conv_width;
+};
+static_assert(sizeof(StateView) == 96);
