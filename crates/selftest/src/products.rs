@@ -1,0 +1,274 @@
+//! Matrix products, alone and with what comes behind them.
+//!
+//! f32 products are exact: one chain of fused multiply-adds over the inputs per output. A device may multiply 16-bit
+//! weights with activations rounded to 16 bits, and GGUF weights as 16-bit ones; inputs that fit into 16 bits leave the
+//! former no excuse.
+
+use crate::compare::{Limit, grain};
+use crate::judge::Judge;
+use crate::rig::{Matrix, within};
+use crate::rows::{Batched, Input, Operands, Out, Packed, RowOperation, judge_rows};
+use paceline_device::{Activation, Backend, Epilogue, Product, ResidualNorm};
+use paceline_types::DType;
+
+/// Matrices of the reference models, and ones that no tile divides.
+const SMALL: [(usize, usize); 7] = [(64, 64), (320, 64), (64, 160), (256, 64), (97, 45), (1, 64), (33, 1000)];
+/// Qwen3.5-4B: Gated DeltaNet in and out, feed-forward in and out, attention.
+const LARGE: [(usize, usize); 5] = [(12_288, 2560), (2560, 4096), (18_432, 2560), (2560, 9216), (10_240, 2560)];
+/// Sums in another order, and products whose sums are cut off at 24 bits.
+const ORDER: f64 = 3e-4;
+/// Token rows at a time that give the same bits.
+const BATCHES: [usize; 8] = [1, 2, 3, 8, 17, 64, 255, 2048];
+
+pub(crate) fn judge<B: Backend>(judge: &mut Judge<'_, B>) {
+    for (outputs, inputs) in SMALL {
+        for epilogue in [false, true] {
+            let linear = Linear::new(judge, Matrix::new(DType::F32, outputs, inputs), epilogue);
+            judge_rows(judge, "linear f32", &linear.name(), &linear);
+        }
+    }
+    for dtype in [DType::BF16, DType::F16] {
+        let operation = format!("linear {}", dtype.name().to_lowercase());
+        for (outputs, inputs) in SMALL {
+            let linear = Linear::new(judge, Matrix::new(dtype, outputs, inputs), true);
+            judge_rows(judge, &operation, &linear.name(), &linear);
+            judge_rows(judge, &operation, &linear.any_inputs().name(), &linear.any_inputs());
+        }
+    }
+    for dtype in DType::ALL.into_iter().filter(|dtype| dtype.is_quantised()) {
+        let linear = Linear::new(judge, Matrix::new(dtype, 130, 512), true);
+        judge_rows(judge, "linear gguf", &linear.name(), &linear);
+    }
+    large(judge);
+    wide(judge);
+}
+
+/// The products of a large model, and the law at up to 2048 tokens where the device is made for that.
+fn large<B: Backend>(judge: &mut Judge<'_, B>) {
+    let shapes = if judge.is_whole() { &LARGE[..] } else { &LARGE[1..2] };
+    for (outputs, inputs) in shapes {
+        let linear = Linear::new(judge, Matrix::new(DType::BF16, *outputs, *inputs), false);
+        let batched = |rows, batch| Batched {
+            operation: &linear,
+            rows,
+            batch,
+            bucket: batch,
+        };
+        judge.compare("linear bf16", &linear.name(), &batched(9, 9));
+        if !judge.is_whole() {
+            let variants = [9, 1, 4].map(|batch| (format!("{batch} of 9 rows"), batched(9, batch)));
+            judge.law("linear bf16", &linear.name(), variants);
+            continue;
+        }
+        // Few rows at a time over all of them would take long and say no more than over some.
+        let mut rows = 1;
+        for pair in BATCHES.windows(2) {
+            rows = rows.max(pair[1]);
+            let variants = [rows, pair[0]].map(|batch| (format!("{batch} of {rows} rows"), batched(rows, batch)));
+            judge.law("linear bf16", &linear.name(), variants);
+        }
+    }
+}
+
+fn wide<B: Backend>(judge: &mut Judge<'_, B>) {
+    let gated = Activation::SiluGated { gate_scale: 0.8 };
+    for dtype in [DType::F32, DType::BF16] {
+        for activation in [gated, Activation::ReluSquared] {
+            for (width, inputs) in [(160, 64), (96, 48), (48, 200)] {
+                let layer = FeedForward {
+                    matrix: Matrix::new(dtype, width * activation.fan_in(), inputs),
+                    activation,
+                    limit: tolerance(judge, dtype),
+                };
+                let case = format!("{activation:?}, {dtype} [{}, {inputs}]", layer.matrix.outputs);
+                judge_rows(judge, "linear_activate", &case, &layer);
+            }
+        }
+        for (outputs, inputs) in [(64, 160), (2560, 128), (45, 64)] {
+            let layer = AddNorm {
+                matrix: Matrix::new(dtype, outputs, inputs),
+                limit: tolerance(judge, dtype),
+            };
+            let case = format!("{dtype} [{outputs}, {inputs}]");
+            judge_rows(judge, "linear_add_norm", &case, &layer);
+        }
+    }
+}
+
+/// What a product and a function of it may be off by.
+fn tolerance<B: Backend>(judge: &Judge<'_, B>, dtype: DType) -> Limit {
+    let product = match dtype {
+        DType::F32 => 1e-5,
+        _ => ORDER,
+    };
+    within(product, judge.elements().activations)
+}
+
+struct Linear {
+    matrix: Matrix,
+    epilogue: bool,
+    coarse: bool,
+    limit: Limit,
+}
+
+impl Linear {
+    fn new<B: Backend>(judge: &Judge<'_, B>, matrix: Matrix, epilogue: bool) -> Self {
+        let stored = judge.elements().activations;
+        let limit = match matrix.dtype {
+            DType::F32 => Limit::Exact,
+            dtype if dtype.is_quantised() => within(2.0 * grain(DType::BF16), stored),
+            _ => within(ORDER, stored),
+        };
+        Self {
+            coarse: matrix.dtype != DType::F32,
+            matrix,
+            epilogue,
+            limit,
+        }
+    }
+
+    /// The same with inputs that a device may have to round.
+    fn any_inputs(&self) -> Self {
+        Self {
+            coarse: false,
+            limit: Limit::Within(4.0 * grain(DType::BF16)),
+            ..*self
+        }
+    }
+
+    fn name(&self) -> String {
+        let Matrix {
+            dtype,
+            outputs,
+            inputs,
+        } = self.matrix;
+        let epilogue = if self.epilogue { ", bias and scale" } else { "" };
+        let inputs_are = if self.coarse { ", 16-bit inputs" } else { "" };
+        format!("{dtype} [{outputs}, {inputs}]{epilogue}{inputs_are}")
+    }
+}
+
+impl RowOperation for Linear {
+    fn inputs(&self) -> Vec<Input> {
+        vec![Input {
+            columns: self.matrix.inputs,
+            scale: 1.7,
+            coarse: self.coarse,
+        }]
+    }
+
+    fn outs(&self) -> Vec<Out> {
+        vec![Out::Tensor(self.matrix.outputs, self.limit)]
+    }
+
+    fn buffers(&self) -> Vec<(usize, f32)> {
+        vec![(self.matrix.outputs, 1.0), (self.matrix.outputs, 2.0)]
+    }
+
+    fn weights(&self) -> Vec<Packed> {
+        vec![Packed::Plain(self.matrix)]
+    }
+
+    fn enqueue<B: Backend>(&self, device: &B, operands: &Operands<B>) {
+        let epilogue = if self.epilogue {
+            Epilogue {
+                bias: Some(&operands.buffers[0]),
+                scale: Some(&operands.buffers[1]),
+            }
+        } else {
+            Epilogue::NONE
+        };
+        let (x, w) = (&operands.inputs[0], &operands.weights[0]);
+        device.linear(x, w, epilogue, &mut operands.outs[0].clone());
+    }
+}
+
+/// A product and its activation.
+struct FeedForward {
+    matrix: Matrix,
+    activation: Activation,
+    limit: Limit,
+}
+
+impl RowOperation for FeedForward {
+    fn inputs(&self) -> Vec<Input> {
+        vec![Input {
+            columns: self.matrix.inputs,
+            scale: 1.7,
+            coarse: self.matrix.dtype != DType::F32,
+        }]
+    }
+
+    fn outs(&self) -> Vec<Out> {
+        let width = self.matrix.outputs / self.activation.fan_in();
+        vec![Out::Tensor(width, self.limit), Out::Scratch(self.matrix.outputs)]
+    }
+
+    fn weights(&self) -> Vec<Packed> {
+        vec![match self.activation {
+            Activation::SiluGated { .. } => Packed::Gated(self.matrix),
+            Activation::ReluSquared => Packed::Plain(self.matrix),
+        }]
+    }
+
+    fn enqueue<B: Backend>(&self, device: &B, operands: &Operands<B>) {
+        let product = Product {
+            x: &operands.inputs[0],
+            w: &operands.weights[0],
+            epilogue: Epilogue::NONE,
+            out: &mut operands.outs[1].clone(),
+        };
+        device.linear_activate(product, self.activation, &mut operands.outs[0].clone());
+    }
+}
+
+/// A product that is added to the residual stream, and the norm behind it.
+struct AddNorm {
+    matrix: Matrix,
+    limit: Limit,
+}
+
+impl RowOperation for AddNorm {
+    fn inputs(&self) -> Vec<Input> {
+        let x = Input {
+            columns: self.matrix.inputs,
+            scale: 1.7,
+            coarse: self.matrix.dtype != DType::F32,
+        };
+        vec![x, Input::new(self.matrix.outputs, 2.0)]
+    }
+
+    fn outs(&self) -> Vec<Out> {
+        let outputs = self.matrix.outputs;
+        vec![
+            Out::Tensor(outputs, self.limit),
+            Out::Input(1, self.limit),
+            Out::Scratch(outputs),
+        ]
+    }
+
+    fn buffers(&self) -> Vec<(usize, f32)> {
+        vec![(self.matrix.outputs, 1.5)]
+    }
+
+    fn weights(&self) -> Vec<Packed> {
+        vec![Packed::Plain(self.matrix)]
+    }
+
+    fn enqueue<B: Backend>(&self, device: &B, operands: &Operands<B>) {
+        let product = Product {
+            x: &operands.inputs[0],
+            w: &operands.weights[0],
+            epilogue: Epilogue::NONE,
+            out: &mut operands.outs[2].clone(),
+        };
+        let norm = ResidualNorm {
+            residual: &mut operands.outs[1].clone(),
+            scale: 0.22,
+            weight: &operands.buffers[0],
+            eps: 1e-5,
+            out: &mut operands.outs[0].clone(),
+        };
+        device.linear_add_norm(product, norm);
+    }
+}
