@@ -20,12 +20,20 @@ pub(crate) fn judge<B: Backend>(judge: &mut Judge<'_, B>) {
         }
     }
     for store_as in [None, Some(DType::BF16), Some(DType::F16), Some(DType::F32)] {
-        judge.compare("embed", &format!("parts stored as {store_as:?}"), &Parts { store_as });
+        judge.compare(
+            "embed",
+            &format!("parts stored as {store_as:?}"),
+            &Parts { store_as },
+        );
     }
     for columns in [1, 45, 64, 2560] {
         judge_rows(judge, "copy", &format!("{columns} columns"), &Copy(columns));
         judge.compare("gather", &format!("{columns} columns"), &Gather { columns });
-        judge.compare("gather_sampled", &format!("{columns} columns"), &GatherSampled { columns });
+        judge.compare(
+            "gather_sampled",
+            &format!("{columns} columns"),
+            &GatherSampled { columns },
+        );
     }
     for (columns, wide) in [(80, 256), (96, 97), (1, 1), (41, 9001)] {
         let case = format!("{columns} columns over {wide}");

@@ -61,9 +61,13 @@ pub(crate) trait Case {
     fn run<B: Backend>(&self, rig: &Rig<'_, B>) -> Result<Vec<Output>, DeviceError>;
 }
 
+/// Opens the device that is judged. Each group of operations has a fresh one, and so has what follows a failure.
+pub type Open<'a, B> = dyn Fn() -> Result<B, DeviceError> + 'a;
+
 /// A device under judgement.
 pub(crate) struct Judge<'a, B: Backend> {
-    device: &'a B,
+    open: &'a Open<'a, B>,
+    device: Option<B>,
     reference: Cpu,
     elements: ElementTypes,
     config: &'a OperationsConfig,
@@ -71,14 +75,21 @@ pub(crate) struct Judge<'a, B: Backend> {
 }
 
 impl<'a, B: Backend> Judge<'a, B> {
-    pub(crate) fn new(device: &'a B, config: &'a OperationsConfig) -> Self {
-        Self {
-            device,
+    pub(crate) fn new(open: &'a Open<'a, B>, config: &'a OperationsConfig) -> Result<Self, DeviceError> {
+        let device = open()?;
+        Ok(Self {
             reference: Cpu::new(CpuOptions::default()),
             elements: device.info().elements,
+            device: Some(device),
+            open,
             config,
             outcomes: Vec::new(),
-        }
+        })
+    }
+
+    /// What was allocated so far is given back: the next case has a new device.
+    pub(crate) fn close(&mut self) {
+        self.device = None;
     }
 
     pub(crate) fn outcomes(self) -> Vec<Outcome> {
@@ -160,9 +171,16 @@ impl<'a, B: Backend> Judge<'a, B> {
         guarded(|| case.run(&rig))
     }
 
-    fn run(&self, case: &impl Case, mode: Mode) -> Result<Vec<Output>, String> {
-        let rig = Rig::new(self.device, mode, self.elements, self.config.seed);
-        guarded(|| case.run(&rig))
+    fn run(&mut self, case: &impl Case, mode: Mode) -> Result<Vec<Output>, String> {
+        let device = match self.device.take() {
+            Some(device) => device,
+            None => (self.open)().map_err(|error| format!("cannot be opened: {error}"))?,
+        };
+        let rig = Rig::new(&device, mode, self.elements, self.config.seed);
+        let outputs = guarded(|| case.run(&rig))?;
+        // One that has failed skips all that comes behind, so it is not used again.
+        self.device = Some(device);
+        Ok(outputs)
     }
 
     /// The outcome that a case belongs to.

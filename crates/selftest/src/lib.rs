@@ -2,27 +2,35 @@
 
 mod compare;
 mod copies;
+mod frame;
 mod judge;
 mod norms;
+mod play;
 mod products;
 mod random;
 mod rig;
 mod rows;
+mod stage;
 mod table;
 
 pub use compare::Limit;
-pub use judge::{Effort, OperationsConfig, Outcome, Yardstick};
+pub use judge::{Effort, Open, OperationsConfig, Outcome, Yardstick};
 pub use random::Random;
 pub use table::Table;
 
 use judge::Judge;
-use paceline_device::Backend;
+use paceline_device::{Backend, DeviceError};
 
 /// Runs every operation of a device and says how it did, group by group.
-pub fn operations<B: Backend>(device: &B, config: &OperationsConfig) -> Vec<Outcome> {
-    let mut judge = Judge::new(device, config);
-    copies::judge(&mut judge);
-    products::judge(&mut judge);
-    norms::judge(&mut judge);
-    judge.outcomes()
+pub fn operations<B: Backend>(
+    open: &Open<'_, B>,
+    config: &OperationsConfig,
+) -> Result<Vec<Outcome>, DeviceError> {
+    let mut judge = Judge::new(open, config)?;
+    let groups: [fn(&mut Judge<'_, B>); 4] = [copies::judge, products::judge, norms::judge, frame::judge];
+    for group in groups {
+        group(&mut judge);
+        judge.close();
+    }
+    Ok(judge.outcomes())
 }

@@ -12,9 +12,23 @@ use paceline_device::{Activation, Backend, Epilogue, Product, ResidualNorm};
 use paceline_types::DType;
 
 /// Matrices of the reference models, and ones that no tile divides.
-const SMALL: [(usize, usize); 7] = [(64, 64), (320, 64), (64, 160), (256, 64), (97, 45), (1, 64), (33, 1000)];
+const SMALL: [(usize, usize); 7] = [
+    (64, 64),
+    (320, 64),
+    (64, 160),
+    (256, 64),
+    (97, 45),
+    (1, 64),
+    (33, 1000),
+];
 /// Qwen3.5-4B: Gated DeltaNet in and out, feed-forward in and out, attention.
-const LARGE: [(usize, usize); 5] = [(12_288, 2560), (2560, 4096), (18_432, 2560), (2560, 9216), (10_240, 2560)];
+const LARGE: [(usize, usize); 5] = [
+    (12_288, 2560),
+    (2560, 4096),
+    (18_432, 2560),
+    (2560, 9216),
+    (10_240, 2560),
+];
 /// Sums in another order, and products whose sums are cut off at 24 bits.
 const ORDER: f64 = 3e-4;
 /// Token rows at a time that give the same bits.
@@ -28,11 +42,12 @@ pub(crate) fn judge<B: Backend>(judge: &mut Judge<'_, B>) {
         }
     }
     for dtype in [DType::BF16, DType::F16] {
-        let operation = format!("linear {}", dtype.name().to_lowercase());
+        let operation = named("linear", dtype);
         for (outputs, inputs) in SMALL {
             let linear = Linear::new(judge, Matrix::new(dtype, outputs, inputs), true);
             judge_rows(judge, &operation, &linear.name(), &linear);
-            judge_rows(judge, &operation, &linear.any_inputs().name(), &linear.any_inputs());
+            let any = linear.any_inputs();
+            judge_rows(judge, &format!("{operation}, any input"), &any.name(), &any);
         }
     }
     for dtype in DType::ALL.into_iter().filter(|dtype| dtype.is_quantised()) {
@@ -45,7 +60,11 @@ pub(crate) fn judge<B: Backend>(judge: &mut Judge<'_, B>) {
 
 /// The products of a large model, and the law at up to 2048 tokens where the device is made for that.
 fn large<B: Backend>(judge: &mut Judge<'_, B>) {
-    let shapes = if judge.is_whole() { &LARGE[..] } else { &LARGE[1..2] };
+    let shapes = if judge.is_whole() {
+        &LARGE[..]
+    } else {
+        &LARGE[1..2]
+    };
     for (outputs, inputs) in shapes {
         let linear = Linear::new(judge, Matrix::new(DType::BF16, *outputs, *inputs), false);
         let batched = |rows, batch| Batched {
@@ -64,7 +83,8 @@ fn large<B: Backend>(judge: &mut Judge<'_, B>) {
         let mut rows = 1;
         for pair in BATCHES.windows(2) {
             rows = rows.max(pair[1]);
-            let variants = [rows, pair[0]].map(|batch| (format!("{batch} of {rows} rows"), batched(rows, batch)));
+            let variants =
+                [rows, pair[0]].map(|batch| (format!("{batch} of {rows} rows"), batched(rows, batch)));
             judge.law("linear bf16", &linear.name(), variants);
         }
     }
@@ -81,7 +101,7 @@ fn wide<B: Backend>(judge: &mut Judge<'_, B>) {
                     limit: tolerance(judge, dtype),
                 };
                 let case = format!("{activation:?}, {dtype} [{}, {inputs}]", layer.matrix.outputs);
-                judge_rows(judge, "linear_activate", &case, &layer);
+                judge_rows(judge, &named("linear_activate", dtype), &case, &layer);
             }
         }
         for (outputs, inputs) in [(64, 160), (2560, 128), (45, 64)] {
@@ -90,9 +110,13 @@ fn wide<B: Backend>(judge: &mut Judge<'_, B>) {
                 limit: tolerance(judge, dtype),
             };
             let case = format!("{dtype} [{outputs}, {inputs}]");
-            judge_rows(judge, "linear_add_norm", &case, &layer);
+            judge_rows(judge, &named("linear_add_norm", dtype), &case, &layer);
         }
     }
+}
+
+fn named(operation: &str, dtype: DType) -> String {
+    format!("{operation} {}", dtype.name().to_lowercase())
 }
 
 /// What a product and a function of it may be off by.

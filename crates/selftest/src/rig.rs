@@ -198,11 +198,6 @@ impl<'a, B: Backend> Rig<'a, B> {
             limit,
         ))
     }
-
-    /// A tolerance, and room for what the device's tensors round off.
-    pub(crate) fn within(&self, tolerance: f64) -> Limit {
-        within(tolerance, self.elements.activations)
-    }
 }
 
 /// A tolerance, and room for what numbers of a type round off: half a step where it is stored and half a step where it is
@@ -228,7 +223,9 @@ pub(crate) fn stored(random: &mut Random, matrix: Matrix) -> Vec<u8> {
             let blocks = outputs * inputs / quantised.block_len();
             let mut data = Vec::with_capacity(blocks * quantised.block_bytes());
             for _ in 0..blocks {
-                let block: Vec<u8> = (0..quantised.block_bytes()).map(|_| random.bits() as u8).collect();
+                let block: Vec<u8> = (0..quantised.block_bytes())
+                    .map(|_| random.bits() as u8)
+                    .collect();
                 let start = data.len();
                 data.extend(block);
                 for (offset, per_scale) in scales(quantised) {
