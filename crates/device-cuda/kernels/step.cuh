@@ -2,6 +2,10 @@
 #pragma once
 #include "args/views.h"
 
+#ifndef INFINITY
+#define INFINITY __int_as_float(0x7f800000)
+#endif
+
 // Rows that carry data.
 __device__ __forceinline__ int live_rows(const int32_t* live, uint32_t bucket) { return min(max(*live, 0), static_cast<int>(bucket)); }
 __device__ __forceinline__ int live_rows(const Matrix& m) { return live_rows(m.live, m.bucket); }

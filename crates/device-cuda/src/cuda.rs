@@ -11,8 +11,9 @@ use crate::ops::experts::CudaExperts;
 use crate::program::CudaProgram;
 use crate::read::CudaRead;
 use crate::ring::{CudaArrival, CudaRing};
+use crate::scratch::Scratch;
 use crate::storage::{CudaBuffer, CudaTensor};
-use crate::weight::CudaWeight;
+use crate::weight::{CudaWeight, Staging};
 use cudarc::driver::sys;
 use paceline_device::{
     Accept, Activation, Attention, Backend, CausalConv, ClearKv, DeltaRule, DeviceError, DeviceInfo, Element,
@@ -22,8 +23,8 @@ use paceline_device::{
 };
 use paceline_types::DType;
 use std::ops::Range;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 /// Rows of a tensor start at multiples of this many elements, so that they can be copied and loaded in any width.
@@ -55,13 +56,21 @@ impl Default for CudaOptions {
 pub struct Cuda {
     pub(crate) context: Arc<Context>,
     pub(crate) options: CudaOptions,
+    pub(crate) scratch: Arc<Scratch>,
+    /// Where stored weights pass through, from the first one on.
+    pub(crate) staging: Arc<Mutex<Option<Staging>>>,
 }
 
 impl Cuda {
     /// Opens a GPU. What is missing is said in words.
     pub fn open(options: CudaOptions) -> Result<Self, DeviceError> {
         let context = Arc::new(Context::open(options.ordinal, options.dependent_launch)?);
-        Ok(Self { context, options })
+        Ok(Self {
+            context,
+            options,
+            scratch: Arc::default(),
+            staging: Arc::default(),
+        })
     }
 
     /// The same device with keys and values stored in this type.

@@ -17,6 +17,7 @@ pub mod pack;
 mod program;
 mod read;
 mod ring;
+mod scratch;
 mod storage;
 mod views;
 mod weight;

@@ -59,6 +59,16 @@ arguments! { "views.h";
         record_stride: u32,
     }
 
+    /// A weight, for kernels that read rows of it; `kernels/weight.cuh` has the layouts.
+    struct RowSource {
+        data: Ptr<u8>,
+        kind: u32,
+        rows: u32,
+        columns: u32,
+        /// f32: elements from one row to the next. Else blocks of inputs.
+        pitch: u32,
+    }
+
     /// [`StepRecord`].
     struct Findings {
         header: Ptr<RecordHeader>,

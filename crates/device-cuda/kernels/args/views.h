@@ -53,6 +53,15 @@ struct Rings {
 };
 static_assert(sizeof(Rings) == 48);
 
+struct RowSource {
+    uint8_t* data;
+    uint32_t kind;
+    uint32_t rows;
+    uint32_t columns;
+    uint32_t pitch;
+};
+static_assert(sizeof(RowSource) == 24);
+
 struct Findings {
     RecordHeader* header;
     RecordRow* rows;

@@ -1,57 +1,314 @@
 //! Operations on rows: products, norms, activations, routing.
 
-use crate::arguments::arguments;
+use crate::arguments::{Ptr, arguments};
 use crate::cuda::Cuda;
+use crate::launch::{Grid, Kernel};
+use crate::ops::checks::Checks;
 use crate::storage::{CudaBuffer, CudaTensor};
-use crate::weight::CudaWeight;
-use paceline_device::{Activation, Epilogue, GatedNorm, ResidualNorm, Router};
+use crate::views::{Matrix, optional};
+use crate::weight::{CudaWeight, Kind};
+use paceline_device::{Activation, Epilogue, GateOrder, GatedNorm, ResidualNorm, RouteScores, Router};
 
-arguments! { "dense.h"; }
+arguments! { "dense.h";
+    /// A product with an f32 weight.
+    struct ExactArgs {
+        x: Matrix,
+        out: Matrix,
+        weight: Ptr<f32>,
+        bias: Ptr<f32>,
+        scale: Ptr<f32>,
+        pitch: u32,
+    }
+
+    /// A norm of rows.
+    struct NormArgs {
+        x: Matrix,
+        out: Matrix,
+        weight: Ptr<f32>,
+        eps: f32,
+    }
+
+    /// An addition to the residual stream and the norm behind it.
+    struct AddNormArgs {
+        delta: Matrix,
+        residual: Matrix,
+        out: Matrix,
+        weight: Ptr<f32>,
+        scale: f32,
+        eps: f32,
+    }
+
+    /// A norm by groups with a gate.
+    struct GatedNormArgs {
+        x: Matrix,
+        gate: Matrix,
+        out: Matrix,
+        weight: Ptr<f32>,
+        weight_per_column: u32,
+        group: u32,
+        gate_first: u32,
+        eps: f32,
+    }
+
+    /// A weighted addition.
+    struct AddArgs {
+        acc: Matrix,
+        x: Matrix,
+        gate: Matrix,
+        gated: u32,
+        scale: f32,
+    }
+
+    /// An activation.
+    struct ActivateArgs {
+        x: Matrix,
+        out: Matrix,
+        gate_scale: f32,
+    }
+
+    /// The choice of experts.
+    struct RouteArgs {
+        logits: Matrix,
+        weights: Matrix,
+        ids: Ptr<i32>,
+        bias: Ptr<f32>,
+        chosen: u32,
+        sigmoid: u32,
+        groups: u32,
+        kept_groups: u32,
+        renormalise: u32,
+        scale: f32,
+    }
+}
+
+const EXACT_16: Kernel<ExactArgs> = Kernel::new("exact", "exact_16");
+const EXACT_64: Kernel<ExactArgs> = Kernel::new("exact", "exact_64");
+const RMS_NORM: Kernel<NormArgs> = Kernel::new("norm", "rms_norm");
+const ADD_RMS_NORM: Kernel<AddNormArgs> = Kernel::new("norm", "add_rms_norm");
+const GATED_NORM_WARPS: Kernel<GatedNormArgs> = Kernel::new("norm", "gated_norm_warps");
+const GATED_NORM_BLOCKS: Kernel<GatedNormArgs> = Kernel::new("norm", "gated_norm_blocks");
+const ADD_ROWS: Kernel<AddArgs> = Kernel::new("element", "add_rows");
+const SILU_GATED: Kernel<ActivateArgs> = Kernel::new("element", "silu_gated");
+const RELU_SQUARED: Kernel<ActivateArgs> = Kernel::new("element", "relu_squared");
+const ROUTE: Kernel<RouteArgs> = Kernel::new("route", "route");
+
+/// Threads of a thread block in the kernels of this group.
+const THREADS: u32 = 256;
+/// Columns that a warp normalises; longer groups take a thread block.
+const WARP_GROUP: usize = 512;
+/// Experts that the routing kernel can tell apart.
+const MOST_EXPERTS: usize = 2048;
 
 impl Cuda {
     pub(crate) fn enqueue_linear(
         &self,
-        _x: &CudaTensor,
-        _w: &CudaWeight,
-        _epilogue: &Epilogue<'_, Self>,
-        _out: &CudaTensor,
+        x: &CudaTensor,
+        w: &CudaWeight,
+        epilogue: &Epilogue<'_, Self>,
+        out: &CudaTensor,
     ) {
-        self.missing("linear");
+        let check = Checks("linear");
+        check.same_rows(x, out);
+        check.columns("x", x, w.inputs());
+        check.columns("out", out, w.outputs());
+        check.apart(out, &[x]);
+        for buffer in [epilogue.bias, epilogue.scale].into_iter().flatten() {
+            check.length("bias or scale", buffer, w.outputs());
+        }
+        match w.kind() {
+            Kind::F32 => self.exact_product(x, w, epilogue, out),
+            Kind::Bf16 | Kind::F16 => self.missing("linear with bf16 or f16 weights"),
+        }
+    }
+
+    fn exact_product(&self, x: &CudaTensor, w: &CudaWeight, epilogue: &Epilogue<'_, Self>, out: &CudaTensor) {
+        let (kernel, height) = if x.bucket <= 16 {
+            (&EXACT_16, 16)
+        } else {
+            (&EXACT_64, 64)
+        };
+        let blocks = [
+            w.outputs().div_ceil(64) as u32,
+            x.bucket.div_ceil(height) as u32,
+            1,
+        ];
+        let arguments = ExactArgs {
+            x: Matrix::of(x),
+            out: Matrix::of(out),
+            weight: Ptr::new(w.address()),
+            bias: optional(epilogue.bias),
+            scale: optional(epilogue.scale),
+            pitch: w.pitch() as u32,
+        };
+        self.enqueue(kernel, Grid::of(blocks, THREADS), &arguments);
     }
 
     pub(crate) fn enqueue_rms_norm(
         &self,
-        _x: &CudaTensor,
-        _weight: &CudaBuffer<f32>,
-        _eps: f32,
-        _out: &CudaTensor,
+        x: &CudaTensor,
+        weight: &CudaBuffer<f32>,
+        eps: f32,
+        out: &CudaTensor,
     ) {
-        self.missing("rms_norm");
+        let check = Checks("rms_norm");
+        check.same_shape(x, out);
+        check.length("weight", weight, x.columns);
+        check.apart(out, &[x]);
+        let arguments = NormArgs {
+            x: Matrix::of(x),
+            out: Matrix::of(out),
+            weight: weight.ptr(),
+            eps,
+        };
+        self.enqueue(&RMS_NORM, Grid::new(x.bucket as u32, THREADS), &arguments);
     }
 
-    pub(crate) fn enqueue_add_rms_norm(&self, _delta: &CudaTensor, _norm: &ResidualNorm<'_, Self>) {
-        self.missing("add_rms_norm");
+    pub(crate) fn enqueue_add_rms_norm(&self, delta: &CudaTensor, norm: &ResidualNorm<'_, Self>) {
+        let check = Checks("add_rms_norm");
+        check.same_shape(norm.residual, delta);
+        check.same_shape(norm.residual, norm.out);
+        check.length("weight", norm.weight, norm.out.columns);
+        check.apart(norm.residual, &[delta, norm.out]);
+        check.apart(norm.out, &[delta]);
+        let arguments = AddNormArgs {
+            delta: Matrix::of(delta),
+            residual: Matrix::of(norm.residual),
+            out: Matrix::of(norm.out),
+            weight: norm.weight.ptr(),
+            scale: norm.scale,
+            eps: norm.eps,
+        };
+        self.enqueue(&ADD_RMS_NORM, Grid::new(delta.bucket as u32, THREADS), &arguments);
     }
 
     pub(crate) fn enqueue_add(
         &self,
-        _acc: &CudaTensor,
-        _x: &CudaTensor,
-        _scale: f32,
-        _gate: Option<&CudaTensor>,
+        acc: &CudaTensor,
+        x: &CudaTensor,
+        scale: f32,
+        gate: Option<&CudaTensor>,
     ) {
-        self.missing("add");
+        let check = Checks("add");
+        check.same_shape(acc, x);
+        check.apart(acc, &[x]);
+        if let Some(gate) = gate {
+            check.same_rows(acc, gate);
+            check.columns("gate", gate, 1);
+            check.apart(acc, &[gate]);
+        }
+        let arguments = AddArgs {
+            acc: Matrix::of(acc),
+            x: Matrix::of(x),
+            gate: Matrix::of(gate.unwrap_or(x)),
+            gated: u32::from(gate.is_some()),
+            scale,
+        };
+        self.enqueue(&ADD_ROWS, elements(x.bucket, x.columns), &arguments);
     }
 
-    pub(crate) fn enqueue_activate(&self, _x: &CudaTensor, _activation: Activation, _out: &CudaTensor) {
-        self.missing("activate");
+    pub(crate) fn enqueue_activate(&self, x: &CudaTensor, activation: Activation, out: &CudaTensor) {
+        let check = Checks("activate");
+        check.same_rows(x, out);
+        check.columns("x", x, out.columns * activation.fan_in());
+        check.apart(out, &[x]);
+        let (kernel, gate_scale) = match activation {
+            Activation::SiluGated { gate_scale } => (&SILU_GATED, gate_scale),
+            Activation::ReluSquared => (&RELU_SQUARED, 1.0),
+        };
+        let arguments = ActivateArgs {
+            x: Matrix::of(x),
+            out: Matrix::of(out),
+            gate_scale,
+        };
+        self.enqueue(kernel, elements(out.bucket, out.columns), &arguments);
     }
 
-    pub(crate) fn enqueue_gated_norm(&self, _args: &GatedNorm<'_, Self>) {
-        self.missing("gated_norm");
+    pub(crate) fn enqueue_gated_norm(&self, args: &GatedNorm<'_, Self>) {
+        let check = Checks("gated_norm");
+        check.same_shape(args.x, args.gate);
+        check.same_shape(args.x, args.out);
+        check.divides("group", args.group, args.x.columns);
+        check.apart(args.out, &[args.x, args.gate]);
+        if let Some(weight) = args.weight
+            && weight.len() != args.group
+        {
+            check.length("weight", weight, args.x.columns);
+        }
+        let arguments = GatedNormArgs {
+            x: Matrix::of(args.x),
+            gate: Matrix::of(args.gate),
+            out: Matrix::of(args.out),
+            weight: optional(args.weight),
+            weight_per_column: u32::from(args.weight.is_some_and(|weight| weight.len() != args.group)),
+            group: args.group as u32,
+            gate_first: u32::from(args.order == GateOrder::GateThenNorm),
+            eps: args.eps,
+        };
+        let groups = args.x.bucket * (args.x.columns / args.group);
+        if args.group <= WARP_GROUP {
+            let blocks = groups.div_ceil(THREADS as usize / 32) as u32;
+            self.enqueue(&GATED_NORM_WARPS, Grid::new(blocks, THREADS), &arguments);
+        } else {
+            self.enqueue(&GATED_NORM_BLOCKS, Grid::new(groups as u32, THREADS), &arguments);
+        }
     }
 
-    pub(crate) fn enqueue_route(&self, _args: &Router<'_, Self>) {
-        self.missing("route");
+    pub(crate) fn enqueue_route(&self, args: &Router<'_, Self>) {
+        let check = Checks("route");
+        let (logits, chosen) = (args.logits, args.out.chosen);
+        let experts = logits.columns;
+        check.same_rows(logits, &args.out.weights);
+        check.columns("weights", &args.out.weights, chosen);
+        check.room("ids", &args.out.ids, logits.bucket * chosen);
+        check.apart(&args.out.weights, &[logits]);
+        let mut arguments = RouteArgs {
+            logits: Matrix::of(logits),
+            weights: Matrix::of(&args.out.weights),
+            ids: args.out.ids.ptr(),
+            bias: Ptr::NULL,
+            chosen: chosen as u32,
+            sigmoid: 0,
+            groups: 1,
+            kept_groups: 1,
+            renormalise: 0,
+            scale: 1.0,
+        };
+        match args.scores {
+            RouteScores::Softmax { renormalise } => arguments.renormalise = u32::from(renormalise),
+            RouteScores::Sigmoid {
+                bias,
+                groups,
+                kept_groups,
+                renormalise,
+                scale,
+            } => {
+                check.length("bias", bias, experts);
+                check.divides("groups", groups, experts);
+                arguments.bias = bias.ptr();
+                arguments.sigmoid = 1;
+                arguments.groups = groups as u32;
+                arguments.kept_groups = kept_groups.min(groups) as u32;
+                arguments.renormalise = u32::from(renormalise);
+                arguments.scale = scale;
+            }
+        }
+        let available = experts / arguments.groups as usize * arguments.kept_groups as usize;
+        assert!(chosen <= available, "route: {chosen} of {available} experts");
+        assert!(
+            experts <= MOST_EXPERTS,
+            "route: {experts} experts, more than {MOST_EXPERTS}"
+        );
+        let shared = (experts as u32 + arguments.groups) * 4;
+        self.enqueue(
+            &ROUTE,
+            Grid::new(logits.bucket as u32, 32).shared(shared),
+            &arguments,
+        );
     }
+}
+
+/// A thread for four columns, a row of thread blocks per row.
+fn elements(rows: usize, columns: usize) -> Grid {
+    let across = columns.div_ceil(4 * THREADS as usize) as u32;
+    Grid::of([across, rows as u32, 1], THREADS)
 }

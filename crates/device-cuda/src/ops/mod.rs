@@ -17,5 +17,5 @@ mod tokens;
 /// The headers that declare the arguments of all kernels.
 #[cfg(test)]
 pub(crate) fn headers() -> Vec<(&'static str, String)> {
-    vec![clock::header()]
+    vec![clock::header(), dense::header(), crate::weight::header()]
 }

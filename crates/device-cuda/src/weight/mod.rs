@@ -1,19 +1,217 @@
-//! Weights on the device.
+//! Weight matrices on the device.
+//!
+//! A weight is kept in one of three types, whatever its parts are stored as: f32, bf16 or f16. Quantised parts become bf16,
+//! rounded to nearest even. Parts that differ become f32, which holds them all. f32 lies row by row and is multiplied
+//! exactly; the other two lie in tiles for tensor cores (`kernels/weight.cuh`), padded with zeros.
 
+mod load;
+
+use crate::arguments::Ptr;
 use crate::cuda::Cuda;
-use paceline_device::{DeviceError, WeightPart};
+use crate::views::RowSource;
+use paceline_device::{DeviceError, RowOrder, WeightPart};
 use paceline_types::DType;
+use std::sync::Arc;
 
-/// A weight matrix.
-#[derive(Clone)]
-pub struct CudaWeight;
+pub(crate) use load::Staging;
+#[cfg(test)]
+pub(crate) use load::header;
 
-impl CudaWeight {
-    pub(crate) fn pack(
-        _cuda: &Cuda,
-        _parts: &[WeightPart<'_>],
-        _store_as: Option<DType>,
-    ) -> Result<Self, DeviceError> {
-        Err(DeviceError::Failed("weights are not there yet".to_owned()))
+/// Outputs of a tile.
+pub(crate) const TILE: usize = 128;
+/// Inputs of a block.
+pub(crate) const BLOCK: usize = 64;
+
+/// How a weight is kept. The numbers are those of `kernels/weight.cuh`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub(crate) enum Kind {
+    F32 = 0,
+    Bf16 = 1,
+    F16 = 2,
+}
+
+impl Kind {
+    /// The kind that holds parts of this type.
+    fn of(dtype: DType) -> Self {
+        match dtype {
+            DType::F32 => Self::F32,
+            DType::F16 => Self::F16,
+            _ => Self::Bf16,
+        }
+    }
+
+    const fn dtype(self) -> DType {
+        match self {
+            Self::F32 => DType::F32,
+            Self::Bf16 => DType::BF16,
+            Self::F16 => DType::F16,
+        }
     }
 }
+
+struct Inner {
+    kind: Kind,
+    outputs: usize,
+    inputs: usize,
+    address: u64,
+    bytes: u64,
+}
+
+/// A packed weight matrix. Clones share the storage.
+#[derive(Clone)]
+pub struct CudaWeight {
+    inner: Arc<Inner>,
+}
+
+impl CudaWeight {
+    /// Packs parts stacked along the outputs, as `store_as` or as the type that holds them.
+    pub(crate) fn pack(
+        cuda: &Cuda,
+        parts: &[WeightPart<'_>],
+        store_as: Option<DType>,
+    ) -> Result<Self, DeviceError> {
+        let first = parts.first().map_or("without parts", |part| part.name);
+        if let Some(dtype) = store_as
+            && dtype.is_quantised()
+        {
+            return Err(bad(first, format!("cannot be converted to {dtype}")));
+        }
+        let inputs = parts.first().map_or(0, |part| part.columns);
+        parts.iter().try_for_each(|part| check_part(part, inputs))?;
+        let outputs: usize = parts.iter().map(WeightPart::rows).sum();
+        if outputs == 0 {
+            return Err(bad(first, "has no rows".to_owned()));
+        }
+        let kind = store_as.map_or_else(|| kind_of(parts), Kind::of);
+        let weight = Self::zeroed(cuda, kind, outputs, inputs, first)?;
+        load::load(cuda, &weight, parts)?;
+        Ok(weight)
+    }
+
+    /// A weight of zeros.
+    fn zeroed(
+        cuda: &Cuda,
+        kind: Kind,
+        outputs: usize,
+        inputs: usize,
+        name: &str,
+    ) -> Result<Self, DeviceError> {
+        let elements = match kind {
+            Kind::F32 => outputs as u64 * f32_pitch(inputs) as u64 * 2,
+            Kind::Bf16 | Kind::F16 => {
+                (outputs.next_multiple_of(TILE) as u64) * inputs.next_multiple_of(BLOCK) as u64
+            }
+        };
+        let bytes = elements * 2;
+        let address = cuda.context.zeroed(bytes, name)?;
+        Ok(Self {
+            inner: Arc::new(Inner {
+                kind,
+                outputs,
+                inputs,
+                address,
+                bytes,
+            }),
+        })
+    }
+
+    /// Rows of the matrix.
+    pub fn outputs(&self) -> usize {
+        self.inner.outputs
+    }
+
+    /// Columns of the matrix.
+    pub fn inputs(&self) -> usize {
+        self.inner.inputs
+    }
+
+    /// Memory held.
+    pub fn bytes(&self) -> u64 {
+        self.inner.bytes
+    }
+
+    pub(crate) fn kind(&self) -> Kind {
+        self.inner.kind
+    }
+
+    pub(crate) fn address(&self) -> u64 {
+        self.inner.address
+    }
+
+    /// f32: elements from one row to the next. Else blocks of inputs.
+    pub(crate) fn pitch(&self) -> usize {
+        match self.inner.kind {
+            Kind::F32 => f32_pitch(self.inner.inputs),
+            Kind::Bf16 | Kind::F16 => self.inner.inputs.div_ceil(BLOCK),
+        }
+    }
+
+    /// The weight as kernels see it that read rows of it.
+    pub(crate) fn row_source(&self) -> RowSource {
+        RowSource {
+            data: Ptr::new(self.inner.address),
+            kind: self.inner.kind as u32,
+            rows: self.inner.outputs as u32,
+            columns: self.inner.inputs as u32,
+            pitch: self.pitch() as u32,
+        }
+    }
+}
+
+/// Elements from one row of f32 to the next: rows start at multiples of sixteen bytes.
+fn f32_pitch(inputs: usize) -> usize {
+    inputs.next_multiple_of(4)
+}
+
+/// The kind that holds all parts.
+fn kind_of(parts: &[WeightPart<'_>]) -> Kind {
+    let mut kinds = parts.iter().map(|part| Kind::of(part.dtype));
+    let first = kinds.next().unwrap_or(Kind::F32);
+    kinds.fold(first, |kind, other| if kind == other { kind } else { Kind::F32 })
+}
+
+fn bad(what: &str, why: String) -> DeviceError {
+    DeviceError::BadWeight {
+        what: what.to_owned(),
+        why,
+    }
+}
+
+/// A part has the weight's inputs, and as many bytes as its shape says.
+fn check_part(part: &WeightPart<'_>, inputs: usize) -> Result<(), DeviceError> {
+    let (columns, dtype) = (part.columns, part.dtype);
+    let bad = |why: String| Err(bad(part.name, why));
+    if columns == 0 {
+        return bad("has no columns".to_owned());
+    }
+    if columns != inputs {
+        return bad(format!(
+            "has {columns} columns where the parts before it have {inputs}"
+        ));
+    }
+    let Some(row_bytes) = dtype.bytes_for(columns) else {
+        let block = dtype.block_len();
+        return bad(format!(
+            "{columns} columns are not whole {dtype} blocks of {block}"
+        ));
+    };
+    if part.stored_rows.checked_mul(row_bytes) != Some(part.data.len()) {
+        let (held, stored) = (part.data.len(), part.stored_rows);
+        return bad(format!(
+            "{held} bytes do not hold {stored} rows of {columns} {dtype} elements"
+        ));
+    }
+    if let RowOrder::Picked(picked) = &part.order
+        && let Some(outside) = picked.iter().find(|index| **index as usize >= part.stored_rows)
+    {
+        return bad(format!(
+            "row {outside} is asked for, but there are {}",
+            part.stored_rows
+        ));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests;

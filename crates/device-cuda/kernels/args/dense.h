@@ -1,0 +1,74 @@
+// Arguments of kernels. Made from the declarations in src by the test `the_headers_are_current`; do not edit.
+#pragma once
+#include "paceline.cuh"
+#include "args/views.h"
+
+struct ExactArgs {
+    Matrix x;
+    Matrix out;
+    float* weight;
+    float* bias;
+    float* scale;
+    uint32_t pitch;
+};
+static_assert(sizeof(ExactArgs) == 96);
+
+struct NormArgs {
+    Matrix x;
+    Matrix out;
+    float* weight;
+    float eps;
+};
+static_assert(sizeof(NormArgs) == 80);
+
+struct AddNormArgs {
+    Matrix delta;
+    Matrix residual;
+    Matrix out;
+    float* weight;
+    float scale;
+    float eps;
+};
+static_assert(sizeof(AddNormArgs) == 112);
+
+struct GatedNormArgs {
+    Matrix x;
+    Matrix gate;
+    Matrix out;
+    float* weight;
+    uint32_t weight_per_column;
+    uint32_t group;
+    uint32_t gate_first;
+    float eps;
+};
+static_assert(sizeof(GatedNormArgs) == 120);
+
+struct AddArgs {
+    Matrix acc;
+    Matrix x;
+    Matrix gate;
+    uint32_t gated;
+    float scale;
+};
+static_assert(sizeof(AddArgs) == 104);
+
+struct ActivateArgs {
+    Matrix x;
+    Matrix out;
+    float gate_scale;
+};
+static_assert(sizeof(ActivateArgs) == 72);
+
+struct RouteArgs {
+    Matrix logits;
+    Matrix weights;
+    int32_t* ids;
+    float* bias;
+    uint32_t chosen;
+    uint32_t sigmoid;
+    uint32_t groups;
+    uint32_t kept_groups;
+    uint32_t renormalise;
+    float scale;
+};
+static_assert(sizeof(RouteArgs) == 104);

@@ -1,0 +1,292 @@
+//! Stored rows on their way to the device.
+//!
+//! The host does no more than copy them, with several threads, from wherever they are mapped to pinned memory. From there
+//! they go to the device as they are, and a kernel makes rows of a weight of them. Two places of staging take turns, so
+//! that the host copies one while the other is under way.
+
+use super::{CudaWeight, bad};
+use crate::arguments::{Ptr, arguments};
+use crate::context::{Context, lock};
+use crate::cuda::Cuda;
+use crate::driver::check;
+use crate::launch::{Grid, Kernel, Launch};
+use crate::read::Pinned;
+use cudarc::driver::sys;
+use half::{bf16, f16};
+use paceline_device::{DeviceError, RowOrder, WeightPart};
+use paceline_types::DType;
+use std::ops::Range;
+use std::sync::Arc;
+use std::thread;
+
+arguments! { "weight.h";
+    /// Stored rows that become rows of a weight.
+    struct PackArgs {
+        stored: Ptr<u8>,
+        data: Ptr<u8>,
+        /// The lowest row with a value that is not finite.
+        not_finite: Ptr<u32>,
+        stored_type: u32,
+        stored_bytes: u32,
+        kind: u32,
+        pitch: u32,
+        first_row: u32,
+        rows: u32,
+        columns: u32,
+    }
+}
+
+const PACK_ROWS: Kernel<PackArgs> = Kernel::new("weight", "pack_rows");
+
+/// Bytes of a place of staging.
+const PLACE: usize = 32 << 20;
+/// Bytes below which one thread copies.
+const SERIAL: usize = 1 << 20;
+/// Threads beyond this many wait for memory.
+const THREADS: usize = 8;
+/// What the device's word says as long as all values are finite.
+const ALL_FINITE: u32 = u32::MAX;
+
+/// Two places where stored rows pass through, and the word in which a kernel reports what is not finite.
+pub(crate) struct Staging {
+    context: Arc<Context>,
+    pinned: Pinned,
+    device: u64,
+    /// Per place, that its rows have reached the device.
+    copied: [sys::CUevent; 2],
+    next: usize,
+    word: u64,
+}
+
+// SAFETY: handles of the driver may be used from any thread.
+unsafe impl Send for Staging {}
+
+impl Staging {
+    fn new(context: &Arc<Context>) -> Result<Self, DeviceError> {
+        let mut staging = Self {
+            context: Arc::clone(context),
+            pinned: Pinned::new(context, 2 * PLACE + 4, "staging of weights")?,
+            device: context.take(2 * PLACE as u64, "staging of weights")?,
+            copied: [std::ptr::null_mut(); 2],
+            next: 0,
+            word: context.take(4, "staging of weights")?,
+        };
+        for event in &mut staging.copied {
+            let flags = sys::CUevent_flags::CU_EVENT_DISABLE_TIMING as u32;
+            // SAFETY: a plain call with a place to write to.
+            check(unsafe { sys::cuEventCreate(event, flags) }, "cuEventCreate")?;
+        }
+        Ok(staging)
+    }
+
+    /// Brings rows to the device, and returns where they are until the place's next turn.
+    fn stage(&mut self, rows: &StoredRows<'_>) -> Result<u64, DeviceError> {
+        let (place, bytes) = (self.next, rows.bytes());
+        self.next = 1 - place;
+        // SAFETY: an event that was never recorded counts as reached; else it is behind the last copy from this place.
+        check(
+            unsafe { sys::cuEventSynchronize(self.copied[place]) },
+            "cuEventSynchronize",
+        )?;
+        // SAFETY: within the pinned memory, which nothing else uses: the device is done with this place.
+        let to = unsafe { std::slice::from_raw_parts_mut(self.pinned.host.add(place * PLACE), bytes) };
+        rows.copy(to);
+        let device = self.device + (place * PLACE) as u64;
+        // SAFETY: both ends hold this many bytes, and the host's end stays as it is until the event.
+        unsafe {
+            let stream = self.context.stream;
+            let copied = sys::cuMemcpyHtoDAsync_v2(device, to.as_ptr().cast(), bytes, stream);
+            check(copied, "cuMemcpyHtoDAsync")?;
+            check(sys::cuEventRecord(self.copied[place], stream), "cuEventRecord")?;
+        }
+        Ok(device)
+    }
+
+    /// Nothing is known to be not finite.
+    fn reset_word(&self) -> Result<(), DeviceError> {
+        // SAFETY: one word.
+        check(
+            unsafe { sys::cuMemsetD32Async(self.word, ALL_FINITE, 1, self.context.stream) },
+            "cuMemsetD32Async",
+        )
+    }
+
+    /// What the kernels so far have found.
+    fn read_word(&self) -> Result<u32, DeviceError> {
+        // SAFETY: the word behind both places.
+        let to = unsafe { self.pinned.host.add(2 * PLACE) };
+        // SAFETY: one word at either end.
+        check(
+            unsafe { sys::cuMemcpyDtoHAsync_v2(to.cast(), self.word, 4, self.context.stream) },
+            "cuMemcpyDtoHAsync",
+        )?;
+        self.context.synchronise()?;
+        // SAFETY: aligned, and the copy has ended.
+        Ok(unsafe { to.cast::<u32>().read() })
+    }
+}
+
+impl Drop for Staging {
+    fn drop(&mut self) {
+        self.context.bind();
+        for event in self.copied {
+            if !event.is_null() {
+                // SAFETY: made once, goes once.
+                let _ = unsafe { sys::cuEventDestroy_v2(event) };
+            }
+        }
+    }
+}
+
+/// Some of the rows that a part contributes.
+pub(super) struct StoredRows<'a> {
+    pub(super) part: &'a WeightPart<'a>,
+    pub(super) row_bytes: usize,
+    pub(super) rows: Range<usize>,
+}
+
+impl StoredRows<'_> {
+    pub(super) fn bytes(&self) -> usize {
+        self.rows.len() * self.row_bytes
+    }
+
+    /// Copies the rows, one behind the other.
+    pub(super) fn copy(&self, to: &mut [u8]) {
+        let threads = if to.len() < SERIAL {
+            1
+        } else {
+            thread::available_parallelism().map_or(1, |n| n.get().min(THREADS))
+        };
+        let share = self.rows.len().div_ceil(threads).max(1);
+        let copy = |index: usize, to: &mut [u8]| {
+            let first = self.rows.start + index * share;
+            for (row, to) in to.chunks_exact_mut(self.row_bytes).enumerate() {
+                to.copy_from_slice(stored_row(self.part, self.row_bytes, first + row).1);
+            }
+        };
+        thread::scope(|scope| {
+            let mut shares = to.chunks_mut(share * self.row_bytes).enumerate();
+            let own = shares.next();
+            for (index, to) in shares {
+                scope.spawn(move || copy(index, to));
+            }
+            if let Some((index, to)) = own {
+                copy(index, to);
+            }
+        });
+    }
+}
+
+/// The number in storage and the bytes of the row that a part contributes as its `row`-th.
+fn stored_row<'a>(part: &'a WeightPart<'_>, row_bytes: usize, row: usize) -> (usize, &'a [u8]) {
+    let index = match &part.order {
+        RowOrder::Stored => row,
+        RowOrder::Picked(picked) => picked[row] as usize,
+    };
+    (index, &part.data[index * row_bytes..(index + 1) * row_bytes])
+}
+
+/// Fills a weight with its parts, which are known to fit it.
+pub(super) fn load(cuda: &Cuda, weight: &CudaWeight, parts: &[WeightPart<'_>]) -> Result<(), DeviceError> {
+    let mut held = lock(&cuda.staging);
+    let staging = match &mut *held {
+        Some(staging) => staging,
+        none => none.insert(Staging::new(&cuda.context)?),
+    };
+    cuda.context.bind();
+    staging.reset_word()?;
+    let mut first_row = 0;
+    for part in parts {
+        load_part(cuda, weight, staging, part, first_row)?;
+        first_row += part.rows();
+    }
+    match staging.read_word()? {
+        ALL_FINITE => Ok(()),
+        row => Err(complaint(weight, parts, row as usize)),
+    }
+}
+
+fn load_part(
+    cuda: &Cuda,
+    weight: &CudaWeight,
+    staging: &mut Staging,
+    part: &WeightPart<'_>,
+    first_row: usize,
+) -> Result<(), DeviceError> {
+    let row_bytes = part.dtype.bytes_for(part.columns).unwrap_or_default();
+    let at_a_time = PLACE / row_bytes.max(1);
+    if at_a_time == 0 {
+        return Err(bad(
+            part.name,
+            format!("a row has {row_bytes} bytes, more than {PLACE}"),
+        ));
+    }
+    for start in (0..part.rows()).step_by(at_a_time) {
+        let rows = StoredRows {
+            part,
+            row_bytes,
+            rows: start..part.rows().min(start + at_a_time),
+        };
+        let stored = staging.stage(&rows)?;
+        let count = rows.rows.len();
+        let arguments = PackArgs {
+            stored: Ptr::new(stored),
+            data: Ptr::new(weight.address()),
+            not_finite: Ptr::new(staging.word),
+            stored_type: DType::ALL
+                .iter()
+                .position(|dtype| *dtype == part.dtype)
+                .unwrap_or_default() as u32,
+            stored_bytes: row_bytes as u32,
+            kind: weight.kind() as u32,
+            pitch: weight.pitch() as u32,
+            first_row: (first_row + start) as u32,
+            rows: count as u32,
+            columns: part.columns as u32,
+        };
+        let blocks = (count * part.columns.div_ceil(8)).div_ceil(256).min(4096) as u32;
+        Launch::new(&cuda.context, &PACK_ROWS, Grid::new(blocks, 256), &arguments)?
+            .issue(cuda.context.stream, false)?;
+    }
+    Ok(())
+}
+
+/// What is wrong with a row of a weight, by its part.
+fn complaint(weight: &CudaWeight, parts: &[WeightPart<'_>], mut row: usize) -> DeviceError {
+    for part in parts {
+        if row >= part.rows() {
+            row -= part.rows();
+            continue;
+        }
+        let row_bytes = part.dtype.bytes_for(part.columns).unwrap_or_default();
+        let (index, stored) = stored_row(part, row_bytes, row);
+        let largest = largest(part.dtype, stored);
+        let why = if largest.is_finite() {
+            format!(
+                "row {index} holds {largest:e}, too large for {}",
+                weight.kind().dtype()
+            )
+        } else {
+            format!("row {index} holds a value that is not finite")
+        };
+        return bad(part.name, why);
+    }
+    bad("of the device", format!("has no row {row}"))
+}
+
+/// The largest magnitude of a stored row. Quantised values are finite and small unless their scales are not.
+fn largest(dtype: DType, row: &[u8]) -> f32 {
+    let pairs = row.chunks_exact(2).map(|b| [b[0], b[1]]);
+    let values: Vec<f32> = match dtype {
+        DType::F32 => row
+            .chunks_exact(4)
+            .map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]]))
+            .collect(),
+        DType::F16 => pairs.map(|b| f16::from_le_bytes(b).to_f32()).collect(),
+        DType::BF16 => pairs.map(|b| bf16::from_le_bytes(b).to_f32()).collect(),
+        _ => return f32::INFINITY,
+    };
+    // A NaN is larger than everything by its bits.
+    let bits = values.iter().map(|value| value.to_bits() & 0x7fff_ffff).max();
+    f32::from_bits(bits.unwrap_or_default())
+}
