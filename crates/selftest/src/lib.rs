@@ -1,15 +1,20 @@
 //! Judges a device: every operation against the CPU on fresh random inputs, and against itself for the bitwise law.
 
+mod attention;
 mod compare;
 mod copies;
+mod experts;
 mod frame;
 mod judge;
+mod mixers;
 mod norms;
 mod play;
 mod products;
 mod random;
+mod recurrences;
 mod rig;
 mod rows;
+mod sequence;
 mod stage;
 mod table;
 
@@ -27,7 +32,15 @@ pub fn operations<B: Backend>(
     config: &OperationsConfig,
 ) -> Result<Vec<Outcome>, DeviceError> {
     let mut judge = Judge::new(open, config)?;
-    let groups: [fn(&mut Judge<'_, B>); 4] = [copies::judge, products::judge, norms::judge, frame::judge];
+    let groups = [
+        copies::judge,
+        products::judge,
+        norms::judge,
+        attention::judge,
+        recurrences::judge,
+        experts::judge,
+        frame::judge,
+    ];
     for group in groups {
         group(&mut judge);
         judge.close();

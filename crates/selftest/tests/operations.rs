@@ -1,7 +1,7 @@
 //! Devices that keep the contract pass.
 
 use paceline_device::{Backend, Checked};
-use paceline_device_cpu::{Cpu, CpuOptions, Instructions};
+use paceline_device_cpu::{Cpu, CpuOptions};
 use paceline_selftest::{Effort, OperationsConfig, Outcome, Table, operations};
 
 fn assert_passes<B: Backend>(open: impl Fn() -> B, seed: u64) {
@@ -17,10 +17,10 @@ fn assert_passes<B: Backend>(open: impl Fn() -> B, seed: u64) {
 }
 
 #[test]
-fn a_cpu_of_one_thread_without_vectors_passes() {
+fn a_cpu_of_one_thread_passes() {
     let options = CpuOptions {
         threads: 1,
-        instructions: Instructions::Portable,
+        ..CpuOptions::default()
     };
     assert_passes(|| Cpu::new(options), 1);
 }

@@ -1,0 +1,127 @@
+//! All that mixes tokens in a recurrent layer, as the one operation that models enqueue.
+
+use crate::compare::Output;
+use crate::recurrences::{Dims, Recurrence, decay};
+use crate::rig::Rig;
+use crate::sequence::Session;
+use paceline_device::{
+    Backend, CausalConv, DeltaRule, DeviceError, GateOrder, GatedNorm, HeadMap, StateSpace,
+};
+
+impl Recurrence {
+    pub(super) fn mix_delta<B: Backend>(
+        &self,
+        rig: &Rig<'_, B>,
+        dims: Dims,
+    ) -> Result<Vec<Output>, DeviceError> {
+        let (device, keys, values, heads) = (rig.device, dims.keys(), dims.values(), dims.heads);
+        let channels = dims.channels();
+        let session = Session::new(rig, &self.texts, (channels + values + 2 * heads, 2.0))?;
+        let [x, gate, b, a] = session.columns([channels, values, heads, heads]);
+        let tables = &session.tables;
+        let cache = device.state_cache(self.layer.shape(&self.texts))?;
+        let (decay, dt_bias) = (decay(rig, heads)?, rig.buffer("dt bias", heads, 1.0)?);
+        let taps = rig.buffer("taps", 4 * channels, 1.0)?;
+        let weight = rig.buffer("norm", dims.columns, 1.5)?;
+        let [mixed, ruled, out] =
+            [channels, values, values].map(|width| device.tensor(&tables.tokens, width));
+        let (mixed, ruled, out) = (mixed?, ruled?, out?);
+        let [q, k, v] =
+            [0..keys, keys..2 * keys, 2 * keys..channels].map(|range| device.columns(&mixed, range));
+        let program = rig.program(|device| {
+            session.fill(device);
+            let conv = CausalConv {
+                x: &x,
+                weight: &taps,
+                bias: None,
+                cache: &cache,
+                out: &mut mixed.clone(),
+                step: tables,
+            };
+            let rule = DeltaRule {
+                q: &q,
+                k: &k,
+                v: &v,
+                a: &a,
+                b: &b,
+                decay: &decay,
+                dt_bias: &dt_bias,
+                head_map: HeadMap::Grouped,
+                cache: &cache,
+                out: &mut ruled.clone(),
+                step: tables,
+            };
+            let norm = GatedNorm {
+                x: &ruled,
+                gate: &gate,
+                weight: Some(&weight),
+                group: dims.columns,
+                order: GateOrder::NormThenGate,
+                eps: 1e-6,
+                out: &mut out.clone(),
+            };
+            device.mix_delta(conv, rule, norm);
+        });
+        session.run(&program, &out, self.limit)
+    }
+
+    pub(super) fn mix_space<B: Backend>(
+        &self,
+        rig: &Rig<'_, B>,
+        dims: Dims,
+    ) -> Result<Vec<Output>, DeviceError> {
+        let (device, keys, values, heads) = (rig.device, dims.keys(), dims.values(), dims.heads);
+        let channels = dims.channels();
+        let session = Session::new(rig, &self.texts, (channels + values + heads, 2.0))?;
+        let [gate, x, dt] = session.columns([values, channels, heads]);
+        let tables = &session.tables;
+        let cache = device.state_cache(self.layer.shape(&self.texts))?;
+        let (decay, skip) = (decay(rig, heads)?, rig.buffer("skip", heads, 1.0)?);
+        let dt_bias = rig.buffer("dt bias", heads, 1.0)?;
+        let (taps, bias) = (
+            rig.buffer("taps", 4 * channels, 1.0)?,
+            rig.buffer("bias", channels, 1.0)?,
+        );
+        let weight = rig.buffer("norm", values, 1.5)?;
+        let [mixed, spaced, out] =
+            [channels, values, values].map(|width| device.tensor(&tables.tokens, width));
+        let (mixed, spaced, out) = (mixed?, spaced?, out?);
+        let ranges = [0..values, values..values + keys, values + keys..channels];
+        let [value, b, c] = ranges.map(|range| device.columns(&mixed, range));
+        let program = rig.program(|device| {
+            session.fill(device);
+            let conv = CausalConv {
+                x: &x,
+                weight: &taps,
+                bias: Some(&bias),
+                cache: &cache,
+                out: &mut mixed.clone(),
+                step: tables,
+            };
+            let recurrence = StateSpace {
+                x: &value,
+                b: &b,
+                c: &c,
+                dt: &dt,
+                decay: &decay,
+                skip: &skip,
+                dt_bias: &dt_bias,
+                dt_limits: (0.0, f32::INFINITY),
+                cache: &cache,
+                out: &mut spaced.clone(),
+                step: tables,
+            };
+            let norm = GatedNorm {
+                x: &spaced,
+                gate: &gate,
+                weight: Some(&weight),
+                group: values / dims.groups,
+                order: GateOrder::GateThenNorm,
+                eps: 1e-5,
+                out: &mut out.clone(),
+            };
+            device.mix_state_space(conv, recurrence, norm);
+        });
+        session.run(&program, &out, self.limit)
+    }
+}
