@@ -201,11 +201,11 @@ fn find(ordinal: usize) -> Result<Gpu, DeviceError> {
     {
         return Ok(gpu.clone());
     }
-    Err(DeviceError::Failed(match found {
+    Err(DeviceError::Absent(match found {
         Found::Driver { ref gpus, .. } if !gpus.is_empty() => {
             format!("there is no cuda:{ordinal}; the driver lists {found}")
         }
-        found => found.to_string(),
+        found => format!("there is no cuda:{ordinal}: {found}"),
     }))
 }
 

@@ -64,7 +64,7 @@ pub enum Found {
 impl fmt::Display for Found {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::NoDriver => f.write_str("there is no NVIDIA driver (libcuda.so.1) on this machine"),
+            Self::NoDriver => f.write_str("no NVIDIA driver (libcuda.so.1) was found"),
             Self::Unusable(why) => write!(f, "the NVIDIA driver cannot be used: {why}"),
             Self::Driver { gpus, .. } if gpus.is_empty() => f.write_str(
                 "the NVIDIA driver lists no GPU; CUDA_VISIBLE_DEVICES hides those that it does not name",

@@ -51,7 +51,7 @@ impl Architecture {
             (9, 0) => Ok(Self::Sm90a),
             (10, _) => Ok(Self::Sm100),
             (12, _) => Ok(Self::Sm120),
-            (major, minor) => Err(DeviceError::Failed(format!(
+            (major, minor) => Err(DeviceError::Absent(format!(
                 "there are no kernels for compute capability {major}.{minor}; 8.0 and later are needed"
             ))),
         }

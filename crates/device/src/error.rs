@@ -3,6 +3,9 @@
 /// A failure of the device or of a request made to it.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum DeviceError {
+    /// There is no such device, or it cannot be used; in words.
+    #[error("{0}")]
+    Absent(String),
     /// Storage could not be had.
     #[error("the device cannot allocate {bytes} bytes for {what}")]
     OutOfMemory {

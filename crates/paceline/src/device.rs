@@ -6,10 +6,13 @@ use crate::faults::{Failing, Fault};
 use crate::{EngineConfig, Handle, MemoryPlan, ModelFiles, Speculation, StartError};
 use paceline_device::{Backend, DeviceInfo};
 use paceline_device_cpu::{Cpu, CpuOptions, Instructions};
+use paceline_device_cuda::{Cuda, CudaOptions, Found};
+use paceline_types::DType;
 use std::fmt;
 use std::str::FromStr;
 
 pub use paceline_device_cpu::{MemoryLimit, UsableMemory, return_large_allocations};
+pub use paceline_device_cuda::{Found as CudaFound, Gpu, probe as probe_cuda};
 
 /// The device that is asked for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -52,6 +55,8 @@ impl fmt::Display for DeviceChoice {
 pub enum Device {
     /// The processor.
     Cpu(Cpu),
+    /// A GPU of NVIDIA.
+    Cuda(Cuda),
 }
 
 impl Device {
@@ -59,22 +64,28 @@ impl Device {
     pub fn open(config: &EngineConfig) -> Result<Self, StartError> {
         config.check()?;
         match config.device {
+            DeviceChoice::Auto if has_gpu() => Self::open_cuda(0),
             DeviceChoice::Auto | DeviceChoice::Cpu => Ok(Self::Cpu(Cpu::new(CpuOptions {
                 threads: config.threads,
                 instructions: Instructions::detect(),
             }))),
-            DeviceChoice::Cuda(_) => Err(StartError::Option {
-                option: "device",
-                value: config.device.to_string(),
-                bound: "auto or cpu: this build has no CUDA device".to_owned(),
-            }),
+            DeviceChoice::Cuda(ordinal) => Self::open_cuda(ordinal),
         }
+    }
+
+    fn open_cuda(ordinal: usize) -> Result<Self, StartError> {
+        let options = CudaOptions {
+            ordinal,
+            ..CudaOptions::default()
+        };
+        Ok(Self::Cuda(Cuda::open(options)?))
     }
 
     /// What it is.
     pub fn info(&self) -> DeviceInfo {
         match self {
             Self::Cpu(cpu) => cpu.info(),
+            Self::Cuda(cuda) => cuda.info(),
         }
     }
 
@@ -89,7 +100,29 @@ impl Device {
         let files = files.into();
         Ok(match self {
             Self::Cpu(cpu) => Box::new(EngineParts::load(cpu, files, config, progress)?),
+            Self::Cuda(cuda) => {
+                let cuda = cuda.with_kv(kv_type(files, &config));
+                Box::new(EngineParts::load(cuda, files, config, progress)?)
+            }
         })
+    }
+}
+
+/// Whether the driver lists a GPU.
+fn has_gpu() -> bool {
+    matches!(paceline_device_cuda::probe(), Found::Driver { gpus, .. } if !gpus.is_empty())
+}
+
+/// How a GPU stores keys and values: in full where the weights are, so that nothing is rounded on the way.
+fn kv_type(files: ModelFiles<'_>, config: &EngineConfig) -> DType {
+    let matrices = files.model.tensors().filter(|tensor| tensor.shape.len() > 1);
+    let full = matrices
+        .map(|tensor| tensor.dtype)
+        .all(|dtype| dtype == DType::F32);
+    match config.dtype {
+        None if full => DType::F32,
+        Some(DType::F32) => DType::F32,
+        _ => DType::BF16,
     }
 }
 
@@ -159,14 +192,17 @@ mod tests {
                 ..EngineConfig::default()
             })
         };
-        for choice in [DeviceChoice::Auto, DeviceChoice::Cpu] {
-            assert_eq!(open(choice).map(|device| device.info().name).unwrap(), "cpu");
-        }
-        let error = open(DeviceChoice::Cuda(1)).err().map(|error| error.to_string());
-        let error = error.unwrap_or_default();
-        assert!(
-            error.contains("`device` is cuda:1") && error.contains("no CUDA device"),
-            "{error}"
+        assert_eq!(
+            open(DeviceChoice::Cpu).map(|device| device.info().name).unwrap(),
+            "cpu"
         );
+        let automatic = if has_gpu() { "cuda:0" } else { "cpu" };
+        assert_eq!(
+            open(DeviceChoice::Auto).map(|device| device.info().name).unwrap(),
+            automatic
+        );
+        let error = open(DeviceChoice::Cuda(99)).err().map(|error| error.to_string());
+        let error = error.unwrap_or_default();
+        assert!(error.contains("there is no cuda:99"), "{error}");
     }
 }

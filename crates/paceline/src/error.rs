@@ -1,5 +1,6 @@
 //! Why an engine cannot start or a request cannot be served.
 
+use paceline_device::DeviceError;
 use paceline_models::ModelError;
 use paceline_runner::ListsTooLong;
 
@@ -19,6 +20,9 @@ pub enum StartError {
     /// Not enough memory for what was asked.
     #[error("{0}")]
     Memory(String),
+    /// The device cannot be opened.
+    #[error(transparent)]
+    Device(#[from] DeviceError),
     /// The model cannot be built.
     #[error(transparent)]
     Model(#[from] ModelError),

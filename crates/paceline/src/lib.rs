@@ -29,7 +29,10 @@ mod streams;
 mod trace;
 
 pub use config::EngineConfig;
-pub use device::{Device, DeviceChoice, LoadedEngine, MemoryLimit, UsableMemory, return_large_allocations};
+pub use device::{
+    CudaFound, Device, DeviceChoice, Gpu, LoadedEngine, MemoryLimit, UsableMemory, probe_cuda,
+    return_large_allocations,
+};
 pub use embedding::{Embedded, Embedding, EmbeddingError, EmbeddingRequest};
 pub use engine::{Engine, EngineParts, ModelFiles};
 pub use error::{RequestError, StartError};

@@ -13,6 +13,9 @@ const WORD: u64 = 4;
 /// Share of the available memory that may be used where nothing is said.
 const MOST: f64 = 0.8;
 
+/// Share of all memory of a device of its own that is used where nothing is said.
+const MOST_OF_A_DEVICE: f64 = 0.9;
+
 /// Share of what is available that blocks take by default. Memory that is the host's is left to others, too.
 const BLOCKS: f64 = 0.25;
 
@@ -80,7 +83,7 @@ impl MemoryPlan {
     pub fn new(outline: Outline, config: &EngineConfig, device: &DeviceInfo) -> Result<Self, StartError> {
         config.check()?;
         let (model, speculation, elements) = (outline.model(), *outline.speculation(), device.elements);
-        let available = config.available_memory.or(device.free_memory).unwrap_or(8 << 30);
+        let room = Room::of(config, device);
         let max_model_len = longest(config, &model.dims)?;
         let drafter = outline.drafter_shape(config.block_size);
         let drafts = speculation.draft_tokens;
@@ -89,7 +92,7 @@ impl MemoryPlan {
         let (state, ring) = (own.state + draft_model.state, own.ring + draft_model.ring);
         let mut plan = Self {
             elements,
-            budget: (available as f64 * config.memory_utilization.unwrap_or(MOST)) as u64,
+            budget: room.budget,
             weights: model.stats.bytes() + drafter.weights,
             kv: 0,
             states: state * config.max_num_seqs as u64,
@@ -109,12 +112,12 @@ impl MemoryPlan {
         let block = BlockBytes::of(model, (&speculation, &drafter), config.block_size, elements);
         let samples = sample_rows(config, drafts, model.dims.vocabulary);
         // Tables grow a little with the blocks: first as many as there would be if all the rest took nothing.
-        plan.share_out(block, (config, available), state)?;
+        plan.share_out(block, (config, room), state)?;
         let masks = mask_rows(config, drafts, model.dims.vocabulary);
         let runner = runner_config((config, &speculation), &plan, (samples, masks));
         let asked = outline.rehearse(runner)?;
         plan.scratch = asked.saturating_sub(plan.blocks as u64 * block.words + plan.ngram_index);
-        plan.share_out(block, (config, available), state)?;
+        plan.share_out(block, (config, room), state)?;
         Ok(plan)
     }
 
@@ -122,7 +125,7 @@ impl MemoryPlan {
     fn share_out(
         &mut self,
         block: BlockBytes,
-        (config, available): (&EngineConfig, u64),
+        (config, room): (&EngineConfig, Room),
         snapshot: u64,
     ) -> Result<(), StartError> {
         (self.kv, self.ngram_index, self.snapshots) = (0, 0, 0);
@@ -143,11 +146,9 @@ impl MemoryPlan {
         self.blocks = match (config.num_blocks, config.kv_cache_memory) {
             (Some(blocks), _) => blocks,
             (None, Some(bytes)) => fitting(bytes),
-            (None, None) if config.memory_utilization.is_some() => {
-                fitting(left).min(2 * self.slots * self.blocks_per_slot)
-            }
+            (None, None) if room.fill => fitting(left).min(2 * self.slots * self.blocks_per_slot),
             (None, None) => {
-                let some = fitting((available as f64 * BLOCKS) as u64).min(self.useful_blocks());
+                let some = fitting((room.available as f64 * BLOCKS) as u64).min(self.useful_blocks());
                 some.max(self.blocks_per_slot).min(fitting(left))
             }
         };
@@ -185,6 +186,43 @@ impl MemoryPlan {
             self.max_model_len,
             Bytes(one.max(self.kv)),
         )
+    }
+}
+
+/// Memory that may be used.
+#[derive(Clone, Copy)]
+struct Room {
+    /// Bytes that are free.
+    available: u64,
+    /// Of these, bytes that the engine may take.
+    budget: u64,
+    /// Blocks take what is left of the budget, as far as there is any use for it.
+    fill: bool,
+}
+
+impl Room {
+    /// Memory of the host is left to others as far as nothing is said. A device of its own is there to be used: a share
+    /// of all that it has, as vLLM counts it.
+    fn of(config: &EngineConfig, device: &DeviceInfo) -> Self {
+        let available = config.available_memory.or(device.free_memory).unwrap_or(8 << 30);
+        let share = config.memory_utilization;
+        if device.shares_host_memory {
+            return Self {
+                available,
+                budget: (available as f64 * share.unwrap_or(MOST)) as u64,
+                fill: share.is_some(),
+            };
+        }
+        let total = config
+            .available_memory
+            .or(device.total_memory)
+            .unwrap_or(available);
+        let budget = (total as f64 * share.unwrap_or(MOST_OF_A_DEVICE)) as u64;
+        Self {
+            available,
+            budget: budget.min(available),
+            fill: true,
+        }
     }
 }
 

@@ -69,8 +69,8 @@ pub(crate) struct EngineFlags {
         help_heading = "Engine"
     )]
     kv_cache_memory: Option<ByteSize>,
-    /// Share of the available memory to use, as far as there is use for it; without it, up to 0.8 may be used, and the
-    /// cache has the size that is said above.
+    /// Share of the memory to use, as far as there is use for it: on a GPU of all that it has [default: 0.9], on the CPU of
+    /// what is available; without it, up to 0.8 may be used there, and the cache has the size that is said above.
     #[arg(long, alias = "gpu-memory-utilization", value_name = "SHARE", value_parser = parsed(numbers::share), help_heading = "Engine")]
     memory_utilization: Option<f64>,
     /// Compute shared beginnings of prompts again instead of keeping them.

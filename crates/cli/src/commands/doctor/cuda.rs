@@ -1,7 +1,8 @@
-//! The CUDA driver: looked for where the loader would, without loading it.
+//! The CUDA driver: what it lists, and what is missing where it lists nothing.
 
 use crate::env;
-use crate::format::Facts;
+use crate::format::{self, Facts};
+use paceline::{CudaFound, Gpu};
 use serde::Serialize;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -17,7 +18,8 @@ const FOLDERS: [&str; 7] = [
     "/usr/local/nvidia/lib64",
     "/usr/lib/wsl/lib",
 ];
-const THIS_BUILD: &str = "this build computes on the CPU; the CUDA backend is not part of it yet";
+/// CUDA that the embedded kernels need of the driver: 13.0, which is driver 580.
+const NEEDED: u32 = 13_000;
 
 /// What there is of CUDA.
 #[derive(Serialize)]
@@ -26,14 +28,38 @@ pub(super) struct Cuda {
     driver_version: Option<String>,
     /// Why CUDA could not be used.
     missing: Option<String>,
-    backend: &'static str,
+    /// What the driver lists, in words.
+    gpus: Vec<String>,
 }
 
 impl Cuda {
     pub(super) fn look() -> Self {
         let folders = env::library_folders().into_iter();
         let folders: Vec<_> = folders.chain(FOLDERS.map(PathBuf::from)).collect();
-        Self::look_in(&folders, Path::new(VERSION_FILE))
+        Self::look_in(&folders, Path::new(VERSION_FILE)).ask(paceline::probe_cuda())
+    }
+
+    /// Adds what the driver itself says, which counts for more than the files that were found.
+    fn ask(mut self, found: CudaFound) -> Self {
+        match found {
+            CudaFound::NoDriver => {}
+            CudaFound::Unusable(why) => self.missing = Some(format!("the driver cannot be used: {why}")),
+            CudaFound::Driver { version, gpus } => {
+                self.missing = match (version, gpus.is_empty()) {
+                    (version, false) if version < NEEDED => Some(format!(
+                        "the driver supports CUDA {}, and the kernels need {}: install driver 580 or later",
+                        release(version),
+                        release(NEEDED)
+                    )),
+                    (_, true) => Some(
+                        "the driver lists no GPU: there is none, or CUDA_VISIBLE_DEVICES hides it".to_owned(),
+                    ),
+                    _ => None,
+                };
+                self.gpus = gpus.iter().map(describe).collect();
+            }
+        }
+        self
     }
 
     fn look_in(folders: &[PathBuf], version_file: &Path) -> Self {
@@ -62,19 +88,33 @@ impl Cuda {
             library,
             driver_version,
             missing,
-            backend: THIS_BUILD,
+            gpus: Vec::new(),
         }
     }
 
     pub(super) fn describe(&self, facts: &mut Facts) {
-        let found = match (&self.library, &self.driver_version, &self.missing) {
-            (Some(library), Some(version), None) => {
-                format!("driver {version} found ({})", library.display())
-            }
-            (.., missing) => format!("not found: {}", missing.as_deref().unwrap_or("unknown")),
+        let found = match (&self.missing, &self.driver_version) {
+            (Some(missing), _) => format!("not usable: {missing}"),
+            (None, Some(version)) => format!("driver {version}"),
+            (None, None) => "driver found".to_owned(),
         };
-        facts.add_all("CUDA", [found, self.backend.to_owned()]);
+        facts.add_all("CUDA", std::iter::once(found).chain(self.gpus.iter().cloned()));
     }
+}
+
+/// A version of CUDA as people write it.
+fn release(version: u32) -> String {
+    format!("{}.{}", version / 1000, version % 1000 / 10)
+}
+
+fn describe(gpu: &Gpu) -> String {
+    let (major, minor) = gpu.capability;
+    format!(
+        "cuda:{} {}, compute capability {major}.{minor}, {}",
+        gpu.ordinal,
+        gpu.name,
+        format::bytes(gpu.memory)
+    )
 }
 
 /// The version in the module's own words: the first word made of numbers and dots.
@@ -115,5 +155,51 @@ mod tests {
         assert_eq!(look(), "");
         fs::remove_file(&library).unwrap();
         assert!(look().contains("user-space"));
+    }
+
+    #[test]
+    fn what_the_driver_says_counts() {
+        let folder = tempfile::tempdir().unwrap();
+        let look = || Cuda::look_in(&[folder.path().to_owned()], &folder.path().join("version"));
+        let gpu = Gpu {
+            ordinal: 1,
+            name: "NVIDIA H200".to_owned(),
+            capability: (9, 0),
+            memory: 139 << 30,
+            multiprocessors: 132,
+        };
+        let driver = |version, gpus: &[Gpu]| CudaFound::Driver {
+            version,
+            gpus: gpus.to_vec(),
+        };
+        let good = look().ask(driver(13_000, std::slice::from_ref(&gpu)));
+        assert_eq!(good.missing, None);
+        assert!(
+            good.gpus[0].contains("cuda:1 NVIDIA H200") && good.gpus[0].contains("149 GB"),
+            "{:?}",
+            good.gpus
+        );
+        let old = look()
+            .ask(driver(12_080, std::slice::from_ref(&gpu)))
+            .missing
+            .unwrap_or_default();
+        assert!(
+            old.contains("CUDA 12.8") && old.contains("13.0") && old.contains("580"),
+            "{old}"
+        );
+        let none = look().ask(driver(13_000, &[])).missing.unwrap_or_default();
+        assert!(none.contains("CUDA_VISIBLE_DEVICES"), "{none}");
+        let broken = look()
+            .ask(CudaFound::Unusable("system not ready".to_owned()))
+            .missing
+            .unwrap_or_default();
+        assert!(broken.contains("system not ready"), "{broken}");
+        assert!(
+            look()
+                .ask(CudaFound::NoDriver)
+                .missing
+                .unwrap_or_default()
+                .contains("no NVIDIA driver")
+        );
     }
 }
