@@ -150,6 +150,10 @@ struct RecordHeader {
     uint32_t embedding_width;
     static constexpr int32_t WRONG_STEP = 1;
     static constexpr int32_t BAD_PLAN = 2;
+    static constexpr int32_t BAD_TOKEN = 3;
+    static constexpr int32_t BAD_BLOCK = 4;
+    static constexpr int32_t BAD_SLOT = 5;
+    static constexpr int32_t NOT_FINITE = 6;
 };
 static_assert(sizeof(RecordHeader) == 60);
 

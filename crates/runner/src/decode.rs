@@ -68,6 +68,10 @@ fn check(record: &Record<'_>, number: u64, rows: usize) -> Result<(), RunnerFaul
             format!("the device found the plan of another step in that of step {found}")
         }
         RecordHeader::BAD_PLAN => format!("the plan of step {found} does not fit its program"),
+        RecordHeader::BAD_TOKEN => format!("step {found} met a token id outside the vocabulary"),
+        RecordHeader::BAD_BLOCK => format!("step {found} met a block that does not exist"),
+        RecordHeader::BAD_SLOT => format!("step {found} met a slot or a snapshot that does not exist"),
+        RecordHeader::NOT_FINITE => format!("the logits of step {found} are not finite numbers"),
         other => format!("step {found} ended with error {other}"),
     };
     Err(RunnerFault(fault))
@@ -214,5 +218,18 @@ mod tests {
         let bad = record(header(RecordHeader::BAD_PLAN), &row, &[]);
         assert!(fault(&bad, 9, &notes).contains("does not fit"));
         assert!(fault(&bad[..4], 9, &notes).contains("ends early"));
+        for (error, text) in [
+            (
+                RecordHeader::BAD_TOKEN,
+                "step 9 met a token id outside the vocabulary",
+            ),
+            (RecordHeader::BAD_BLOCK, "step 9 met a block"),
+            (RecordHeader::BAD_SLOT, "step 9 met a slot or a snapshot"),
+            (RecordHeader::NOT_FINITE, "the logits of step 9 are not finite"),
+            (77, "step 9 ended with error 77"),
+        ] {
+            let found = fault(&record(header(error), &row, &[]), 9, &notes);
+            assert!(found.contains(text), "{error}: {found}");
+        }
     }
 }

@@ -17,5 +17,10 @@ mod tokens;
 /// The headers that declare the arguments of all kernels.
 #[cfg(test)]
 pub(crate) fn headers() -> Vec<(&'static str, String)> {
-    vec![clock::header(), dense::header(), crate::weight::header()]
+    vec![
+        clock::header(),
+        crate::weight::header(),
+        dense::header(),
+        frame::header(),
+    ]
 }

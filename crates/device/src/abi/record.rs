@@ -11,7 +11,7 @@ words! {
     pub struct RecordHeader {
         /// The step's number, as the device counts it.
         pub step: Wide,
-        /// 0, or one of the constants below: what the device found wrong. No plan row has run then.
+        /// 0, or one of the constants below: what the device found wrong. What else the record says does not count then.
         pub error: i32,
         /// Draft forwards of the neural drafter that had plan rows.
         pub draft_forwards: i32,
@@ -37,6 +37,14 @@ words! {
     const WRONG_STEP = 1;
     /// The plan's sections do not fit its place, or its plan rows not the program.
     const BAD_PLAN = 2;
+    /// A token id is outside the vocabulary.
+    const BAD_TOKEN = 3;
+    /// A block, or a place in a block table, that there is not.
+    const BAD_BLOCK = 4;
+    /// A slot or a snapshot that there is not.
+    const BAD_SLOT = 5;
+    /// Logits are NaN or infinite.
+    const NOT_FINITE = 6;
 }
 
 words! {
