@@ -12,6 +12,9 @@ const TILE: usize = 16;
 /// Widest head that attention has a kernel for.
 const MAX_HEAD_DIM: usize = 256;
 
+/// Most rows of a state that recurrent layers have a kernel for.
+const MAX_STATE_ROWS: usize = 256;
+
 /// How the elements of a block are stored; `kernels/kv.cuh` knows the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum KvLayout {
@@ -107,6 +110,12 @@ pub struct CudaStateCache {
 impl CudaStateCache {
     pub(crate) fn new(cuda: &Cuda, shape: StateShape) -> Result<Self, DeviceError> {
         assert!(shape.conv_width >= 1, "a convolution has at least one tap");
+        if shape.rows > MAX_STATE_ROWS {
+            return Err(DeviceError::Failed(format!(
+                "states of {} rows: recurrent layers on a GPU take at most {MAX_STATE_ROWS}",
+                shape.rows
+            )));
+        }
         let StateShape {
             slots,
             heads,

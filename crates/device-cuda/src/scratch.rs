@@ -12,6 +12,8 @@ pub(crate) enum ScratchKind {
     Inputs,
     /// Partial sums of a product.
     Pieces,
+    /// What lies between the kernels of a recurrent layer.
+    Recurrence,
 }
 
 /// The scratch of a device: an address and a size per kind.

@@ -111,6 +111,20 @@ arguments! { "views.h";
 }
 
 impl Matrix {
+    /// No tensor.
+    pub(crate) const NONE: Self = Self {
+        data: Ptr::NULL,
+        live: Ptr::NULL,
+        stride: 0,
+        columns: 0,
+        bucket: 0,
+    };
+
+    /// A tensor that may be missing.
+    pub(crate) fn of_optional(tensor: Option<&CudaTensor>) -> Self {
+        tensor.map_or(Self::NONE, Self::of)
+    }
+
     /// A tensor.
     pub(crate) fn of(tensor: &CudaTensor) -> Self {
         Self {

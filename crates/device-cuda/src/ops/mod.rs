@@ -18,9 +18,11 @@ mod tokens;
 #[cfg(test)]
 pub(crate) fn headers() -> Vec<(&'static str, String)> {
     vec![
+        attention::header(),
         clock::header(),
         crate::weight::header(),
         dense::header(),
         frame::header(),
+        recurrence::header(),
     ]
 }

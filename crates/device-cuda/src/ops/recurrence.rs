@@ -1,21 +1,289 @@
 //! Convolutions and recurrent layers.
 
-use crate::arguments::arguments;
+use crate::arguments::{Ptr, arguments};
+use crate::caches::CudaStateCache;
 use crate::cuda::Cuda;
-use paceline_device::{CausalConv, DeltaRule, StateSpace};
+use crate::launch::{Grid, Kernel};
+use crate::ops::checks::Checks;
+use crate::scratch::ScratchKind;
+use crate::storage::CudaTensor;
+use crate::views::{Matrix, StateView, Tables, optional};
+use paceline_device::{CausalConv, DeltaRule, HeadMap, StateShape, StateSpace, StepTables};
+use paceline_types::STATE_GRID;
 
-arguments! { "recurrence.h"; }
+arguments! { "recurrence.h";
+    /// Of `causal_conv`. A bias that is missing is null.
+    struct ConvArgs {
+        x: Matrix,
+        weight: Ptr<f32>,
+        bias: Ptr<f32>,
+        out: Matrix,
+        states: StateView,
+        tables: Tables,
+        strips: u32,
+        fault: Ptr<i32>,
+    }
+
+    /// Of the kernels of a recurrence, see `recurrence.cuh`: keys are `k` or `B`, queries `q` or `C`, values `v` or `x`, and `a` is
+    /// `dt` of Mamba2, which has no `b`.
+    struct RecurArgs {
+        keys: Matrix,
+        queries: Matrix,
+        values: Matrix,
+        a: Matrix,
+        b: Matrix,
+        out: Matrix,
+        decay: Ptr<f32>,
+        dt_bias: Ptr<f32>,
+        skip: Ptr<f32>,
+        least: f32,
+        most: f32,
+        unit_keys: Ptr<f32>,
+        unit_queries: Ptr<f32>,
+        dots: Ptr<f32>,
+        factors: Ptr<f32>,
+        entered: Ptr<f32>,
+        states: StateView,
+        tables: Tables,
+        tiled: u32,
+        fault: Ptr<i32>,
+    }
+}
+
+/// Most taps of a convolution.
+const MAX_WIDTH: usize = 16;
+
+const CONV_4: Kernel<ConvArgs> = Kernel::new("causal_conv", "causal_conv_4");
+const CONV_ANY: Kernel<ConvArgs> = Kernel::new("causal_conv", "causal_conv_any");
+/// Threads of a thread block of the convolution.
+const CONV_THREADS: usize = 256;
+
+/// The kernels of one rule, for states of up to this many rows.
+struct Rule {
+    rows: usize,
+    relate: Kernel<RecurArgs>,
+    recur: Kernel<RecurArgs>,
+}
+
+macro_rules! rules {
+    ($rule:literal: $($rows:literal)*) => {
+        [$(Rule {
+            rows: $rows,
+            relate: Kernel::new("recurrence", concat!("relate_", $rule, "_", $rows)),
+            recur: Kernel::new("recurrence", concat!("recur_", $rule, "_", $rows)),
+        }),*]
+    };
+}
+
+static DELTA: [Rule; 4] = rules!("delta": 32 64 128 256);
+static SPACE: [Rule; 4] = rules!("space": 32 64 128 256);
+const KEEP_DELTA: Kernel<RecurArgs> = Kernel::new("recurrence", "keep_delta");
+const KEEP_SPACE: Kernel<RecurArgs> = Kernel::new("recurrence", "keep_space");
+
+/// Columns of a thread block of `recur`.
+const COLUMNS: usize = 32;
+
+impl Rule {
+    /// Shared memory of `recur`, as its `Memory` has it.
+    const fn shared(&self) -> u32 {
+        let vectors = 2 * STATE_GRID * (self.rows + 4) + 2 * STATE_GRID * COLUMNS;
+        let sums = (8 + 1) * 2 * STATE_GRID * COLUMNS;
+        let small = 2 * STATE_GRID * STATE_GRID + 4 * STATE_GRID + 4;
+        (4 * (vectors + sums + small)) as u32
+    }
+}
 
 impl Cuda {
-    pub(crate) fn enqueue_causal_conv(&self, _args: &CausalConv<'_, Self>) {
-        self.missing("causal_conv");
+    pub(crate) fn enqueue_causal_conv(&self, args: &CausalConv<'_, Self>) {
+        let check = Checks("causal_conv");
+        let shape = args.cache.shape();
+        check.room("token rows", &args.step.token_rows, args.x.bucket);
+        check.same_shape(args.x, args.out);
+        check.columns("x", args.x, shape.conv_channels);
+        check.length("weight", args.weight, shape.conv_channels * shape.conv_width);
+        check.apart(args.out, &[args.x]);
+        assert!(
+            shape.conv_width <= MAX_WIDTH,
+            "causal_conv: {} taps",
+            shape.conv_width
+        );
+        if let Some(bias) = args.bias {
+            check.length("bias", bias, shape.conv_channels);
+        }
+        let requests = args.step.requests.bucket;
+        // Where a request may have many tokens, several threads share a channel.
+        let strips = if args.x.bucket > 16 * requests { 8 } else { 1 };
+        let blocks = shape.conv_channels.div_ceil(CONV_THREADS / strips);
+        let kernel = if shape.conv_width == 4 { &CONV_4 } else { &CONV_ANY };
+        self.enqueue(
+            kernel,
+            Grid::of([blocks as u32, requests as u32, 1], CONV_THREADS as u32),
+            &ConvArgs {
+                x: Matrix::of(args.x),
+                weight: args.weight.ptr(),
+                bias: optional(args.bias),
+                out: Matrix::of(args.out),
+                states: args.cache.view(),
+                tables: Tables::of(args.step),
+                strips: strips as u32,
+                fault: Ptr::new(self.context.fault),
+            },
+        );
     }
 
-    pub(crate) fn enqueue_delta_rule(&self, _args: &DeltaRule<'_, Self>) {
-        self.missing("delta_rule");
+    pub(crate) fn enqueue_delta_rule(&self, args: &DeltaRule<'_, Self>) {
+        let check = Checks("delta_rule");
+        let shape = args.cache.shape();
+        check.room("token rows", &args.step.token_rows, args.q.bucket);
+        check.same_shape(args.q, args.k);
+        check.columns("k", args.k, shape.groups * shape.rows);
+        check.divides("key heads", shape.groups, shape.heads);
+        check.columns("v", args.v, shape.heads * shape.columns);
+        check.columns("a", args.a, shape.heads);
+        check.columns("b", args.b, shape.heads);
+        check.length("decay", args.decay, shape.heads);
+        check.length("dt_bias", args.dt_bias, shape.heads);
+        check.same_shape(args.v, args.out);
+        for tensor in [args.v, args.a, args.b] {
+            check.same_rows(args.q, tensor);
+        }
+        check.apart(args.out, &[args.q, args.k, args.v, args.a, args.b]);
+        let rule = rule_for(check, &DELTA, shape);
+        let Some(scratch) = self.recurrence_scratch(shape, args.out.bucket, true) else {
+            return;
+        };
+        let recur = RecurArgs {
+            keys: Matrix::of(args.k),
+            queries: Matrix::of(args.q),
+            values: Matrix::of(args.v),
+            a: Matrix::of(args.a),
+            b: Matrix::of(args.b),
+            decay: args.decay.ptr(),
+            dt_bias: args.dt_bias.ptr(),
+            tiled: u32::from(args.head_map == HeadMap::Tiled),
+            ..self.recurrence(args.cache, args.out, args.step, &scratch)
+        };
+        self.enqueue_recurrence(rule, &KEEP_DELTA, shape, &recur);
     }
 
-    pub(crate) fn enqueue_state_space(&self, _args: &StateSpace<'_, Self>) {
-        self.missing("state_space");
+    pub(crate) fn enqueue_state_space(&self, args: &StateSpace<'_, Self>) {
+        let check = Checks("state_space");
+        let shape = args.cache.shape();
+        check.room("token rows", &args.step.token_rows, args.x.bucket);
+        check.columns("x", args.x, shape.heads * shape.columns);
+        check.columns("dt", args.dt, shape.heads);
+        check.same_shape(args.b, args.c);
+        check.columns("b", args.b, shape.groups * shape.rows);
+        check.divides("groups", shape.groups, shape.heads);
+        for buffer in [args.decay, args.skip, args.dt_bias] {
+            check.length("a parameter per head", buffer, shape.heads);
+        }
+        check.same_shape(args.x, args.out);
+        check.same_rows(args.x, args.b);
+        check.same_rows(args.x, args.dt);
+        check.apart(args.out, &[args.x, args.b, args.c, args.dt]);
+        let rule = rule_for(check, &SPACE, shape);
+        let Some(scratch) = self.recurrence_scratch(shape, args.out.bucket, false) else {
+            return;
+        };
+        let recur = RecurArgs {
+            keys: Matrix::of(args.b),
+            queries: Matrix::of(args.c),
+            values: Matrix::of(args.x),
+            a: Matrix::of(args.dt),
+            decay: args.decay.ptr(),
+            dt_bias: args.dt_bias.ptr(),
+            skip: args.skip.ptr(),
+            least: args.dt_limits.0,
+            most: args.dt_limits.1,
+            ..self.recurrence(args.cache, args.out, args.step, &scratch)
+        };
+        self.enqueue_recurrence(rule, &KEEP_SPACE, shape, &recur);
     }
+
+    /// What is the same for both rules; the rest is missing.
+    fn recurrence(
+        &self,
+        cache: &CudaStateCache,
+        out: &CudaTensor,
+        step: &StepTables<Self>,
+        scratch: &RecurrenceScratch,
+    ) -> RecurArgs {
+        RecurArgs {
+            keys: Matrix::NONE,
+            queries: Matrix::NONE,
+            values: Matrix::NONE,
+            a: Matrix::NONE,
+            b: Matrix::NONE,
+            out: Matrix::of(out),
+            decay: Ptr::NULL,
+            dt_bias: Ptr::NULL,
+            skip: Ptr::NULL,
+            least: 0.0,
+            most: 0.0,
+            unit_keys: scratch.unit_keys,
+            unit_queries: scratch.unit_queries,
+            dots: scratch.dots,
+            factors: scratch.factors,
+            entered: scratch.entered,
+            states: cache.view(),
+            tables: Tables::of(step),
+            tiled: 0,
+            fault: Ptr::new(self.context.fault),
+        }
+    }
+
+    fn enqueue_recurrence(&self, rule: &Rule, keep: &Kernel<RecurArgs>, shape: StateShape, args: &RecurArgs) {
+        let requests = args.tables.request_bucket;
+        let vectors = (args.out.bucket as usize * shape.groups).div_ceil(4) as u32;
+        self.enqueue(&rule.relate, Grid::new(vectors, 128), args);
+        let blocks = (shape.heads * shape.columns.div_ceil(COLUMNS)) as u32;
+        let mut grid = Grid::of([blocks, requests, 1], 256).shared(rule.shared());
+        if blocks * requests <= self.multiprocessors() {
+            grid = grid.late();
+        }
+        self.enqueue(&rule.recur, grid, args);
+        self.enqueue(keep, Grid::of([shape.heads as u32, requests, 1], 128), args);
+    }
+
+    /// What lies between the kernels of a recurrence over up to `tokens` tokens.
+    fn recurrence_scratch(&self, shape: StateShape, tokens: usize, delta: bool) -> Option<RecurrenceScratch> {
+        let unit = if delta { shape.groups * shape.rows } else { 0 };
+        let entered = if delta { shape.heads * shape.columns } else { 0 };
+        let sizes = [
+            unit,
+            unit,
+            shape.groups * 2 * STATE_GRID,
+            shape.heads * 2,
+            entered,
+        ]
+        .map(|elements| ((tokens * elements * 4) as u64).next_multiple_of(256));
+        let mut next = self.scratch(ScratchKind::Recurrence, sizes.iter().sum())?;
+        let [unit_keys, unit_queries, dots, factors, entered] = sizes.map(|size| {
+            next += size;
+            Ptr::new(next - size)
+        });
+        Some(RecurrenceScratch {
+            unit_keys,
+            unit_queries,
+            dots,
+            factors,
+            entered,
+        })
+    }
+}
+
+/// See `recurrence.cuh`.
+struct RecurrenceScratch {
+    unit_keys: Ptr<f32>,
+    unit_queries: Ptr<f32>,
+    dots: Ptr<f32>,
+    factors: Ptr<f32>,
+    entered: Ptr<f32>,
+}
+
+/// The kernels for a shape.
+fn rule_for(check: Checks, rules: &'static [Rule], shape: StateShape) -> &'static Rule {
+    let found = rules.iter().find(|rule| shape.rows <= rule.rows);
+    found.unwrap_or_else(|| panic!("{}: states of {} rows", check.0, shape.rows))
 }

@@ -1,0 +1,47 @@
+// Linear recurrences on the grid of 16 positions: what the delta rule and Mamba2 have in common, in three kernels for decode, verify windows and prompts.
+//
+//   u_t = beta_t (v_t - e^{d(t)} S'k_t - sum_{s<t} e^{d(s,t)} (k_s . k_t) u_s)      o_t = e^{d(t)} S'q_t + sum_{s<=t} e^{d(s,t)} (k_s . q_t) u_s
+//   fold: S = e^{d(15)} S + sum_s e^{d(s,15)} k_s u_s'        d(s,t) = sum of g over s < r <= t, added from t downwards; d(t) the same from the grid position on
+//
+// for the delta rule; for Mamba2 u_t = dt_t x_t, and D x_t is added to o_t. Caches: `CudaStateCache`. Tokens: keys, queries f32 [token][group][rows], values f32 [token][head][columns].
+// Scratch, all f32: keys and queries of unit length [token][group][rows] (delta rule); dots [token][group][2][16] of a token's key and query with the keys of its chunk;
+// factors [token][head][2], g and beta; u [token][head][columns] (delta rule).
+//
+// `relate` has a warp per token and group: what does not depend on the state is there for all tokens of a prompt at once. `recur` (one of several) has a thread block per request, head and
+// some columns, goes through chunks and leaves states and snapshots. `keep` writes the entries that later steps need, when nobody reads those of this step any more: the
+// ring is by position, and a prompt that begins inside a chunk comes round to its own entries; heads share the keys of their group.
+#pragma once
+#include "states.cuh"
+#include "args/recurrence.h"
+
+constexpr int CHUNK = STATE_GRID;
+
+__device__ __forceinline__ int group_of(const RecurArgs& a, int head) { return a.tiled ? head % a.states.groups : head / (a.states.heads / a.states.groups); }
+__device__ __forceinline__ const float* ring_key(const StateView& s, const StateRow& row, int group, int position) {
+    return s.keys + ((static_cast<size_t>(row.slot) * s.groups + group) * s.entries + position % s.entries) * s.rows;
+}
+__device__ __forceinline__ size_t ring_of_head(const StateView& s, const StateRow& row, int head, int position) {
+    return (static_cast<size_t>(row.slot) * s.heads + head) * s.entries + position % s.entries;
+}
+
+// A chunk of a row: its first position, how many entries earlier steps left, how many tokens of this step follow, and the first of those.
+struct Span {
+    int base, entries, tokens, token;
+    __device__ Span(const StateRow& row, int base) : base(base) {
+        const int from = min(max(base, row.start), base + CHUNK);
+        entries = from - base, tokens = max(min(row.end, base + CHUNK) - from, 0), token = row.first_token + from - row.start;
+    }
+};
+// Whether the state behind the chunk is needed: to be kept, or by tokens of this step.
+__device__ __forceinline__ bool folds(const StateRow& row, int base) { return base + CHUNK <= row.state_end || base + CHUNK < row.end; }
+
+// `e^d` from behind position `above` of a chunk to position `at`.
+__device__ __forceinline__ float decay_between(const float (&g)[CHUNK], int above, int at) {
+    float d = 0;
+#pragma unroll
+    for (int r = CHUNK - 1; r >= 0; r--) {
+        const float x = g[r];
+        d = r <= at && r > above ? d + x : d;
+    }
+    return expf(d);
+}
