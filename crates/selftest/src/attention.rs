@@ -56,7 +56,7 @@ pub(crate) fn judge<B: Backend>(judge: &mut Judge<'_, B>) {
 }
 
 /// Keys and values that are stored in 16 bits are rounded to them, and queries and weights may be.
-fn limit(elements: ElementTypes) -> Limit {
+pub(crate) fn limit(elements: ElementTypes) -> Limit {
     match elements.kv {
         DType::F32 => within(TOLERANCE, elements.activations),
         _ => Limit::Within(6.0 * grain(DType::BF16)),

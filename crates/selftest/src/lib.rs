@@ -3,6 +3,7 @@
 mod attention;
 mod compare;
 mod copies;
+mod drafts;
 mod experts;
 mod frame;
 mod judge;
@@ -14,6 +15,8 @@ mod random;
 mod recurrences;
 mod rig;
 mod rows;
+mod sampling;
+mod scene;
 mod sequence;
 mod stage;
 mod table;
@@ -40,6 +43,8 @@ pub fn operations<B: Backend>(
         recurrences::judge,
         experts::judge,
         frame::judge,
+        drafts::judge,
+        sampling::judge,
     ];
     for group in groups {
         group(&mut judge);

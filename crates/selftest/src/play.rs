@@ -278,6 +278,11 @@ impl Player {
         choices
     }
 
+    /// Any tokens.
+    pub(crate) fn any_tokens(&mut self) -> Vec<i32> {
+        text(&mut self.random, TOKENS)
+    }
+
     /// Any log-probabilities.
     pub(crate) fn logprobs(&mut self) -> Vec<Logprobs> {
         let numbers: Vec<f32> = self.random.numbers(TOKENS * Logprobs::WORDS, 9.0);
