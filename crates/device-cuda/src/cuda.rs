@@ -80,8 +80,12 @@ impl Cuda {
         self
     }
 
-    /// Runs a kernel, or adds it to the program being captured. What is wrong with it is told to whoever waits next.
+    /// Runs a kernel, or adds it to the program being captured. What is wrong with it is told to whoever waits next. A grid
+    /// without thread blocks, as of a program without rows of logits, is nothing to run.
     pub(crate) fn enqueue<A: Arguments>(&self, kernel: &Kernel<A>, grid: Grid, arguments: &A) {
+        if grid.is_empty() {
+            return;
+        }
         match Launch::new(&self.context, kernel, grid, arguments) {
             Ok(launch) => self.context.enqueue(launch),
             Err(error) => self.context.remember(Err(error)),

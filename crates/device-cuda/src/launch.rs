@@ -53,6 +53,11 @@ impl Grid {
         }
     }
 
+    /// Whether there is no thread block in it.
+    pub(crate) const fn is_empty(&self) -> bool {
+        self.blocks[0] == 0 || self.blocks[1] == 0 || self.blocks[2] == 0
+    }
+
     /// With this many bytes of dynamic shared memory per thread block.
     pub(crate) const fn shared(mut self, bytes: u32) -> Self {
         self.shared = bytes;

@@ -22,7 +22,10 @@ pub(crate) fn headers() -> Vec<(&'static str, String)> {
         clock::header(),
         crate::weight::header(),
         dense::header(),
+        drafts::header(),
         frame::header(),
+        ngram::header(),
         recurrence::header(),
+        tokens::header(),
     ]
 }
