@@ -18,8 +18,8 @@ use cudarc::driver::sys;
 use paceline_device::{
     Accept, Activation, Attention, Backend, CausalConv, ClearKv, DeltaRule, DeviceError, DeviceInfo, Element,
     ElementTypes, Epilogue, Experts, GatedNorm, GatherStates, KeepBlockEnds, KeyValueStore, KvShape,
-    PoolStates, Prepare, PrepareDrafts, ProposeNgram, Publish, ResidualNorm, RingPlace, Router, Rows,
-    Sampling, StateShape, StateSpace, StepRecord, StepTables, TakeDrafts, WeightPart,
+    PoolStates, Prepare, PrepareDrafts, Product, ProposeNgram, Publish, ResidualNorm, RingPlace, Router,
+    Rows, Sampling, StateShape, StateSpace, StepRecord, StepTables, TakeDrafts, WeightPart,
 };
 use paceline_types::DType;
 use std::ops::Range;
@@ -39,6 +39,8 @@ pub struct CudaOptions {
     pub dependent_launch: bool,
     /// How keys and values are stored: [`DType::BF16`] or [`DType::F32`].
     pub kv: DType,
+    /// Whether products use what Hopper has for them. Off only to show that it changes nothing.
+    pub wgmma: bool,
 }
 
 impl Default for CudaOptions {
@@ -47,6 +49,7 @@ impl Default for CudaOptions {
             ordinal: 0,
             dependent_launch: true,
             kv: DType::BF16,
+            wgmma: true,
         }
     }
 }
@@ -278,6 +281,14 @@ impl Backend for Cuda {
 
     fn linear(&self, x: &CudaTensor, w: &CudaWeight, epilogue: Epilogue<'_, Self>, out: &mut CudaTensor) {
         self.enqueue_linear(x, w, &epilogue, out);
+    }
+
+    fn linear_activate(&self, product: Product<'_, Self>, activation: Activation, out: &mut CudaTensor) {
+        self.enqueue_linear_activate(&product, activation, out);
+    }
+
+    fn linear_add_norm(&self, product: Product<'_, Self>, norm: ResidualNorm<'_, Self>) {
+        self.enqueue_linear_add_norm(&product, &norm);
     }
 
     fn rms_norm(&self, x: &CudaTensor, weight: &CudaBuffer<f32>, eps: f32, out: &mut CudaTensor) {

@@ -69,6 +69,15 @@ arguments! { "views.h";
         pitch: u32,
     }
 
+    /// Where the sums of a product with a weight are cut; `kernels/kplan.cuh` says how.
+    struct KPlan {
+        tiles: u32,
+        blocks: u32,
+        workers: u32,
+        /// Most pieces of a tile.
+        pieces: u32,
+    }
+
     /// [`StepRecord`].
     struct Findings {
         header: Ptr<RecordHeader>,

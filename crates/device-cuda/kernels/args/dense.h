@@ -21,13 +21,18 @@ struct NormArgs {
 };
 static_assert(sizeof(NormArgs) == 80);
 
-struct AddNormArgs {
-    Matrix delta;
+struct ResidualNormArgs {
     Matrix residual;
     Matrix out;
     float* weight;
     float scale;
     float eps;
+};
+static_assert(sizeof(ResidualNormArgs) == 80);
+
+struct AddNormArgs {
+    Matrix delta;
+    ResidualNormArgs norm;
 };
 static_assert(sizeof(AddNormArgs) == 112);
 

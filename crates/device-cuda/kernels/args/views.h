@@ -62,6 +62,14 @@ struct RowSource {
 };
 static_assert(sizeof(RowSource) == 24);
 
+struct KPlan {
+    uint32_t tiles;
+    uint32_t blocks;
+    uint32_t workers;
+    uint32_t pieces;
+};
+static_assert(sizeof(KPlan) == 16);
+
 struct Findings {
     RecordHeader* header;
     RecordRow* rows;

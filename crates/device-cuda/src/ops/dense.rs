@@ -7,7 +7,9 @@ use crate::ops::checks::Checks;
 use crate::storage::{CudaBuffer, CudaTensor};
 use crate::views::{Matrix, optional};
 use crate::weight::{CudaWeight, Kind};
-use paceline_device::{Activation, Epilogue, GateOrder, GatedNorm, ResidualNorm, RouteScores, Router};
+use paceline_device::{
+    Activation, Epilogue, GateOrder, GatedNorm, Product, ResidualNorm, RouteScores, Router,
+};
 
 arguments! { "dense.h";
     /// A product with an f32 weight.
@@ -29,13 +31,18 @@ arguments! { "dense.h";
     }
 
     /// An addition to the residual stream and the norm behind it.
-    struct AddNormArgs {
-        delta: Matrix,
+    struct ResidualNormArgs {
         residual: Matrix,
         out: Matrix,
         weight: Ptr<f32>,
         scale: f32,
         eps: f32,
+    }
+
+    /// What is added, and the rest.
+    struct AddNormArgs {
+        delta: Matrix,
+        norm: ResidualNormArgs,
     }
 
     /// A norm by groups with a gate.
@@ -83,10 +90,22 @@ arguments! { "dense.h";
 
 const EXACT_16: Kernel<ExactArgs> = Kernel::new("exact", "exact_16");
 const EXACT_64: Kernel<ExactArgs> = Kernel::new("exact", "exact_64");
-const RMS_NORM: Kernel<NormArgs> = Kernel::new("norm", "rms_norm");
-const ADD_RMS_NORM: Kernel<AddNormArgs> = Kernel::new("norm", "add_rms_norm");
-const GATED_NORM_WARPS: Kernel<GatedNormArgs> = Kernel::new("norm", "gated_norm_warps");
-const GATED_NORM_BLOCKS: Kernel<GatedNormArgs> = Kernel::new("norm", "gated_norm_blocks");
+const RMS_NORM: [Kernel<NormArgs>; 3] = [
+    Kernel::new("norm", "rms_norm_256"),
+    Kernel::new("norm", "rms_norm_512"),
+    Kernel::new("norm", "rms_norm_768"),
+];
+const ADD_RMS_NORM: [Kernel<AddNormArgs>; 3] = [
+    Kernel::new("norm", "add_rms_norm_256"),
+    Kernel::new("norm", "add_rms_norm_512"),
+    Kernel::new("norm", "add_rms_norm_768"),
+];
+const GATED_NORM: [Kernel<GatedNormArgs>; 3] = [
+    Kernel::new("norm", "gated_norm_256"),
+    Kernel::new("norm", "gated_norm_512"),
+    Kernel::new("norm", "gated_norm_768"),
+];
+const GATED_NORM_WARPS: Kernel<GatedNormArgs> = Kernel::new("norm", "gated_norm_32");
 const ADD_ROWS: Kernel<AddArgs> = Kernel::new("element", "add_rows");
 const SILU_GATED: Kernel<ActivateArgs> = Kernel::new("element", "silu_gated");
 const RELU_SQUARED: Kernel<ActivateArgs> = Kernel::new("element", "relu_squared");
@@ -107,17 +126,46 @@ impl Cuda {
         epilogue: &Epilogue<'_, Self>,
         out: &CudaTensor,
     ) {
-        let check = Checks("linear");
-        check.same_rows(x, out);
-        check.columns("x", x, w.inputs());
-        check.columns("out", out, w.outputs());
-        check.apart(out, &[x]);
-        for buffer in [epilogue.bias, epilogue.scale].into_iter().flatten() {
-            check.length("bias or scale", buffer, w.outputs());
+        check_linear(x, w, epilogue, out);
+        if w.kind() == Kind::F32 {
+            self.exact_product(x, w, epilogue, out);
+        } else if let Some(pieces) = self.enqueue_product(x, w, epilogue, out) {
+            self.finish_rows(&pieces, None, out);
         }
-        match w.kind() {
-            Kind::F32 => self.exact_product(x, w, epilogue, out),
-            Kind::Bf16 | Kind::F16 => self.missing("linear with bf16 or f16 weights"),
+    }
+
+    pub(crate) fn enqueue_linear_activate(
+        &self,
+        product: &Product<'_, Self>,
+        activation: Activation,
+        out: &CudaTensor,
+    ) {
+        check_activate(product.out, activation, out);
+        // Gate and up are read four columns at a time.
+        if product.w.kind() == Kind::F32 || !out.columns.is_multiple_of(4) {
+            self.enqueue_linear(product.x, product.w, &product.epilogue, product.out);
+            return self.enqueue_activate(product.out, activation, out);
+        }
+        check_linear(product.x, product.w, &product.epilogue, product.out);
+        Checks("linear_activate").apart(out, &[product.x]);
+        match self.enqueue_product(product.x, product.w, &product.epilogue, product.out) {
+            Some(pieces) => self.finish_rows(&pieces, Some(activation), out),
+            None => self.enqueue_activate(product.out, activation, out),
+        }
+    }
+
+    pub(crate) fn enqueue_linear_add_norm(&self, product: &Product<'_, Self>, norm: &ResidualNorm<'_, Self>) {
+        if product.w.kind() == Kind::F32 {
+            self.enqueue_linear(product.x, product.w, &product.epilogue, product.out);
+            return self.enqueue_add_rms_norm(product.out, norm);
+        }
+        check_linear(product.x, product.w, &product.epilogue, product.out);
+        check_add_norm(product.out, norm);
+        Checks("linear_add_norm").apart(norm.out, &[product.x]);
+        Checks("linear_add_norm").apart(norm.residual, &[product.x]);
+        match self.enqueue_product(product.x, product.w, &product.epilogue, product.out) {
+            Some(pieces) => self.finish_add_norm(&pieces, ResidualNormArgs::of(norm), product.x.bucket),
+            None => self.enqueue_add_rms_norm(product.out, norm),
         }
     }
 
@@ -160,25 +208,22 @@ impl Cuda {
             weight: weight.ptr(),
             eps,
         };
-        self.enqueue(&RMS_NORM, Grid::new(x.bucket as u32, THREADS), &arguments);
+        let (at, threads) = by_columns(x.columns);
+        self.enqueue(&RMS_NORM[at], Grid::new(x.bucket as u32, threads), &arguments);
     }
 
     pub(crate) fn enqueue_add_rms_norm(&self, delta: &CudaTensor, norm: &ResidualNorm<'_, Self>) {
-        let check = Checks("add_rms_norm");
-        check.same_shape(norm.residual, delta);
-        check.same_shape(norm.residual, norm.out);
-        check.length("weight", norm.weight, norm.out.columns);
-        check.apart(norm.residual, &[delta, norm.out]);
-        check.apart(norm.out, &[delta]);
+        check_add_norm(delta, norm);
         let arguments = AddNormArgs {
             delta: Matrix::of(delta),
-            residual: Matrix::of(norm.residual),
-            out: Matrix::of(norm.out),
-            weight: norm.weight.ptr(),
-            scale: norm.scale,
-            eps: norm.eps,
+            norm: ResidualNormArgs::of(norm),
         };
-        self.enqueue(&ADD_RMS_NORM, Grid::new(delta.bucket as u32, THREADS), &arguments);
+        let (at, threads) = by_columns(delta.columns);
+        self.enqueue(
+            &ADD_RMS_NORM[at],
+            Grid::new(delta.bucket as u32, threads),
+            &arguments,
+        );
     }
 
     pub(crate) fn enqueue_add(
@@ -207,10 +252,7 @@ impl Cuda {
     }
 
     pub(crate) fn enqueue_activate(&self, x: &CudaTensor, activation: Activation, out: &CudaTensor) {
-        let check = Checks("activate");
-        check.same_rows(x, out);
-        check.columns("x", x, out.columns * activation.fan_in());
-        check.apart(out, &[x]);
+        check_activate(x, activation, out);
         let (kernel, gate_scale) = match activation {
             Activation::SiluGated { gate_scale } => (&SILU_GATED, gate_scale),
             Activation::ReluSquared => (&RELU_SQUARED, 1.0),
@@ -249,7 +291,8 @@ impl Cuda {
             let blocks = groups.div_ceil(THREADS as usize / 32) as u32;
             self.enqueue(&GATED_NORM_WARPS, Grid::new(blocks, THREADS), &arguments);
         } else {
-            self.enqueue(&GATED_NORM_BLOCKS, Grid::new(groups as u32, THREADS), &arguments);
+            let (at, threads) = by_columns(args.group);
+            self.enqueue(&GATED_NORM[at], Grid::new(groups as u32, threads), &arguments);
         }
     }
 
@@ -311,4 +354,53 @@ impl Cuda {
 fn elements(rows: usize, columns: usize) -> Grid {
     let across = columns.div_ceil(4 * THREADS as usize) as u32;
     Grid::of([across, rows as u32, 1], THREADS)
+}
+
+impl ResidualNormArgs {
+    fn of(norm: &ResidualNorm<'_, Cuda>) -> Self {
+        Self {
+            residual: Matrix::of(norm.residual),
+            out: Matrix::of(norm.out),
+            weight: norm.weight.ptr(),
+            scale: norm.scale,
+            eps: norm.eps,
+        }
+    }
+}
+
+/// Which of three kernels normalises rows of so many columns, and with how many threads. The order of a sum follows from it,
+/// so it may depend on nothing else.
+pub(crate) fn by_columns(columns: usize) -> (usize, u32) {
+    match columns {
+        ..=1024 => (0, 256),
+        1025..=2048 => (1, 512),
+        _ => (2, 768),
+    }
+}
+
+fn check_linear(x: &CudaTensor, w: &CudaWeight, epilogue: &Epilogue<'_, Cuda>, out: &CudaTensor) {
+    let check = Checks("linear");
+    check.same_rows(x, out);
+    check.columns("x", x, w.inputs());
+    check.columns("out", out, w.outputs());
+    check.apart(out, &[x]);
+    for buffer in [epilogue.bias, epilogue.scale].into_iter().flatten() {
+        check.length("bias or scale", buffer, w.outputs());
+    }
+}
+
+fn check_add_norm(delta: &CudaTensor, norm: &ResidualNorm<'_, Cuda>) {
+    let check = Checks("add_rms_norm");
+    check.same_shape(norm.residual, delta);
+    check.same_shape(norm.residual, norm.out);
+    check.length("weight", norm.weight, norm.out.columns);
+    check.apart(norm.residual, &[delta, norm.out]);
+    check.apart(norm.out, &[delta]);
+}
+
+fn check_activate(x: &CudaTensor, activation: Activation, out: &CudaTensor) {
+    let check = Checks("activate");
+    check.same_rows(x, out);
+    check.columns("x", x, out.columns * activation.fan_in());
+    check.apart(out, &[x]);
 }

@@ -8,8 +8,10 @@ pub(crate) mod clock;
 mod dense;
 mod drafts;
 pub(crate) mod experts;
+mod finish;
 mod frame;
 mod ngram;
+mod product;
 mod recurrence;
 mod sample;
 mod tokens;
@@ -23,8 +25,10 @@ pub(crate) fn headers() -> Vec<(&'static str, String)> {
         crate::weight::header(),
         dense::header(),
         drafts::header(),
+        finish::header(),
         frame::header(),
         ngram::header(),
+        product::header(),
         recurrence::header(),
         tokens::header(),
     ]

@@ -84,10 +84,8 @@ impl Staging {
         let (place, bytes) = (self.next, rows.bytes());
         self.next = 1 - place;
         // SAFETY: an event that was never recorded counts as reached; else it is behind the last copy from this place.
-        check(
-            unsafe { sys::cuEventSynchronize(self.copied[place]) },
-            "cuEventSynchronize",
-        )?;
+        let waited = unsafe { sys::cuEventSynchronize(self.copied[place]) };
+        check(waited, "cuEventSynchronize")?;
         // SAFETY: within the pinned memory, which nothing else uses: the device is done with this place.
         let to = unsafe { std::slice::from_raw_parts_mut(self.pinned.host.add(place * PLACE), bytes) };
         rows.copy(to);
@@ -105,10 +103,8 @@ impl Staging {
     /// Nothing is known to be not finite.
     fn reset_word(&self) -> Result<(), DeviceError> {
         // SAFETY: one word.
-        check(
-            unsafe { sys::cuMemsetD32Async(self.word, ALL_FINITE, 1, self.context.stream) },
-            "cuMemsetD32Async",
-        )
+        let set = unsafe { sys::cuMemsetD32Async(self.word, ALL_FINITE, 1, self.context.stream) };
+        check(set, "cuMemsetD32Async")
     }
 
     /// What the kernels so far have found.
@@ -116,10 +112,8 @@ impl Staging {
         // SAFETY: the word behind both places.
         let to = unsafe { self.pinned.host.add(2 * PLACE) };
         // SAFETY: one word at either end.
-        check(
-            unsafe { sys::cuMemcpyDtoHAsync_v2(to.cast(), self.word, 4, self.context.stream) },
-            "cuMemcpyDtoHAsync",
-        )?;
+        let copied = unsafe { sys::cuMemcpyDtoHAsync_v2(to.cast(), self.word, 4, self.context.stream) };
+        check(copied, "cuMemcpyDtoHAsync")?;
         self.context.synchronise()?;
         // SAFETY: aligned, and the copy has ended.
         Ok(unsafe { to.cast::<u32>().read() })

@@ -5,10 +5,11 @@
 //! exactly; the other two lie in tiles for tensor cores (`kernels/weight.cuh`), padded with zeros.
 
 mod load;
+mod plan;
 
 use crate::arguments::Ptr;
 use crate::cuda::Cuda;
-use crate::views::RowSource;
+use crate::views::{KPlan, RowSource};
 use paceline_device::{DeviceError, RowOrder, WeightPart};
 use paceline_types::DType;
 use std::sync::Arc;
@@ -56,6 +57,7 @@ struct Inner {
     inputs: usize,
     address: u64,
     bytes: u64,
+    plan: KPlan,
 }
 
 /// A packed weight matrix. Clones share the storage.
@@ -112,6 +114,7 @@ impl CudaWeight {
                 inputs,
                 address,
                 bytes,
+                plan: KPlan::shared(outputs, inputs, cuda.multiprocessors() as usize),
             }),
         })
     }
@@ -137,6 +140,11 @@ impl CudaWeight {
 
     pub(crate) fn address(&self) -> u64 {
         self.inner.address
+    }
+
+    /// Where sums over the inputs are cut; for weights in tiles.
+    pub(crate) fn plan(&self) -> KPlan {
+        self.inner.plan
     }
 
     /// f32: elements from one row to the next. Else blocks of inputs.

@@ -1,0 +1,27 @@
+// Arguments of kernels. Made from the declarations in src by the test `the_headers_are_current`; do not edit.
+#pragma once
+#include "paceline.cuh"
+#include "args/views.h"
+
+struct FinishArgs {
+    float* pieces;
+    float* bias;
+    float* scale;
+    KPlan plan;
+    uint32_t width;
+    uint32_t outputs;
+};
+static_assert(sizeof(FinishArgs) == 48);
+
+struct FinishRowsArgs {
+    FinishArgs product;
+    Matrix out;
+    float gate_scale;
+};
+static_assert(sizeof(FinishRowsArgs) == 88);
+
+struct FinishAddNormArgs {
+    FinishArgs product;
+    ResidualNormArgs norm;
+};
+static_assert(sizeof(FinishAddNormArgs) == 128);

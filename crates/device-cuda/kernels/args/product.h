@@ -1,0 +1,35 @@
+// Arguments of kernels. Made from the declarations in src by the test `the_headers_are_current`; do not edit.
+#pragma once
+#include "paceline.cuh"
+#include "args/views.h"
+
+struct RoundArgs {
+    Matrix x;
+    uint8_t* to;
+    uint32_t strips;
+    uint32_t height;
+    uint32_t blocks;
+};
+static_assert(sizeof(RoundArgs) == 56);
+
+struct StreamArgs {
+    uint8_t* weight;
+    uint8_t* inputs;
+    float* pieces;
+    int32_t* live;
+    KPlan plan;
+};
+static_assert(sizeof(StreamArgs) == 48);
+
+struct WideArgs {
+    uint8_t* weight;
+    uint8_t* inputs;
+    Matrix out;
+    float* bias;
+    float* scale;
+    int32_t* live;
+    int32_t* experts;
+    uint64_t expert_bytes;
+    KPlan plan;
+};
+static_assert(sizeof(WideArgs) == 104);

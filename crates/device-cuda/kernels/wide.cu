@@ -1,0 +1,124 @@
+// Products of many tokens: out[t][m] = (sum_k w[m][k] x[t][k] + bias[m]) * scale[m], bound by the tensor cores; and those of experts, each strip of N rows with
+// the weight of its own expert. For Hopper; `plain.cu` is for the others.
+//
+// One persistent thread block per SM walks tiles of 128 outputs x N tokens over all of K: in bands of tokens that stay in L2, token tiles innermost; experts
+// strip by strip. The plan's cuts are stops on the way: at each the sum so far is added to a running total in registers and starts at zero again, which is what
+// whoever adds up pieces does. Two warpgroups of 64 outputs; a third feeds the ring and gives its registers away.
+#include "product.cuh"
+#include "wgmma.cuh"
+
+constexpr int BAND = 2048; // tokens
+
+// The `item`-th tile in the order of work.
+struct WideItem {
+    int tile, strip;
+    __device__ WideItem(const WideArgs& a, int item, int width, int strips) {
+        if (a.experts) {
+            strip = item / a.plan.tiles, tile = item % a.plan.tiles;
+        } else {
+            const int band = BAND / width, skipped = item / (band * a.plan.tiles) * band, here = min(band, strips - skipped), rest = item - skipped * a.plan.tiles;
+            tile = rest / here, strip = skipped + rest % here;
+        }
+    }
+};
+
+// Strips with data: those of live tokens, or as many as the experts have.
+template <int N> __device__ __forceinline__ int wide_strips(const WideArgs& a) { return a.experts ? *a.live : (live_rows(a.out) + N - 1) / N; }
+
+#if HOPPER
+// Feeds the ring, tile after tile.
+template <int N, int Stages> __device__ void wide_produce(const WideArgs& a, uint32_t base, uint32_t full, uint32_t empty) {
+    depend();
+    const int strips = wide_strips<N>(a), work = a.plan.tiles * strips;
+    int stage = 0, parity = 1;
+    for (int item = blockIdx.x; item < work; item += gridDim.x) {
+        const WideItem at(a, item, N, strips);
+        const uint8_t* weight = a.experts ? a.weight + static_cast<size_t>(a.experts[at.strip]) * a.expert_bytes : a.weight;
+        for (uint32_t block = 0; block < a.plan.blocks; block++) {
+            barrier_wait(empty + stage * 8, parity);
+            const uint32_t to = base + stage * Stage<N>::bytes, bar = full + stage * 8;
+            barrier_expect(bar, Stage<N>::bytes);
+            bulk_load(to, weight + (static_cast<size_t>(at.tile) * a.plan.blocks + block) * WEIGHT_BYTES, WEIGHT_BYTES, bar);
+            bulk_load(to + WEIGHT_BYTES, a.inputs + (static_cast<size_t>(at.strip) * a.plan.blocks + block) * Stage<N>::token_bytes, Stage<N>::token_bytes, bar);
+            if (++stage == Stages) stage = 0, parity ^= 1;
+        }
+    }
+}
+
+// Finished results of a warpgroup as rows of tokens: eight neighbouring outputs per token and store.
+template <int N> __device__ void wide_store(const WideArgs& a, const float (&total)[N / 2], int tile, int strip, int live) {
+    const int thread = threadIdx.x % 128, lane = thread % 32, output = tile * TILE + threadIdx.x / 128 * 64 + thread / 32 * 16 + lane / 4;
+#pragma unroll
+    for (int j = 0; j < N / 8; j++)
+#pragma unroll
+        for (int q = 0; q < 4; q++) {
+            const int token = strip * N + j * 8 + lane % 4 * 2 + q % 2, m = output + q / 2 * 8;
+            if (token < live && m < a.out.columns) row_of(a.out, token)[m] = finished(total[4 * j + q], a.bias, a.scale, m);
+        }
+}
+#endif
+
+template <int N, int Stages, bool Half> __device__ __forceinline__ void wide_product(const WideArgs& a) {
+#if HOPPER
+    extern __shared__ __align__(1024) char memory[];
+    __shared__ uint64_t barriers[2 * Stages];
+    const uint32_t base = (shared_address(memory) + 1023) & ~1023u, full = shared_address(barriers), empty = full + Stages * 8;
+    const int group = threadIdx.x / 128;
+    if (threadIdx.x == 0) {
+        for (int i = 0; i < Stages; i++) barrier_init(full + i * 8, 1), barrier_init(empty + i * 8, 2);
+        barrier_init_fence();
+    }
+    __syncthreads();
+    release_dependents();
+    if (group == 2) {
+        registers_give<24>();
+        if (threadIdx.x == 256) wide_produce<N, Stages>(a, base, full, empty);
+        return;
+    }
+    registers_take<240>();
+    depend();
+    const int strips = wide_strips<N>(a), work = a.plan.tiles * strips, live = a.experts ? static_cast<int>(a.out.bucket) : live_rows(a.out);
+    int stage = 0, parity = 0;
+    for (int item = blockIdx.x; item < work; item += gridDim.x) {
+        const WideItem at(a, item, N, strips);
+        const uint32_t start = at.tile * a.plan.blocks;
+        float total[N / 2];
+        uint32_t block = 0;
+        for (int worker = first_worker(a.plan, at.tile); block < a.plan.blocks; worker++) {
+            const uint32_t stop = min(plan_begin(a.plan, worker + 1) - start, a.plan.blocks);
+            const bool opening = block == 0;
+            float sum[N / 2];
+            int keep = 0, behind = -1;
+            for (; block < stop; block++) {
+                barrier_wait(full + stage * 8, parity);
+                const uint32_t w = base + stage * Stage<N>::bytes + group * 64 * 128, x = base + stage * Stage<N>::bytes + WEIGHT_BYTES;
+                wgmma_begin();
+#pragma unroll
+                for (int k = 0; k < BLOCK_K / 16; k++) {
+                    wgmma<N, Half>(sum, operand(w + k * 32), operand(x + k * 32), keep);
+                    keep = 1;
+                }
+                wgmma_commit();
+                wgmma_wait<1>();
+                if (behind >= 0 && threadIdx.x % 128 == 0) barrier_arrive(empty + behind * 8);
+                behind = stage;
+                if (++stage == Stages) stage = 0, parity ^= 1;
+            }
+            wgmma_wait<0>();
+            regained(sum);
+            if (behind >= 0 && threadIdx.x % 128 == 0) barrier_arrive(empty + behind * 8);
+#pragma unroll
+            for (int i = 0; i < N / 2; i++) total[i] = opening ? sum[i] : __fadd_rn(total[i], sum[i]);
+        }
+        wide_store<N>(a, total, at.tile, at.strip, live);
+    }
+#endif
+}
+
+#define WIDE(N, STAGES)                                                                                                                   \
+    extern "C" __global__ void __launch_bounds__(384, 1) wide_bf16_##N(const __grid_constant__ WideArgs a) { wide_product<N, STAGES, false>(a); } \
+    extern "C" __global__ void __launch_bounds__(384, 1) wide_f16_##N(const __grid_constant__ WideArgs a) { wide_product<N, STAGES, true>(a); }
+// The stages are those of src/ops/product.rs.
+WIDE(8, 10)
+WIDE(32, 8)
+WIDE(128, 5)

@@ -1,0 +1,89 @@
+//! The end of products that were left in partial sums, alone or together with what follows.
+
+use crate::arguments::{Ptr, arguments};
+use crate::cuda::Cuda;
+use crate::launch::{Grid, Kernel};
+use crate::ops::dense::{ResidualNormArgs, by_columns};
+use crate::ops::product::Pieces;
+use crate::storage::CudaTensor;
+use crate::views::{KPlan, Matrix, optional};
+use paceline_device::Activation;
+
+arguments! { "finish.h";
+    /// Partial sums, and what happens to their sum.
+    struct FinishArgs {
+        pieces: Ptr<f32>,
+        bias: Ptr<f32>,
+        scale: Ptr<f32>,
+        plan: KPlan,
+        width: u32,
+        outputs: u32,
+    }
+
+    /// Results, or results behind an activation.
+    struct FinishRowsArgs {
+        product: FinishArgs,
+        out: Matrix,
+        gate_scale: f32,
+    }
+
+    /// Results that are added to the residual stream, and the norm behind that.
+    struct FinishAddNormArgs {
+        product: FinishArgs,
+        norm: ResidualNormArgs,
+    }
+}
+
+const FINISH_ROWS: Kernel<FinishRowsArgs> = Kernel::new("finish", "finish_rows");
+const FINISH_SILU_GATED: Kernel<FinishRowsArgs> = Kernel::new("finish", "finish_silu_gated");
+const FINISH_RELU_SQUARED: Kernel<FinishRowsArgs> = Kernel::new("finish", "finish_relu_squared");
+const FINISH_ADD_NORM: [Kernel<FinishAddNormArgs>; 3] = [
+    Kernel::new("finish", "finish_add_norm_256"),
+    Kernel::new("finish", "finish_add_norm_512"),
+    Kernel::new("finish", "finish_add_norm_768"),
+];
+
+/// Threads of a thread block that writes rows.
+const THREADS: u32 = 128;
+
+impl Pieces<'_> {
+    fn arguments(&self) -> FinishArgs {
+        FinishArgs {
+            pieces: Ptr::new(self.pieces),
+            bias: optional(self.bias),
+            scale: optional(self.scale),
+            plan: self.w.plan(),
+            width: self.width as u32,
+            outputs: self.w.outputs() as u32,
+        }
+    }
+}
+
+impl Cuda {
+    /// Adds partial sums up to the results of a product, through an activation if there is one.
+    pub(crate) fn finish_rows(&self, pieces: &Pieces<'_>, activation: Option<Activation>, out: &CudaTensor) {
+        let (kernel, gate_scale) = match activation {
+            None => (&FINISH_ROWS, 1.0),
+            Some(Activation::SiluGated { gate_scale }) => (&FINISH_SILU_GATED, gate_scale),
+            Some(Activation::ReluSquared) => (&FINISH_RELU_SQUARED, 1.0),
+        };
+        let arguments = FinishRowsArgs {
+            product: pieces.arguments(),
+            out: Matrix::of(out),
+            gate_scale,
+        };
+        let across = out.columns.div_ceil(4 * THREADS as usize) as u32;
+        let grid = Grid::of([across, out.bucket as u32, 1], THREADS);
+        self.enqueue(kernel, grid, &arguments);
+    }
+
+    /// Adds partial sums up, adds them to the residual stream, and enqueues the norm behind that.
+    pub(crate) fn finish_add_norm(&self, pieces: &Pieces<'_>, norm: ResidualNormArgs, rows: usize) {
+        let (at, threads) = by_columns(pieces.w.outputs());
+        let arguments = FinishAddNormArgs {
+            product: pieces.arguments(),
+            norm,
+        };
+        self.enqueue(&FINISH_ADD_NORM[at], Grid::new(rows as u32, threads), &arguments);
+    }
+}

@@ -1,0 +1,274 @@
+//! Products through tensor cores: which kernels run for a shape, and the end of a product together with what follows it.
+//!
+//! Inputs are rounded to the type of the weight first. Few rows then stream the weight past them, a thread block per worker of
+//! the weight's plan, and leave partial sums that a last kernel adds up, alone or with what comes next; many rows get their
+//! results in one go. Which way it is depends on shapes alone, and all ways give the same bits.
+
+use crate::arguments::{Ptr, arguments};
+use crate::cuda::Cuda;
+use crate::launch::{Grid, Kernel};
+use crate::pack::Architecture;
+use crate::scratch::ScratchKind;
+use crate::storage::{CudaBuffer, CudaTensor};
+use crate::views::{KPlan, Matrix, optional};
+use crate::weight::{BLOCK, CudaWeight, Kind, TILE};
+use paceline_device::Epilogue;
+
+arguments! { "product.h";
+    /// Inputs on their way to a product.
+    struct RoundArgs {
+        x: Matrix,
+        to: Ptr<u8>,
+        strips: u32,
+        height: u32,
+        blocks: u32,
+    }
+
+    /// A product that leaves partial sums.
+    struct StreamArgs {
+        weight: Ptr<u8>,
+        inputs: Ptr<u8>,
+        pieces: Ptr<f32>,
+        live: Ptr<i32>,
+        plan: KPlan,
+    }
+
+    /// A product that leaves results. With experts, `live` counts strips, and each strip has the weight of its expert.
+    struct WideArgs {
+        weight: Ptr<u8>,
+        inputs: Ptr<u8>,
+        out: Matrix,
+        bias: Ptr<f32>,
+        scale: Ptr<f32>,
+        live: Ptr<i32>,
+        experts: Ptr<i32>,
+        expert_bytes: u64,
+        plan: KPlan,
+    }
+}
+
+/// Kernels by the type of the weight: bf16, f16.
+type Pair<A> = [Kernel<A>; 2];
+
+const ROUND: Pair<RoundArgs> = [
+    Kernel::new("round", "round_bf16"),
+    Kernel::new("round", "round_f16"),
+];
+
+/// Kernels for so many rows of tokens, with the stages of their ring.
+struct Width<A: 'static> {
+    rows: usize,
+    stages: usize,
+    kernels: Pair<A>,
+}
+
+macro_rules! widths {
+    ($file:literal, $kind:literal, $($rows:literal, $stages:literal;)*) => {
+        [$(Width {
+            rows: $rows,
+            stages: $stages,
+            kernels: [
+                Kernel::new($file, concat!($kind, "_bf16_", $rows)),
+                Kernel::new($file, concat!($kind, "_f16_", $rows)),
+            ],
+        },)*]
+    };
+}
+
+static STREAM: [Width<StreamArgs>; 6] =
+    widths!("stream", "stream", 8, 6; 16, 5; 32, 5; 64, 4; 128, 6; 256, 4;);
+static WIDE: [Width<WideArgs>; 3] = widths!("wide", "wide", 8, 10; 32, 8; 128, 5;);
+static PIECES: [Width<StreamArgs>; 4] = widths!("plain", "pieces", 8, 4; 16, 4; 32, 4; 64, 4;);
+static TOTALS: [Width<WideArgs>; 3] = widths!("plain", "totals", 8, 4; 32, 4; 64, 4;);
+
+impl<A> Width<A> {
+    /// Shared memory of a thread block: the ring, aligned to a kilobyte.
+    fn shared(&self) -> u32 {
+        (1024 + self.stages * (TILE + self.rows) * BLOCK * 2) as u32
+    }
+
+    fn kernel(&self, kind: Kind) -> &Kernel<A> {
+        &self.kernels[usize::from(kind == Kind::F16)]
+    }
+}
+
+/// How a product of a number of rows is made.
+enum Way {
+    /// With partial sums.
+    Stream(&'static Width<StreamArgs>),
+    /// With results in one go.
+    Wide(&'static Width<WideArgs>),
+}
+
+/// A product whose partial sums wait to be added up.
+pub(crate) struct Pieces<'a> {
+    pub(crate) pieces: u64,
+    pub(crate) width: usize,
+    pub(crate) w: &'a CudaWeight,
+    pub(crate) bias: Option<&'a CudaBuffer<f32>>,
+    pub(crate) scale: Option<&'a CudaBuffer<f32>>,
+}
+
+/// A product of strips of rows, each with the matrix of its own expert.
+pub(crate) struct StripProduct<'a> {
+    pub(crate) w: &'a CudaWeight,
+    pub(crate) plan: KPlan,
+    pub(crate) inputs: u64,
+    /// Results, a row for each row of the strips.
+    pub(crate) out: Matrix,
+    pub(crate) height: usize,
+    /// Strips at most.
+    pub(crate) strips: usize,
+    /// On the device: how many strips there are, and the expert of each.
+    pub(crate) live: Ptr<i32>,
+    pub(crate) experts: Ptr<i32>,
+}
+
+impl Cuda {
+    fn has_wgmma(&self) -> bool {
+        self.options.wgmma && self.context.architecture == Architecture::Sm90a
+    }
+
+    fn way(&self, w: &CudaWeight, rows: usize) -> Way {
+        let (tiles, multiprocessors) = (w.plan().tiles as usize, self.multiprocessors() as usize);
+        if !self.has_wgmma() {
+            return match PIECES.iter().find(|width| rows <= width.rows) {
+                Some(width) => Way::Stream(width),
+                None => Way::Wide(&TOTALS[2]),
+            };
+        }
+        // From 128 rows on, partial sums are worth their traffic only where tiles are too few for all multiprocessors.
+        let enough = tiles * rows.div_ceil(128) >= 2 * multiprocessors;
+        match STREAM.iter().find(|width| rows <= width.rows) {
+            Some(width) if width.rows <= 64 || !enough => Way::Stream(width),
+            _ => Way::Wide(&WIDE[2]),
+        }
+    }
+
+    /// Enqueues `x · wᵀ` with a bf16 or f16 weight. Results go to `out`, unless partial sums are returned. `None` also if
+    /// there was no memory, which whoever waits next is told.
+    pub(crate) fn enqueue_product<'a>(
+        &self,
+        x: &CudaTensor,
+        w: &'a CudaWeight,
+        epilogue: &Epilogue<'a, Self>,
+        out: &CudaTensor,
+    ) -> Option<Pieces<'a>> {
+        self.reserve_pieces(w, x.bucket)?;
+        match self.way(w, x.bucket) {
+            Way::Stream(width) => {
+                let inputs = self.round_inputs(x, w, width.rows)?;
+                let pieces = self.scratch(ScratchKind::Pieces, piece_bytes(w, width.rows))?;
+                let arguments = StreamArgs {
+                    weight: Ptr::new(w.address()),
+                    inputs: Ptr::new(inputs),
+                    pieces: Ptr::new(pieces),
+                    live: x.live.ptr(),
+                    plan: w.plan(),
+                };
+                let threads = if self.has_wgmma() { 288 } else { 256 };
+                let grid = Grid::new(w.plan().workers, threads).shared(width.shared());
+                self.enqueue(width.kernel(w.kind()), grid, &arguments);
+                Some(Pieces {
+                    pieces,
+                    width: width.rows,
+                    w,
+                    bias: epilogue.bias,
+                    scale: epilogue.scale,
+                })
+            }
+            Way::Wide(width) => {
+                let inputs = self.round_inputs(x, w, width.rows)?;
+                let arguments = WideArgs {
+                    weight: Ptr::new(w.address()),
+                    inputs: Ptr::new(inputs),
+                    out: Matrix::of(out),
+                    bias: optional(epilogue.bias),
+                    scale: optional(epilogue.scale),
+                    live: x.live.ptr(),
+                    experts: Ptr::NULL,
+                    expert_bytes: 0,
+                    plan: w.plan(),
+                };
+                self.enqueue_wide(width, w.kind(), x.bucket.div_ceil(width.rows), &arguments);
+                None
+            }
+        }
+    }
+
+    /// Enqueues a product of experts. Strips are as high as [`strip_height`](Self::strip_height) says.
+    pub(crate) fn enqueue_strips(&self, product: &StripProduct<'_>) {
+        let widths = if self.has_wgmma() { &WIDE } else { &TOTALS };
+        let width = widths
+            .iter()
+            .find(|width| width.rows == product.height)
+            .unwrap_or(&widths[2]);
+        let arguments = WideArgs {
+            weight: Ptr::new(product.w.address()),
+            inputs: Ptr::new(product.inputs),
+            out: product.out,
+            bias: Ptr::NULL,
+            scale: Ptr::NULL,
+            live: product.live,
+            experts: product.experts,
+            expert_bytes: product.w.bytes(),
+            plan: product.plan,
+        };
+        self.enqueue_wide(width, product.w.kind(), product.strips, &arguments);
+    }
+
+    /// How high strips of an expert's rows are, if there are so many rows for an expert on average.
+    pub(crate) fn strip_height(&self, average: usize) -> usize {
+        let widths = if self.has_wgmma() { &WIDE } else { &TOTALS };
+        widths
+            .iter()
+            .find(|width| 2 * average <= width.rows)
+            .unwrap_or(&widths[2])
+            .rows
+    }
+
+    fn enqueue_wide(&self, width: &Width<WideArgs>, kind: Kind, strips: usize, arguments: &WideArgs) {
+        let tiles = arguments.plan.tiles;
+        let grid = if self.has_wgmma() {
+            Grid::new((tiles * strips as u32).min(self.multiprocessors()), 384)
+        } else {
+            Grid::of([tiles, strips as u32, 1], 256)
+        };
+        self.enqueue(width.kernel(kind), grid.shared(width.shared()), arguments);
+    }
+
+    /// Enqueues the rounding of inputs to the weight's type, in strips of `height` rows.
+    fn round_inputs(&self, x: &CudaTensor, w: &CudaWeight, height: usize) -> Option<u64> {
+        let (strips, blocks) = (x.bucket.div_ceil(height), w.plan().blocks as usize);
+        let chunks = strips * height * blocks * 8;
+        let to = self.scratch(ScratchKind::Inputs, chunks as u64 * 16)?;
+        let arguments = RoundArgs {
+            x: Matrix::of(x),
+            to: Ptr::new(to),
+            strips: strips as u32,
+            height: height as u32,
+            blocks: blocks as u32,
+        };
+        let kernel = &ROUND[usize::from(w.kind() == Kind::F16)];
+        let most = 8 * self.multiprocessors() as usize;
+        let grid = Grid::new(chunks.div_ceil(256).min(most) as u32, 256);
+        self.enqueue(kernel, grid, &arguments);
+        Some(to)
+    }
+
+    /// Takes the memory for partial sums of any number of rows up to `rows`: fewer rows may need more of it.
+    fn reserve_pieces(&self, w: &CudaWeight, rows: usize) -> Option<()> {
+        for width in STREAM.iter().filter(|width| width.rows <= rows) {
+            if let Way::Stream(width) = self.way(w, width.rows) {
+                self.scratch(ScratchKind::Pieces, piece_bytes(w, width.rows))?;
+            }
+        }
+        Some(())
+    }
+}
+
+/// Bytes of the partial sums of a product of `width` rows.
+fn piece_bytes(w: &CudaWeight, width: usize) -> u64 {
+    let plan = w.plan();
+    u64::from(plan.tiles) * u64::from(plan.pieces) * (width * TILE * 4) as u64
+}
