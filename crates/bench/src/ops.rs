@@ -1,36 +1,30 @@
 //! The operations models are made of, against the bandwidth of memory.
 
 mod cases;
+mod linear;
 mod sequence;
+mod timing;
 
 use crate::Results;
 use crate::progress::{Progress, Unit};
 use cases::Case;
-use paceline_device::DeviceError;
-use paceline_device_cpu::bench::{OpTiming, measure_bandwidth};
-use paceline_device_cpu::{Cpu, CpuOptions};
+use paceline::{Device, OnDevice};
+use paceline_device::{Backend, DeviceError};
 use serde::Serialize;
 use std::io::{self, Write};
+use timing::OpTiming;
 
 /// More than the caches of common processors hold.
 const BANDWIDTH_BYTES: usize = 512 << 20;
 const QUICK_BANDWIDTH_BYTES: usize = 128 << 20;
 
-/// What to measure.
-#[derive(Clone, Copy, Debug)]
-pub struct OpsConfig {
-    /// Threads to compute on; the cores this process may use if it is not given.
-    pub threads: Option<usize>,
-    /// Fewer types and sizes.
-    pub quick: bool,
-}
-
 /// What came of it.
 #[derive(Serialize)]
 pub struct Measurements {
-    threads: usize,
-    kernels: &'static str,
-    read_bandwidth_gb_s: f64,
+    device: String,
+    description: String,
+    kernels: String,
+    memory_bandwidth_gb_s: f64,
     operations: Vec<Row>,
 }
 
@@ -45,41 +39,48 @@ struct Row {
     share_of_bandwidth: f64,
 }
 
-/// Measures the bandwidth of memory, then every operation.
-pub fn run(config: OpsConfig, progress: &dyn Progress) -> Result<Measurements, DeviceError> {
-    let mut options = CpuOptions::default();
-    if let Some(threads) = config.threads {
-        options.threads = threads;
-    }
-    let cases = cases::all(config.quick);
-    let bar = progress.bar(cases.len() as u64 + 1, Unit::Tasks);
-    bar.name("memory bandwidth".to_owned());
-    let bytes = if config.quick {
-        QUICK_BANDWIDTH_BYTES
-    } else {
-        BANDWIDTH_BYTES
-    };
-    let bandwidth = measure_bandwidth(options.threads, bytes);
-    bar.advance(1);
-    let cpu = Cpu::new(options);
-    let mut operations = Vec::with_capacity(cases.len());
-    for case in &cases {
-        bar.name(case.to_string());
-        operations.push(Row::new(&measure(case, &cpu)?, bandwidth));
-        bar.advance(1);
-    }
-    Ok(Measurements {
-        threads: options.threads,
-        kernels: options.instructions.name(),
-        read_bandwidth_gb_s: bandwidth,
-        operations,
-    })
+/// Measures the bandwidth of a device's memory, then every operation; `quick`: fewer types and sizes.
+pub fn run(device: Device, quick: bool, progress: &dyn Progress) -> Result<Measurements, DeviceError> {
+    device.run(Ops { quick, progress })
 }
 
-fn measure(case: &Case, cpu: &Cpu) -> Result<OpTiming, DeviceError> {
-    match *case {
-        Case::Linear(linear) => Ok(linear.measure(cpu.threads())),
-        Case::Sequence(operation) => operation.measure(cpu),
+struct Ops<'a> {
+    quick: bool,
+    progress: &'a dyn Progress,
+}
+
+impl OnDevice for Ops<'_> {
+    type Output = Result<Measurements, DeviceError>;
+
+    fn run<B: Backend>(self, backend: B) -> Self::Output {
+        let cases = cases::all(self.quick);
+        let bar = self.progress.bar(cases.len() as u64 + 1, Unit::Tasks);
+        bar.name("memory bandwidth".to_owned());
+        let bytes = if self.quick {
+            QUICK_BANDWIDTH_BYTES
+        } else {
+            BANDWIDTH_BYTES
+        };
+        let bandwidth = linear::bandwidth(&backend, bytes)? / 1e9;
+        bar.advance(1);
+        let mut operations = Vec::with_capacity(cases.len());
+        for case in &cases {
+            bar.name(case.to_string());
+            let timing = match *case {
+                Case::Linear(product) => product.measure(&backend),
+                Case::Sequence(operation) => operation.measure(&backend),
+            };
+            operations.push(Row::new(&timing?, bandwidth));
+            bar.advance(1);
+        }
+        let info = backend.info();
+        Ok(Measurements {
+            device: info.name,
+            description: info.description,
+            kernels: info.kernels,
+            memory_bandwidth_gb_s: bandwidth,
+            operations,
+        })
     }
 }
 
@@ -99,16 +100,11 @@ impl Row {
 
 impl Results for Measurements {
     fn write(&self, out: &mut dyn Write) -> io::Result<()> {
-        let Self {
-            threads,
-            kernels,
-            read_bandwidth_gb_s,
-            operations,
-        } = self;
-        let plural = if *threads == 1 { "" } else { "s" };
+        let operations = &self.operations;
         writeln!(
             out,
-            "{threads} thread{plural}, {kernels}, memory is read at {read_bandwidth_gb_s:.1} GB/s\n"
+            "{}: {}, memory moves {:.1} GB/s\n",
+            self.device, self.description, self.memory_bandwidth_gb_s
         )?;
         let width = |text: fn(&Row) -> &str| operations.iter().map(|row| text(row).chars().count()).max();
         let names = width(|row| &row.operation).unwrap_or(0);
@@ -131,5 +127,35 @@ impl Results for Measurements {
             )?;
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::linear::LinearCase;
+    use super::sequence::SequenceOp;
+    use paceline_device::Recorder;
+    use paceline_types::DType;
+
+    #[test]
+    fn operations_are_timed_on_any_device_by_the_work_of_one_call() {
+        let device = Recorder::silent();
+        let product = LinearCase {
+            dtype: DType::Q8_0,
+            outputs: 32,
+            inputs: 64,
+            rows: 64,
+        };
+        let timing = product.measure(&device).expect("nothing is allocated");
+        assert_eq!(timing.name, "linear Q8_0");
+        assert_eq!(timing.size, "64 x [32, 64]");
+        assert!(timing.seconds > 0.0);
+        assert!((timing.flops - 2.0 * 64.0 * 64.0 * 32.0).abs() < 0.5);
+        assert!((timing.bytes - (32.0 * 68.0 + 4.0 * 64.0 * 96.0)).abs() < 0.5);
+        for operation in SequenceOp::all(true) {
+            let timing = operation.measure(&device).expect("nothing is allocated");
+            assert_eq!(timing.name, operation.name());
+            assert!(timing.seconds > 0.0 && timing.bytes > 0.0, "{timing:?}");
+        }
     }
 }

@@ -136,6 +136,7 @@ fn wrong_usage_gets_a_hint() {
     }
     expect_usage_error(&["generate", "--prompt-ids", "1,x"], &["--prompt-ids", "`x`"]);
     expect_usage_error(&["bench", "ops", "--threads", "0"], &["--threads"]);
+    expect_usage_error(&["bench", "ops", "--device", "gpu"], &["--device", "`gpu`"]);
     expect_usage_error(&["bench", "latency", "--batch-size", "1,0"], &["--batch-size"]);
     expect_usage_error(&["bench", "pipeline", "--depth", "5"], &["--depth"]);
     expect_usage_error(&["bench", "throughput", "--rate", "0"], &["--rate"]);

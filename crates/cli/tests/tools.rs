@@ -15,7 +15,7 @@ fn help_shows_an_example_for_every_command() {
         (&["inspect", "--help"], "paceline inspect path/to/model.gguf"),
         (&["doctor", "--help"], "paceline doctor --json"),
         (&["bench", "--help"], "paceline bench ops"),
-        (&["bench", "ops", "--help"], "paceline bench ops --quick"),
+        (&["bench", "ops", "--help"], "--device <DEVICE>"),
         (
             &["bench", "latency", "--help"],
             "paceline bench latency --batch-size",
@@ -127,9 +127,19 @@ fn bench_measures_every_operation() {
         println!("skipped: set PACELINE_TEST_LONG");
         return;
     }
-    let output = run(&["bench", "ops", "--quick", "--json", "--threads", "1"]);
+    let output = run(&[
+        "bench",
+        "ops",
+        "--quick",
+        "--json",
+        "--device",
+        "cpu",
+        "--threads",
+        "1",
+    ]);
     let report: Value = serde_json::from_str(&stdout(&output)).unwrap();
-    assert!(report["read_bandwidth_gb_s"].as_f64().unwrap() > 0.1);
+    assert!(report["memory_bandwidth_gb_s"].as_f64().unwrap() > 0.1);
+    assert_eq!(report["device"], "cpu");
     let operations = report["operations"].as_array().unwrap();
     for name in [
         "linear BF16",

@@ -5,7 +5,6 @@
 //! depends on nothing but the row's own inputs, so results are equal to the last bit for any batch, number of
 //! threads, instruction set and division of a sequence into steps.
 
-pub mod bench;
 mod caches;
 mod checks;
 mod cpu;

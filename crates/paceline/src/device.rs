@@ -89,6 +89,14 @@ impl Device {
         }
     }
 
+    /// Does something on it.
+    pub fn run<T: OnDevice>(self, task: T) -> T::Output {
+        match self {
+            Self::Cpu(cpu) => task.run(cpu),
+            Self::Cuda(cuda) => task.run(cuda),
+        }
+    }
+
     /// Loads a checkpoint's model and its drafter, and plans the memory. `progress` is told the bytes of each tensor
     /// as it is loaded.
     pub fn load<'a>(
@@ -124,6 +132,14 @@ fn kv_type(files: ModelFiles<'_>, config: &EngineConfig) -> DType {
         Some(DType::F32) => DType::F32,
         _ => DType::BF16,
     }
+}
+
+/// What is done on a device, whichever it is.
+pub trait OnDevice {
+    /// What comes of it.
+    type Output;
+    /// Does it.
+    fn run<B: Backend>(self, backend: B) -> Self::Output;
 }
 
 /// A model on its device with its memory planned, whichever device that is.

@@ -30,7 +30,7 @@ mod trace;
 
 pub use config::EngineConfig;
 pub use device::{
-    CudaFound, Device, DeviceChoice, Gpu, LoadedEngine, MemoryLimit, UsableMemory, probe_cuda,
+    CudaFound, Device, DeviceChoice, Gpu, LoadedEngine, MemoryLimit, OnDevice, UsableMemory, probe_cuda,
     return_large_allocations,
 };
 pub use embedding::{Embedded, Embedding, EmbeddingError, EmbeddingRequest};

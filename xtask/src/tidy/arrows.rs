@@ -33,7 +33,7 @@ const ALLOWED: [(&str, &[&str]); 19] = [
     ),
     ("server", &["types", "text", "grammar", "paceline"]),
     ("client", &[]),
-    ("bench", &["types", "device", "device-cpu", "paceline", "client"]),
+    ("bench", &["types", "device", "paceline", "client"]),
     (
         "cli",
         &[

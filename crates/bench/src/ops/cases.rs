@@ -1,12 +1,9 @@
 //! Which operations are timed, at which sizes.
 
+use super::linear::{LinearCase, PREFILL_ROWS};
 use super::sequence::SequenceOp;
-use paceline_device_cpu::bench::{OpTiming, measure_linear, measure_linear_uncached};
 use paceline_types::DType;
 use std::fmt;
-
-/// Rows from which on a product is bound by arithmetic and its matrix may as well stay in the caches.
-const PREFILL_ROWS: usize = 64;
 
 /// One thing to time.
 #[derive(Clone, Copy, Debug)]
@@ -15,40 +12,10 @@ pub(super) enum Case {
     Sequence(SequenceOp),
 }
 
-/// A matrix product.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct LinearCase {
-    dtype: DType,
-    outputs: usize,
-    inputs: usize,
-    rows: usize,
-}
-
-impl LinearCase {
-    /// Times it: at few token rows with weights from memory, as in a model.
-    pub(super) fn measure(self, threads: usize) -> OpTiming {
-        let Self {
-            dtype,
-            outputs,
-            inputs,
-            rows,
-        } = self;
-        if rows < PREFILL_ROWS {
-            measure_linear_uncached(threads, dtype, outputs, inputs, rows)
-        } else {
-            measure_linear(threads, dtype, outputs, inputs, rows)
-        }
-    }
-}
-
 impl fmt::Display for Case {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Linear(case) => write!(
-                f,
-                "linear {} {} x [{}, {}]",
-                case.dtype, case.rows, case.outputs, case.inputs
-            ),
+            Self::Linear(case) => write!(f, "{} {}", case.name(), case.size()),
             Self::Sequence(operation) => write!(f, "{} {}", operation.name(), operation.size()),
         }
     }

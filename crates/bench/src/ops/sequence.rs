@@ -1,23 +1,15 @@
-//! Operations over a sequence, timed through the device as a model calls them.
+//! Operations over a sequence, as a model calls them.
 
+use super::timing::{OpTiming, seconds};
 use paceline_device::abi::{RequestRow, TokenRow};
 use paceline_device::{
-    Attention, Backend, DeltaRule, DeviceError, HeadMap, KeyValueStore, KvShape, Pending, StateShape,
-    StateSpace, StepLimits, StepTables,
+    Attention, Backend, DeltaRule, DeviceError, HeadMap, KeyValueStore, KvShape, StateShape, StateSpace,
+    StepLimits, StepTables,
 };
-use paceline_device_cpu::bench::OpTiming;
-use paceline_device_cpu::{Cpu, CpuKvCache, CpuTensor};
 use paceline_types::{STATE_GRID, on_state_grid};
-use std::time::{Duration, Instant};
 
 const BLOCK_SIZE: usize = 16;
 const FLOAT: usize = size_of::<f32>();
-
-/// Samples at least, and time spent on them at least.
-const SAMPLES: usize = 7;
-const ENOUGH: Duration = Duration::from_millis(120);
-/// Calls between two looks at the clock: waiting for the device costs more than a small operation.
-const CALLS: usize = 8;
 
 /// An operation and its size: `tokens` new ones of one request that ends at position `context`.
 #[derive(Clone, Copy, Debug)]
@@ -87,7 +79,7 @@ impl SequenceOp {
     }
 
     /// Times calls through the stream until the median is steady.
-    pub(super) fn measure(self, cpu: &Cpu) -> Result<OpTiming, DeviceError> {
+    pub(super) fn measure<B: Backend>(self, backend: &B) -> Result<OpTiming, DeviceError> {
         let (tokens, context) = match self {
             Self::Attention { tokens, context } => (tokens, context),
             Self::Norm { tokens } => (tokens, tokens),
@@ -95,8 +87,8 @@ impl SequenceOp {
             Self::DeltaRule { tokens } | Self::StateSpace { tokens } => (tokens, tokens + 3 * STATE_GRID / 2),
         };
         let bench = Bench {
-            cpu,
-            step: step(cpu, tokens, context)?,
+            backend,
+            step: step(backend, tokens, context)?,
         };
         let seconds = match self {
             Self::Norm { .. } => bench.norm(),
@@ -137,33 +129,35 @@ fn passes(tokens: usize) -> usize {
     1 + usize::from(tokens >= STATE_GRID)
 }
 
-struct Bench<'a> {
-    cpu: &'a Cpu,
-    step: StepTables<Cpu>,
+struct Bench<'a, B: Backend> {
+    backend: &'a B,
+    step: StepTables<B>,
 }
 
-impl Bench<'_> {
-    fn tensor(&self, columns: usize) -> Result<CpuTensor, DeviceError> {
-        self.cpu.tensor(&self.step.tokens, columns)
+impl<B: Backend> Bench<'_, B> {
+    fn tensor(&self, columns: usize) -> Result<B::Tensor, DeviceError> {
+        self.backend.tensor(&self.step.tokens, columns)
     }
 
     fn norm(&self) -> Result<f64, DeviceError> {
         let (x, mut out) = (self.tensor(HIDDEN)?, self.tensor(HIDDEN)?);
-        let weight = self.cpu.buffer_from(&vec![1.0; HIDDEN])?;
-        self.time(|| self.cpu.rms_norm(&x, &weight, 1e-6, &mut out))
+        let weight = self.backend.buffer_from(&vec![1.0; HIDDEN])?;
+        seconds(self.backend, || {
+            self.backend.rms_norm(&x, &weight, 1e-6, &mut out);
+        })
     }
 
     fn attention(&self, context: usize) -> Result<f64, DeviceError> {
         let (q, mut out) = (self.tensor(HEADS * HEAD_DIM)?, self.tensor(HEADS * HEAD_DIM)?);
-        let cache = self.cpu.kv_cache(KvShape {
+        let cache = self.backend.kv_cache(KvShape {
             blocks: context.div_ceil(BLOCK_SIZE),
             block_size: BLOCK_SIZE,
             heads: KV_HEADS,
             head_dim: HEAD_DIM,
         })?;
         self.fill(&cache, context)?;
-        self.time(|| {
-            self.cpu.attention(Attention {
+        seconds(self.backend, || {
+            self.backend.attention(Attention {
                 q: &q,
                 gate: None,
                 cache: &cache,
@@ -175,14 +169,14 @@ impl Bench<'_> {
     }
 
     /// Pages that were never written are all one page to the system, and read too fast.
-    fn fill(&self, cache: &CpuKvCache, context: usize) -> Result<(), DeviceError> {
+    fn fill(&self, cache: &B::KvCache, context: usize) -> Result<(), DeviceError> {
         let whole = Bench {
-            cpu: self.cpu,
-            step: step(self.cpu, context, context)?,
+            backend: self.backend,
+            step: step(self.backend, context, context)?,
         };
         let (mut q, width) = (whole.tensor(HEADS * HEAD_DIM)?, KV_HEADS * HEAD_DIM);
         let (k, v) = (whole.tensor(width)?, whole.tensor(width)?);
-        self.cpu.store_kv(KeyValueStore {
+        self.backend.store_kv(KeyValueStore {
             q: &mut q,
             k: &k,
             v: &v,
@@ -198,13 +192,13 @@ impl Bench<'_> {
         let width = STATE_HEADS * STATE_DIM;
         let (q, k, v) = (self.tensor(width)?, self.tensor(width)?, self.tensor(width)?);
         let (a, b) = (self.tensor(STATE_HEADS)?, self.tensor(STATE_HEADS)?);
-        let per_head = self.cpu.buffer_from(&[-1.0; STATE_HEADS])?;
+        let per_head = self.backend.buffer_from(&[-1.0; STATE_HEADS])?;
         let (cache, mut out) = (
-            self.cpu.state_cache(state_shape(3 * width, STATE_HEADS))?,
+            self.backend.state_cache(state_shape(3 * width, STATE_HEADS))?,
             self.tensor(width)?,
         );
-        self.time(|| {
-            self.cpu.delta_rule(DeltaRule {
+        seconds(self.backend, || {
+            self.backend.delta_rule(DeltaRule {
                 q: &q,
                 k: &k,
                 v: &v,
@@ -224,14 +218,14 @@ impl Bench<'_> {
         let width = STATE_HEADS * STATE_DIM;
         let (x, dt) = (self.tensor(width)?, self.tensor(STATE_HEADS)?);
         let (b, c) = (self.tensor(STATE_DIM)?, self.tensor(STATE_DIM)?);
-        let per_head = self.cpu.buffer_from(&[-1.0; STATE_HEADS])?;
+        let per_head = self.backend.buffer_from(&[-1.0; STATE_HEADS])?;
         let channels = width + 2 * STATE_DIM;
         let (cache, mut out) = (
-            self.cpu.state_cache(state_shape(channels, 1))?,
+            self.backend.state_cache(state_shape(channels, 1))?,
             self.tensor(width)?,
         );
-        self.time(|| {
-            self.cpu.state_space(StateSpace {
+        seconds(self.backend, || {
+            self.backend.state_space(StateSpace {
                 x: &x,
                 b: &b,
                 c: &c,
@@ -245,25 +239,6 @@ impl Bench<'_> {
                 step: &self.step,
             });
         })
-    }
-
-    /// Median seconds of one call.
-    fn time(&self, mut enqueue: impl FnMut()) -> Result<f64, DeviceError> {
-        let mut sample = || -> Result<f64, DeviceError> {
-            let start = Instant::now();
-            for _ in 0..CALLS {
-                enqueue();
-            }
-            self.cpu.read(&self.step.tokens.live, 1).wait()?;
-            Ok(start.elapsed().as_secs_f64() / CALLS as f64)
-        };
-        sample()?;
-        let (start, mut samples) = (Instant::now(), Vec::new());
-        while samples.len() < SAMPLES || start.elapsed() < ENOUGH {
-            samples.push(sample()?);
-        }
-        samples.sort_by(f64::total_cmp);
-        Ok(samples[samples.len() / 2])
     }
 }
 
@@ -282,10 +257,10 @@ fn state_shape(conv_channels: usize, groups: usize) -> StateShape {
 }
 
 /// A step with the last `tokens` of one request of `context` tokens.
-fn step(cpu: &Cpu, tokens: usize, context: usize) -> Result<StepTables<Cpu>, DeviceError> {
+fn step<B: Backend>(backend: &B, tokens: usize, context: usize) -> Result<StepTables<B>, DeviceError> {
     let blocks = context.div_ceil(BLOCK_SIZE);
     let step = StepTables::new(
-        cpu,
+        backend,
         StepLimits {
             tokens,
             requests: 1,
@@ -307,10 +282,10 @@ fn step(cpu: &Cpu, tokens: usize, context: usize) -> Result<StepTables<Cpu>, Dev
         ..RequestRow::default()
     };
     let block_table: Vec<i32> = (0..blocks as i32).collect();
-    cpu.write(&step.tokens.live, &[tokens as i32]);
-    cpu.write(&step.requests.live, &[1]);
-    cpu.write(&step.token_rows, &rows);
-    cpu.write(&step.request_rows, &[request]);
-    cpu.write(&step.block_table, &block_table);
+    backend.write(&step.tokens.live, &[tokens as i32]);
+    backend.write(&step.requests.live, &[1]);
+    backend.write(&step.token_rows, &rows);
+    backend.write(&step.request_rows, &[request]);
+    backend.write(&step.block_table, &block_table);
     Ok(step)
 }

@@ -5,6 +5,7 @@ use super::engine::{EngineFlags, ModelFlags};
 use super::numbers::{self, parsed};
 use super::speculation::SpeculationFlags;
 use clap::{Args, Subcommand, ValueEnum};
+use paceline::DeviceChoice;
 use std::path::PathBuf;
 
 const BENCH: &str = "\
@@ -224,18 +225,21 @@ impl BenchSpeculationFlags {
 const OPS: &str = "\
 Examples:
   paceline bench ops
-  paceline bench ops --quick --threads 1
+  paceline bench ops --quick --device cpu --threads 1
   paceline bench ops --json > ops.json";
 
-/// Time the operations models are made of, against the machine's memory bandwidth.
+/// Time the operations models are made of, against the bandwidth of the device's memory.
 ///
 /// GFLOP/s says how fast an operation computes, GB/s how fast it moves its operands, and the share compares that
-/// with the rate at which memory can be read at all.
+/// with the rate at which the device reads a large matrix or copies one.
 #[derive(Debug, Args)]
 #[command(after_help = OPS)]
 pub(crate) struct BenchOpsFlags {
-    /// Threads to compute on [default: the cores this process may use].
-    #[arg(long, value_name = "N", value_parser = parsed(numbers::at_least_one))]
+    /// Device to measure: auto, the best there is, cpu, or cuda:N [default: $PACELINE_DEVICE, or auto].
+    #[arg(long, value_name = "DEVICE")]
+    pub(crate) device: Option<DeviceChoice>,
+    /// Threads to compute on, on the CPU [default: the cores this process may use].
+    #[arg(long, value_name = "N", value_parser = parsed(numbers::threads))]
     pub(crate) threads: Option<usize>,
     /// Fewer types and sizes.
     #[arg(long)]

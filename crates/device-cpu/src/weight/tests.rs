@@ -1,7 +1,6 @@
 //! Stored test matrices with an element-by-element reference, and the claims about packing.
 
 use super::*;
-use crate::bench::{Random, random_data};
 use crate::simd::Instructions;
 use half::{bf16, f16};
 
@@ -49,6 +48,56 @@ pub(crate) fn stored(dtype: DType, rows: usize, inputs: usize, seed: u64) -> Sto
         rows,
         inputs,
         data,
+    }
+}
+
+/// Random stored elements: any bytes, with scales of sane size.
+fn random_data(dtype: DType, elements: usize, seed: u64) -> Vec<u8> {
+    let mut random = Random::new(seed);
+    let blocks = elements / dtype.block_len();
+    let mut data = Vec::with_capacity(blocks * dtype.block_bytes());
+    for _ in 0..blocks {
+        let start = data.len();
+        match dtype {
+            DType::F32 => data.extend(random.number().to_le_bytes()),
+            DType::F16 => data.extend(f16::from_f32(random.number()).to_le_bytes()),
+            DType::BF16 => data.extend(bf16::from_f32(random.number()).to_le_bytes()),
+            _ => {
+                data.extend((0..dtype.block_bytes()).map(|_| (random.bits() >> 9) as u8));
+                let scales: &[usize] = match dtype {
+                    DType::Q6K => &[208],
+                    DType::Q4_1 | DType::Q5_1 | DType::Q4K | DType::Q5K => &[0, 2],
+                    _ => &[0],
+                };
+                for at in scales {
+                    let scale = f16::from_f32(random.number() * 0.01).to_le_bytes();
+                    data[start + at..start + at + 2].copy_from_slice(&scale);
+                }
+            }
+        }
+    }
+    data
+}
+
+/// Random numbers that are the same every time.
+struct Random(u64);
+
+impl Random {
+    fn new(seed: u64) -> Self {
+        Self(seed.wrapping_mul(2).wrapping_add(0x9e37_79b9_7f4a_7c15))
+    }
+
+    fn bits(&mut self) -> u32 {
+        self.0 = self
+            .0
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 32) as u32
+    }
+
+    /// Between -1 and 1.
+    fn number(&mut self) -> f32 {
+        self.bits() as f32 / 2_147_483_648.0 - 1.0
     }
 }
 

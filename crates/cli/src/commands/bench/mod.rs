@@ -6,16 +6,16 @@ mod subject;
 use crate::Ending;
 use crate::commands::generate::prompts;
 use crate::commands::generate::{PromptSource, Settings};
-use crate::engine::explain_request;
+use crate::engine::{self, explain_request};
 use crate::flags::{
     BenchCommand, BenchLatencyFlags, BenchPipelineFlags, BenchSpeculationFlags, BenchThroughputFlags,
     WorkloadFlag,
 };
 use crate::ui::Ui;
 use anyhow::{Context, Result, anyhow, bail};
-use paceline::{RequestOption, SpeculationMethod};
+use paceline::{Device, EngineConfig, RequestOption, SpeculationMethod};
 use paceline_bench::latency::{self, LatencyConfig};
-use paceline_bench::ops::{self, OpsConfig};
+use paceline_bench::ops;
 use paceline_bench::pipeline::{self, PipelineConfig};
 use paceline_bench::speculation::{self, SpeculationBench, Workload};
 use paceline_bench::throughput::{self, Loop, Requests, ThroughputConfig};
@@ -38,11 +38,13 @@ pub(crate) fn run(command: &BenchCommand, ui: Ui) -> Result<Ending> {
         BenchCommand::Speculation(flags) => speculation(flags, ui)?,
         BenchCommand::Serve(flags) => return serve::run(flags, ui),
         BenchCommand::Ops(flags) => {
-            let config = OpsConfig {
-                threads: flags.threads,
-                quick: flags.quick,
-            };
-            print(&ops::run(config, &ui)?, flags.json)?;
+            let default = EngineConfig::default();
+            let device = Device::open(&EngineConfig {
+                device: engine::device(flags.device)?,
+                threads: flags.threads.unwrap_or(default.threads),
+                ..default
+            })?;
+            print(&ops::run(device, flags.quick, &ui)?, flags.json)?;
         }
     }
     Ok(Ending::Done)
