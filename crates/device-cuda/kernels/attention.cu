@@ -24,9 +24,8 @@ template <int Layout> __device__ __forceinline__ void attend_row(const Attention
         if (threadIdx.x < count) heads[threadIdx.x] = kv_head(a.kv, max(kv_block(a.kv, a.tables, table, first + threadIdx.x, a.fault), 0), kv);
         __syncthreads();
         for (int key = warp; key < count; key += THREADS / 32) {
-            const uint32_t offset = (first + key) % a.kv.block_size;
             float dot = 0;
-            for (int i = lane; i < dim; i += 32) dot = fmaf(q[i], kv_load<Layout>(a.kv.keys, heads[key] + kv_place<Layout>(a.kv, offset, i)), dot);
+            for (int i = lane; i < dim; i += 32) dot = fmaf(q[i], kv_load<Layout>(a.kv.keys, heads[key] + kv_place<Layout>(a.kv, first + key, i)), dot);
             dot = warp_sum(dot);
             if (lane == 0) scores[key] = dot * a.scale;
         }
@@ -41,7 +40,7 @@ template <int Layout> __device__ __forceinline__ void attend_row(const Attention
             out *= fade;
 #pragma unroll 4
             for (int key = 0; key < count; key++)
-                out = fmaf(weights[key], kv_load<Layout>(a.kv.values, heads[key] + kv_place<Layout>(a.kv, (first + key) % a.kv.block_size, column)), out);
+                out = fmaf(weights[key], kv_load<Layout>(a.kv.values, heads[key] + kv_place<Layout>(a.kv, first + key, column)), out);
         }
     }
     if (column >= dim) return;

@@ -3,8 +3,8 @@
 // A block holds its heads one behind the other, keys and values in arrays of their own. `KvView::layout` says how the elements of one head of a block are stored:
 //   0  f32  [block_size][head_dim]
 //   1  bf16 [block_size][head_dim]
-//   2  bf16 [block_size / 16][head_dim / 64][16 positions][64], the eight sixteen-byte chunks of a position at chunk ^ (position % 8): sixteen positions are one bulk copy, eight
-//      of them lie in different banks, and 64 columns of them are what wgmma reads.
+//   2  bf16 [head_dim / 64][block_size][64], the eight sixteen-byte chunks of a position at chunk ^ (position % 8): 64 columns of a block are one bulk copy, eight positions lie in
+//      different banks, and it is what wgmma reads. A block stays at its place in a text, so that its positions are known where it is shared, too.
 #pragma once
 #include "step.cuh"
 
@@ -36,13 +36,14 @@ __device__ __forceinline__ size_t kv_head(const KvView& kv, int block, int head)
     return (static_cast<size_t>(block) * kv.heads + head) * kv.block_size * kv.head_dim;
 }
 
-// Element `i` of a position, `offset` positions into its block, counted from the first of its head.
-template <int Layout> __device__ __forceinline__ uint32_t kv_place(const KvView& kv, uint32_t offset, uint32_t i) {
-    if constexpr (Layout == KV_TILES) return offset / 16 * 16 * kv.head_dim + (i / 64 * 16 + offset % 16) * 64 + ((i / 8 % 8) ^ (offset % 8)) * 8 + i % 8;
+// Element `i` of a position, counted from the first of its head of its block.
+template <int Layout> __device__ __forceinline__ uint32_t kv_place(const KvView& kv, uint32_t position, uint32_t i) {
+    const uint32_t offset = position % kv.block_size;
+    if constexpr (Layout == KV_TILES) return (i / 64 * kv.block_size + offset) * 64 + ((i / 8 % 8) ^ (position % 8)) * 8 + i % 8;
     else return offset * kv.head_dim + i;
 }
-__device__ __forceinline__ uint32_t kv_place(const KvView& kv, uint32_t offset, uint32_t i) {
-    return kv.layout == KV_TILES ? kv_place<KV_TILES>(kv, offset, i) : kv_place<KV_BF16>(kv, offset, i);
+__device__ __forceinline__ uint32_t kv_place(const KvView& kv, uint32_t position, uint32_t i) {
+    return kv.layout == KV_TILES ? kv_place<KV_TILES>(kv, position, i) : kv_place<KV_BF16>(kv, position, i);
 }
 
 // Elements of either array, by their number.

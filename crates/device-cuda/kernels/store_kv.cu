@@ -47,7 +47,7 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32) store_kv(const __grid_c
     const size_t first = kv_head(a.kv, block, head - queries);
     const float* value = row_of(a.v, row) + (head - queries) * dim;
     for (int i = lane; i < dim; i += 32) {
-        const size_t at = first + kv_place(a.kv, token.position % a.kv.block_size, i);
+        const size_t at = first + kv_place(a.kv, token.position, i);
         kv_store(a.kv, a.kv.keys, at, rotated(i));
         kv_store(a.kv, a.kv.values, at, value[i]);
     }

@@ -6,9 +6,6 @@ use crate::views::{KvView, StateView};
 use paceline_device::{DeviceError, KvShape, StateShape, StepTables};
 use paceline_types::DType;
 
-/// Positions that lie together in [`KvLayout::Tiles`].
-const TILE: usize = 16;
-
 /// Widest head that attention has a kernel for.
 const MAX_HEAD_DIM: usize = 256;
 
@@ -22,7 +19,7 @@ pub(crate) enum KvLayout {
     F32 = 0,
     /// `bf16 [heads][block_size][head_dim]`.
     Bf16 = 1,
-    /// `bf16 [heads][block_size / 16][head_dim / 64][16][64]`, swizzled, for the kernels that use the matrix units.
+    /// `bf16 [heads][head_dim / 64][block_size][64]`, swizzled, for the kernels that use the matrix units.
     Tiles = 2,
 }
 
@@ -45,7 +42,7 @@ impl CudaKvCache {
         }
         let layout = match cuda.options.kv {
             DType::F32 => KvLayout::F32,
-            _ if matches!(shape.head_dim, 64 | 128 | 256) && shape.block_size.is_multiple_of(TILE) => {
+            _ if matches!(shape.head_dim, 64 | 128 | 256) && shape.block_size.is_power_of_two() => {
                 KvLayout::Tiles
             }
             _ => KvLayout::Bf16,

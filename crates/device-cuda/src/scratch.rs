@@ -12,6 +12,8 @@ pub(crate) enum ScratchKind {
     Inputs,
     /// Partial sums of a product.
     Pieces,
+    /// Splits of attention before they are joined.
+    Splits,
     /// What lies between the kernels of a recurrent layer.
     Recurrence,
 }

@@ -23,7 +23,12 @@ struct AttentionArgs {
     Matrix out;
     KvView kv;
     Tables tables;
+    float* partial;
+    float* scales;
     float scale;
+    uint32_t window;
+    uint32_t group;
+    uint32_t splits;
     int32_t* fault;
 };
-static_assert(sizeof(AttentionArgs) == 232);
+static_assert(sizeof(AttentionArgs) == 256);

@@ -5,6 +5,8 @@ use crate::caches::KvLayout;
 use crate::cuda::Cuda;
 use crate::launch::{Grid, Kernel};
 use crate::ops::checks::Checks;
+use crate::pack::Architecture;
+use crate::scratch::ScratchKind;
 use crate::views::{KvView, Matrix, Tables, optional};
 use paceline_device::{Attention, KeyValueStore, KvShape, StepTables};
 
@@ -23,14 +25,20 @@ arguments! { "attention.h";
         fault: Ptr<i32>,
     }
 
-    /// Of `attention`. Without a gate its data is null.
+    /// Of the kernels of attention. Without a gate its data is null. `window`: most tokens of a work item; `group`: query heads
+    /// of a key-value head; `partial` and `scales` are null unless splits are joined by another kernel.
     struct AttentionArgs {
         q: Matrix,
         gate: Matrix,
         out: Matrix,
         kv: KvView,
         tables: Tables,
+        partial: Ptr<f32>,
+        scales: Ptr<f32>,
         scale: f32,
+        window: u32,
+        group: u32,
+        splits: u32,
         fault: Ptr<i32>,
     }
 }
@@ -103,26 +111,129 @@ impl Cuda {
             check.same_shape(args.q, gate);
             check.apart(args.out, &[gate]);
         }
-        let heads = (args.q.columns / shape.head_dim) as u32;
+        let group = args.q.columns / shape.head_dim / shape.heads;
+        let attention = AttentionArgs {
+            q: Matrix::of(args.q),
+            gate: Matrix::of_optional(args.gate),
+            out: Matrix::of(args.out),
+            kv: KvView::of(args.cache, args.step),
+            tables: Tables::of(args.step),
+            partial: Ptr::NULL,
+            scales: Ptr::NULL,
+            scale: args.scale,
+            window: 0,
+            group: group as u32,
+            splits: 0,
+            fault: Ptr::new(self.context.fault),
+        };
+        if args.cache.layout() == KvLayout::Tiles && group <= MOST_ROWS {
+            assert!(args.scale > 0.0, "attention: scores times {}", args.scale);
+            return self.enqueue_attend(shape, args.step, attention);
+        }
         let kernel = match args.cache.layout() {
             KvLayout::F32 => &ATTENTION_F32,
             KvLayout::Bf16 => &ATTENTION_BF16,
             KvLayout::Tiles => &ATTENTION_TILES,
         };
+        let heads = shape.heads * group;
         self.enqueue(
             kernel,
-            Grid::of([args.q.bucket as u32, heads, 1], 256),
-            &AttentionArgs {
-                q: Matrix::of(args.q),
-                gate: Matrix::of_optional(args.gate),
-                out: Matrix::of(args.out),
-                kv: KvView::of(args.cache, args.step),
-                tables: Tables::of(args.step),
-                scale: args.scale,
-                fault: Ptr::new(self.context.fault),
-            },
+            Grid::of([args.q.bucket as u32, heads as u32, 1], 256),
+            &attention,
         );
     }
+
+    /// Attention on the matrix units, for shapes that they serve.
+    fn enqueue_attend(&self, shape: KvShape, step: &StepTables<Self>, mut args: AttentionArgs) {
+        let (tokens, requests) = (args.q.bucket as usize, step.requests.bucket.max(1));
+        let (group, heads) = (args.group as usize, args.q.columns as usize / shape.head_dim);
+        let sixteens = if tokens.div_ceil(requests) * group <= 16 {
+            1
+        } else {
+            2
+        };
+        let window = 16 * sixteens / group;
+        let items = (tokens / window + requests) * shape.heads;
+        let splits = (step.limits.blocks_per_request * shape.block_size).div_ceil(SPLIT);
+        let floats = tokens * heads * splits * shape.head_dim;
+        let (bytes, multiprocessors) = (floats as u64 * 4, self.multiprocessors() as usize);
+        // Where there are enough windows to keep the GPU busy, or too many to keep their splits, each is one item.
+        let split = splits > 1 && items < 2 * multiprocessors && bytes <= MOST_SPLIT_BYTES;
+        if split {
+            let scales = (tokens * heads * splits * 8) as u64;
+            let Some(scratch) = self.scratch(ScratchKind::Splits, bytes + scales) else {
+                return;
+            };
+            args.partial = Ptr::new(scratch);
+            args.scales = Ptr::new(scratch + bytes);
+        }
+        args.window = window as u32;
+        args.splits = splits as u32;
+        let Some(kernels) = ATTEND.iter().find(|kernels| kernels.dim == shape.head_dim) else {
+            panic!("attention: heads of {}", shape.head_dim);
+        };
+        let blocks = multiprocessors.min(items * if split { splits } else { 1 }) as u32;
+        let architecture = self.context.architecture;
+        let threads = if architecture == Architecture::Sm80 {
+            256
+        } else {
+            288
+        };
+        let shared = attend_shared(architecture, shape.head_dim, sixteens);
+        let grid = Grid::new(blocks, threads).shared(shared);
+        self.enqueue(&kernels.attend[sixteens - 1], grid, &args);
+        if split {
+            let rows = (tokens * heads).div_ceil(4) as u32;
+            self.enqueue(&kernels.merge, Grid::new(rows, 128), &args);
+        }
+    }
+}
+
+/// Positions of a split, see `tiles.cuh`.
+const SPLIT: usize = 512;
+/// Rows of the largest product: tokens of a window times query heads of a key-value head.
+const MOST_ROWS: usize = 32;
+/// Most memory for splits that wait to be joined.
+const MOST_SPLIT_BYTES: u64 = 128 << 20;
+
+/// Kernels for heads of `dim` elements: of windows of 16 and of 32 rows.
+struct Attend {
+    dim: usize,
+    attend: [Kernel<AttentionArgs>; 2],
+    merge: Kernel<AttentionArgs>,
+}
+
+macro_rules! attend {
+    ($($dim:literal)*) => {
+        [$(Attend {
+            dim: $dim,
+            attend: [
+                Kernel::new("attend", concat!("attend_", $dim, "_1")),
+                Kernel::new("attend", concat!("attend_", $dim, "_2")),
+            ],
+            merge: Kernel::new("attend", concat!("attend_merge_", $dim)),
+        }),*]
+    };
+}
+
+static ATTEND: [Attend; 3] = attend!(64 128 256);
+
+/// Shared memory of `attend` for windows of 16 times `sixteens` rows, as its `Memory` has it.
+fn attend_shared(architecture: Architecture, dim: usize, sixteens: usize) -> u32 {
+    let stages = match architecture {
+        Architecture::Sm80 | Architecture::Sm120 => {
+            if dim == 256 {
+                1
+            } else {
+                2
+            }
+        }
+        Architecture::Sm90a | Architecture::Sm100 => 4 - sixteens,
+    };
+    let tiles = stages * 2 * 64 * dim * 2;
+    let rows = sixteens * 16 * (64 + 8 + dim + 8) * 2;
+    let sums = 2 * 8 * sixteens * 16 * 5 * 4;
+    (tiles + rows + sums + 96).next_multiple_of(128) as u32
 }
 
 /// Tables and caches agree on the size of a block.
