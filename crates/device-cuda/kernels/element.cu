@@ -1,12 +1,12 @@
-// Element by element: additions and activations. A thread takes four neighbouring columns of a row: blockIdx.x says which, blockIdx.y the row.
+// Element by element: additions and activations. A thread takes four neighbouring columns of a row: blockIdx.y says which, blockIdx.x the row.
 #include "args/dense.h"
 #include "rows.cuh"
 
-__device__ __forceinline__ int own_column() { return (blockIdx.x * blockDim.x + threadIdx.x) * 4; }
+__device__ __forceinline__ int own_column() { return (blockIdx.y * blockDim.x + threadIdx.x) * 4; }
 
 extern "C" __global__ void add_rows(const __grid_constant__ AddArgs a) {
     enter();
-    const int row = blockIdx.y, column = own_column(), columns = a.x.columns;
+    const int row = blockIdx.x, column = own_column(), columns = a.x.columns;
     if (row >= live_rows(a.x) || column >= columns) return;
     const float factor = a.gated ? a.scale * sigmoid(*row_of(a.gate, row)) : a.scale;
     float* acc = row_of(a.acc, row);
@@ -16,7 +16,7 @@ extern "C" __global__ void add_rows(const __grid_constant__ AddArgs a) {
 
 extern "C" __global__ void silu_gated(const __grid_constant__ ActivateArgs a) {
     enter();
-    const int row = blockIdx.y, column = own_column(), columns = a.out.columns;
+    const int row = blockIdx.x, column = own_column(), columns = a.out.columns;
     if (row >= live_rows(a.x) || column >= columns) return;
     const float* x = row_of(a.x, row);
     const float4 gate = load_four(x, column, columns), up = load_four(x + columns, column, columns);
@@ -25,7 +25,7 @@ extern "C" __global__ void silu_gated(const __grid_constant__ ActivateArgs a) {
 
 extern "C" __global__ void relu_squared(const __grid_constant__ ActivateArgs a) {
     enter();
-    const int row = blockIdx.y, column = own_column(), columns = a.out.columns;
+    const int row = blockIdx.x, column = own_column(), columns = a.out.columns;
     if (row >= live_rows(a.x) || column >= columns) return;
     const float4 x = load_four(row_of(a.x, row), column, columns);
     store_four(row_of(a.out, row), column, columns, each(x, [](float x) { const float p = fmaxf(x, 0.0f); return p * p; }));

@@ -1,6 +1,8 @@
 // Products with f32 weights: out[t][m] = (sum_k w[m][k] x[t][k] + bias[m]) * scale[m], each sum one chain of fused multiply-adds over ascending k from
 // zero: bit for bit what the CPU computes.
 //
+// For experts, strips of rows have the weight of their own expert, and the row of each slot may be looked up.
+//
 // A thread block makes 64 outputs of 16 * Tokens rows of tokens: 16 x 16 threads, each with 4 outputs of `Tokens` rows in registers. 32 inputs at a time go
 // through shared memory, transposed.
 #include "args/dense.h"
@@ -12,18 +14,20 @@ template <int Tokens> __device__ void exact_product(const ExactArgs& a) {
     enter();
     constexpr int HEIGHT = 16 * Tokens;
     __shared__ float w[DEPTH][WIDTH + 1], x[DEPTH][HEIGHT + 1];
-    const int live = live_rows(a.x), first = blockIdx.x * WIDTH, row = blockIdx.y * HEIGHT;
+    const int live = live_rows(a.out), first = blockIdx.x * WIDTH, row = blockIdx.y * HEIGHT;
     if (row >= live) return;
+    const float* weight = a.experts ? reinterpret_cast<const float*>(a.weights[a.experts[blockIdx.y]]) : a.weight;
     const int across = threadIdx.x % 16, down = threadIdx.x / 16, inputs = a.x.columns;
     float sum[4][Tokens] = {};
     for (int k = 0; k < inputs; k += DEPTH) {
         for (int i = threadIdx.x; i < WIDTH * DEPTH; i += 256) {
             const int output = first + i / DEPTH, input = k + i % DEPTH;
-            w[i % DEPTH][i / DEPTH] = output < a.out.columns && input < inputs ? a.weight[static_cast<size_t>(output) * a.pitch + input] : 0.0f;
+            w[i % DEPTH][i / DEPTH] = output < a.out.columns && input < inputs ? weight[static_cast<size_t>(output) * a.pitch + input] : 0.0f;
         }
         for (int i = threadIdx.x; i < HEIGHT * DEPTH; i += 256) {
             const int t = row + i / DEPTH, input = k + i % DEPTH;
-            x[i % DEPTH][i / DEPTH] = t < live && input < inputs ? row_of(a.x, t)[input] : 0.0f;
+            const int from = t >= live ? -1 : a.rows ? a.rows[t] : t;
+            x[i % DEPTH][i / DEPTH] = from >= 0 && input < inputs ? row_of(a.x, from)[input] : 0.0f;
         }
         __syncthreads();
         const int depth = min(DEPTH, inputs - k);

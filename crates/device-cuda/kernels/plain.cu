@@ -100,7 +100,7 @@ template <int N, bool Half> __device__ __forceinline__ void plain_totals(const W
     enter();
     const int tile = blockIdx.x, strip = blockIdx.y, live = a.experts ? static_cast<int>(a.out.bucket) : live_rows(a.out);
     if (strip >= (a.experts ? *a.live : (live + N - 1) / N)) return;
-    const uint8_t* weight = a.experts ? a.weight + static_cast<size_t>(a.experts[strip]) * a.expert_bytes : a.weight;
+    const uint8_t* weight = a.experts ? reinterpret_cast<const uint8_t*>(a.weights[a.experts[strip]]) : a.weight;
     const uint32_t begin = tile * a.plan.blocks, end = begin + a.plan.blocks;
     int worker = first_worker(a.plan, tile);
     uint32_t stop = min(plan_begin(a.plan, worker + 1), end);

@@ -33,7 +33,7 @@ template <int N, int Stages> __device__ void wide_produce(const WideArgs& a, uin
     int stage = 0, parity = 1;
     for (int item = blockIdx.x; item < work; item += gridDim.x) {
         const WideItem at(a, item, N, strips);
-        const uint8_t* weight = a.experts ? a.weight + static_cast<size_t>(a.experts[at.strip]) * a.expert_bytes : a.weight;
+        const uint8_t* weight = a.experts ? reinterpret_cast<const uint8_t*>(a.weights[a.experts[at.strip]]) : a.weight;
         for (uint32_t block = 0; block < a.plan.blocks; block++) {
             barrier_wait(empty + stage * 8, parity);
             const uint32_t to = base + stage * Stage<N>::bytes, bar = full + stage * 8;

@@ -206,7 +206,7 @@ impl Backend for Cuda {
     }
 
     fn experts(&self, gate_up: Vec<CudaWeight>, down: Vec<CudaWeight>) -> Result<CudaExperts, DeviceError> {
-        CudaExperts::new(self, gate_up, down)
+        CudaExperts::new(self, &gate_up, &down)
     }
 
     fn kv_cache(&self, shape: KvShape) -> Result<CudaKvCache, DeviceError> {

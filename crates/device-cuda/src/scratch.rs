@@ -14,6 +14,14 @@ pub(crate) enum ScratchKind {
     Pieces,
     /// Splits of attention before they are joined.
     Splits,
+    /// Which expert has which rows.
+    Routing,
+    /// Results of experts' first matrices.
+    ExpertUp,
+    /// Those behind the activation.
+    ExpertActive,
+    /// Results of experts' second matrices.
+    ExpertDown,
     /// What lies between the kernels of a recurrent layer.
     Recurrence,
 }

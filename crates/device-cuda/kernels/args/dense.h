@@ -9,9 +9,12 @@ struct ExactArgs {
     float* weight;
     float* bias;
     float* scale;
+    int32_t* experts;
+    uint64_t* weights;
+    int32_t* rows;
     uint32_t pitch;
 };
-static_assert(sizeof(ExactArgs) == 96);
+static_assert(sizeof(ExactArgs) == 120);
 
 struct NormArgs {
     Matrix x;

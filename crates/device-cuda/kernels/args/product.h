@@ -6,11 +6,14 @@
 struct RoundArgs {
     Matrix x;
     uint8_t* to;
+    int32_t* rows;
+    int32_t* slots;
     uint32_t strips;
     uint32_t height;
     uint32_t blocks;
+    float gate_scale;
 };
-static_assert(sizeof(RoundArgs) == 56);
+static_assert(sizeof(RoundArgs) == 72);
 
 struct StreamArgs {
     uint8_t* weight;
@@ -29,7 +32,7 @@ struct WideArgs {
     float* scale;
     int32_t* live;
     int32_t* experts;
-    uint64_t expert_bytes;
+    uint64_t* weights;
     KPlan plan;
 };
 static_assert(sizeof(WideArgs) == 104);

@@ -4,6 +4,7 @@ use crate::arguments::{Ptr, arguments};
 use crate::cuda::Cuda;
 use crate::launch::{Grid, Kernel};
 use crate::ops::checks::Checks;
+use crate::ops::product::Strips;
 use crate::storage::{CudaBuffer, CudaTensor};
 use crate::views::{Matrix, optional};
 use crate::weight::{CudaWeight, Kind};
@@ -12,13 +13,16 @@ use paceline_device::{
 };
 
 arguments! { "dense.h";
-    /// A product with an f32 weight.
+    /// A product with an f32 weight. With experts, each strip of rows has one of `weights`; `rows` names the row of each slot.
     struct ExactArgs {
         x: Matrix,
         out: Matrix,
         weight: Ptr<f32>,
         bias: Ptr<f32>,
         scale: Ptr<f32>,
+        experts: Ptr<i32>,
+        weights: Ptr<u64>,
+        rows: Ptr<i32>,
         pitch: u32,
     }
 
@@ -111,6 +115,8 @@ const SILU_GATED: Kernel<ActivateArgs> = Kernel::new("element", "silu_gated");
 const RELU_SQUARED: Kernel<ActivateArgs> = Kernel::new("element", "relu_squared");
 const ROUTE: Kernel<RouteArgs> = Kernel::new("route", "route");
 
+/// Rows of a strip of experts with f32 matrices.
+pub(crate) const EXACT_STRIP: usize = 16;
 /// Threads of a thread block in the kernels of this group.
 const THREADS: u32 = 256;
 /// Columns that a warp normalises; longer groups take a thread block.
@@ -186,9 +192,36 @@ impl Cuda {
             weight: Ptr::new(w.address()),
             bias: optional(epilogue.bias),
             scale: optional(epilogue.scale),
+            experts: Ptr::NULL,
+            weights: Ptr::NULL,
+            rows: Ptr::NULL,
             pitch: w.pitch() as u32,
         };
         self.enqueue(kernel, Grid::of(blocks, THREADS), &arguments);
+    }
+
+    /// Enqueues a product of strips of [`EXACT_STRIP`] slots, each with the f32 matrix of its expert, to rows of slots.
+    /// Inputs are looked up by slot, or are rows of slots too.
+    pub(crate) fn exact_strips(
+        &self,
+        (w, weights): (&CudaWeight, Ptr<u64>),
+        strips: &Strips,
+        (x, lookup): (Matrix, bool),
+        out: Matrix,
+    ) {
+        let arguments = ExactArgs {
+            x,
+            out,
+            weight: Ptr::NULL,
+            bias: Ptr::NULL,
+            scale: Ptr::NULL,
+            experts: strips.experts,
+            weights,
+            rows: if lookup { strips.rows } else { Ptr::NULL },
+            pitch: w.pitch() as u32,
+        };
+        let blocks = [w.outputs().div_ceil(64) as u32, strips.most as u32, 1];
+        self.enqueue(&EXACT_16, Grid::of(blocks, THREADS), &arguments);
     }
 
     pub(crate) fn enqueue_rms_norm(
@@ -253,16 +286,17 @@ impl Cuda {
 
     pub(crate) fn enqueue_activate(&self, x: &CudaTensor, activation: Activation, out: &CudaTensor) {
         check_activate(x, activation, out);
+        self.activate_rows(Matrix::of(x), activation, Matrix::of(out));
+    }
+
+    /// Enqueues an activation of rows that are known to fit.
+    pub(crate) fn activate_rows(&self, x: Matrix, activation: Activation, out: Matrix) {
         let (kernel, gate_scale) = match activation {
             Activation::SiluGated { gate_scale } => (&SILU_GATED, gate_scale),
             Activation::ReluSquared => (&RELU_SQUARED, 1.0),
         };
-        let arguments = ActivateArgs {
-            x: Matrix::of(x),
-            out: Matrix::of(out),
-            gate_scale,
-        };
-        self.enqueue(kernel, elements(out.bucket, out.columns), &arguments);
+        let grid = elements(out.bucket as usize, out.columns as usize);
+        self.enqueue(kernel, grid, &ActivateArgs { x, out, gate_scale });
     }
 
     pub(crate) fn enqueue_gated_norm(&self, args: &GatedNorm<'_, Self>) {
@@ -350,10 +384,10 @@ impl Cuda {
     }
 }
 
-/// A thread for four columns, a row of thread blocks per row.
-fn elements(rows: usize, columns: usize) -> Grid {
+/// A thread for four columns, a column of thread blocks per row: there may be more rows than a grid is high.
+pub(crate) fn elements(rows: usize, columns: usize) -> Grid {
     let across = columns.div_ceil(4 * THREADS as usize) as u32;
-    Grid::of([across, rows as u32, 1], THREADS)
+    Grid::of([rows as u32, across, 1], THREADS)
 }
 
 impl ResidualNormArgs {

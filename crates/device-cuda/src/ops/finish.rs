@@ -49,7 +49,7 @@ const THREADS: u32 = 128;
 impl Pieces<'_> {
     fn arguments(&self) -> FinishArgs {
         FinishArgs {
-            pieces: Ptr::new(self.pieces),
+            pieces: Ptr::new(self.sums),
             bias: optional(self.bias),
             scale: optional(self.scale),
             plan: self.w.plan(),

@@ -25,6 +25,7 @@ pub(crate) fn headers() -> Vec<(&'static str, String)> {
         crate::weight::header(),
         dense::header(),
         drafts::header(),
+        experts::header(),
         finish::header(),
         frame::header(),
         ngram::header(),

@@ -12,16 +12,19 @@ use crate::scratch::ScratchKind;
 use crate::storage::{CudaBuffer, CudaTensor};
 use crate::views::{KPlan, Matrix, optional};
 use crate::weight::{BLOCK, CudaWeight, Kind, TILE};
-use paceline_device::Epilogue;
+use paceline_device::{Activation, Epilogue};
 
 arguments! { "product.h";
-    /// Inputs on their way to a product.
+    /// Inputs on their way to a product. For experts: the number of slots, and the row of each where rows are not slots.
     struct RoundArgs {
         x: Matrix,
         to: Ptr<u8>,
+        rows: Ptr<i32>,
+        slots: Ptr<i32>,
         strips: u32,
         height: u32,
         blocks: u32,
+        gate_scale: f32,
     }
 
     /// A product that leaves partial sums.
@@ -33,7 +36,7 @@ arguments! { "product.h";
         plan: KPlan,
     }
 
-    /// A product that leaves results. With experts, `live` counts strips, and each strip has the weight of its expert.
+    /// A product that leaves results. With experts, `live` counts strips, and each strip has one of `weights`.
     struct WideArgs {
         weight: Ptr<u8>,
         inputs: Ptr<u8>,
@@ -42,7 +45,7 @@ arguments! { "product.h";
         scale: Ptr<f32>,
         live: Ptr<i32>,
         experts: Ptr<i32>,
-        expert_bytes: u64,
+        weights: Ptr<u64>,
         plan: KPlan,
     }
 }
@@ -50,9 +53,17 @@ arguments! { "product.h";
 /// Kernels by the type of the weight: bf16, f16.
 type Pair<A> = [Kernel<A>; 2];
 
-const ROUND: Pair<RoundArgs> = [
+static ROUND: Pair<RoundArgs> = [
     Kernel::new("round", "round_bf16"),
     Kernel::new("round", "round_f16"),
+];
+static ROUND_SILU: Pair<RoundArgs> = [
+    Kernel::new("round", "round_silu_bf16"),
+    Kernel::new("round", "round_silu_f16"),
+];
+static ROUND_RELU: Pair<RoundArgs> = [
+    Kernel::new("round", "round_relu_bf16"),
+    Kernel::new("round", "round_relu_f16"),
 ];
 
 /// Kernels for so many rows of tokens, with the stages of their ring.
@@ -102,26 +113,42 @@ enum Way {
 
 /// A product whose partial sums wait to be added up.
 pub(crate) struct Pieces<'a> {
-    pub(crate) pieces: u64,
+    pub(crate) sums: u64,
     pub(crate) width: usize,
     pub(crate) w: &'a CudaWeight,
     pub(crate) bias: Option<&'a CudaBuffer<f32>>,
     pub(crate) scale: Option<&'a CudaBuffer<f32>>,
 }
 
-/// A product of strips of rows, each with the matrix of its own expert.
-pub(crate) struct StripProduct<'a> {
-    pub(crate) w: &'a CudaWeight,
-    pub(crate) plan: KPlan,
-    pub(crate) inputs: u64,
-    /// Results, a row for each row of the strips.
-    pub(crate) out: Matrix,
+/// Rows of experts in strips, as they lie on the device.
+#[derive(Clone, Copy)]
+pub(crate) struct Strips {
+    /// Slots of a strip.
     pub(crate) height: usize,
     /// Strips at most.
-    pub(crate) strips: usize,
-    /// On the device: how many strips there are, and the expert of each.
-    pub(crate) live: Ptr<i32>,
+    pub(crate) most: usize,
+    /// How many strips and how many slots there are.
+    pub(crate) counts: u64,
+    /// The expert of each strip.
     pub(crate) experts: Ptr<i32>,
+    /// The row of each slot, negative where there is none.
+    pub(crate) rows: Ptr<i32>,
+}
+
+impl Strips {
+    /// The number of slots.
+    pub(crate) fn slots(&self) -> Ptr<i32> {
+        Ptr::new(self.counts + 4)
+    }
+}
+
+/// What inputs of experts go through before they are rounded.
+#[derive(Clone, Copy)]
+pub(crate) enum Before {
+    /// Rows are looked up.
+    Lookup,
+    /// Rows are slots, and an activation is applied.
+    Activation(Activation),
 }
 
 impl Cuda {
@@ -170,7 +197,7 @@ impl Cuda {
                 let grid = Grid::new(w.plan().workers, threads).shared(width.shared());
                 self.enqueue(width.kernel(w.kind()), grid, &arguments);
                 Some(Pieces {
-                    pieces,
+                    sums: pieces,
                     width: width.rows,
                     w,
                     bias: epilogue.bias,
@@ -187,7 +214,7 @@ impl Cuda {
                     scale: optional(epilogue.scale),
                     live: x.live.ptr(),
                     experts: Ptr::NULL,
-                    expert_bytes: 0,
+                    weights: Ptr::NULL,
                     plan: w.plan(),
                 };
                 self.enqueue_wide(width, w.kind(), x.bucket.div_ceil(width.rows), &arguments);
@@ -196,25 +223,54 @@ impl Cuda {
         }
     }
 
-    /// Enqueues a product of experts. Strips are as high as [`strip_height`](Self::strip_height) says.
-    pub(crate) fn enqueue_strips(&self, product: &StripProduct<'_>) {
+    /// Enqueues a product of strips, each with the matrix of its expert, to rows of slots.
+    pub(crate) fn strip_product(
+        &self,
+        (w, weights): (&CudaWeight, Ptr<u64>),
+        strips: &Strips,
+        inputs: u64,
+        out: Matrix,
+    ) {
         let widths = if self.has_wgmma() { &WIDE } else { &TOTALS };
-        let width = widths
-            .iter()
-            .find(|width| width.rows == product.height)
-            .unwrap_or(&widths[2]);
+        let width = widths.iter().find(|width| width.rows == strips.height);
         let arguments = WideArgs {
-            weight: Ptr::new(product.w.address()),
-            inputs: Ptr::new(product.inputs),
-            out: product.out,
+            weight: Ptr::NULL,
+            inputs: Ptr::new(inputs),
+            out,
             bias: Ptr::NULL,
             scale: Ptr::NULL,
-            live: product.live,
-            experts: product.experts,
-            expert_bytes: product.w.bytes(),
-            plan: product.plan,
+            live: Ptr::new(strips.counts),
+            experts: strips.experts,
+            weights,
+            plan: KPlan::whole(w.outputs(), w.inputs()),
         };
-        self.enqueue_wide(width, product.w.kind(), product.strips, &arguments);
+        self.enqueue_wide(width.unwrap_or(&widths[2]), w.kind(), strips.most, &arguments);
+    }
+
+    /// Enqueues the rounding of experts' inputs to the type of their matrices.
+    pub(crate) fn round_strips(
+        &self,
+        x: Matrix,
+        w: &CudaWeight,
+        strips: &Strips,
+        before: Before,
+    ) -> Option<u64> {
+        let (kernels, gate_scale) = match before {
+            Before::Lookup => (&ROUND, 1.0),
+            Before::Activation(Activation::SiluGated { gate_scale }) => (&ROUND_SILU, gate_scale),
+            Before::Activation(Activation::ReluSquared) => (&ROUND_RELU, 1.0),
+        };
+        let arguments = RoundArgs {
+            x,
+            to: Ptr::NULL,
+            rows: strips.rows,
+            slots: strips.slots(),
+            strips: strips.most as u32,
+            height: strips.height as u32,
+            blocks: w.plan().blocks,
+            gate_scale,
+        };
+        self.enqueue_round(kernels, w.kind(), arguments)
     }
 
     /// How high strips of an expert's rows are, if there are so many rows for an expert on average.
@@ -239,20 +295,33 @@ impl Cuda {
 
     /// Enqueues the rounding of inputs to the weight's type, in strips of `height` rows.
     fn round_inputs(&self, x: &CudaTensor, w: &CudaWeight, height: usize) -> Option<u64> {
-        let (strips, blocks) = (x.bucket.div_ceil(height), w.plan().blocks as usize);
-        let chunks = strips * height * blocks * 8;
-        let to = self.scratch(ScratchKind::Inputs, chunks as u64 * 16)?;
         let arguments = RoundArgs {
             x: Matrix::of(x),
-            to: Ptr::new(to),
-            strips: strips as u32,
+            to: Ptr::NULL,
+            rows: Ptr::NULL,
+            slots: Ptr::NULL,
+            strips: x.bucket.div_ceil(height) as u32,
             height: height as u32,
-            blocks: blocks as u32,
+            blocks: w.plan().blocks,
+            gate_scale: 1.0,
         };
-        let kernel = &ROUND[usize::from(w.kind() == Kind::F16)];
-        let most = 8 * self.multiprocessors() as usize;
+        self.enqueue_round(&ROUND, w.kind(), arguments)
+    }
+
+    /// Enqueues a rounding to scratch, and says where that is.
+    fn enqueue_round(&self, kernels: &Pair<RoundArgs>, kind: Kind, mut arguments: RoundArgs) -> Option<u64> {
+        let RoundArgs {
+            strips,
+            height,
+            blocks,
+            ..
+        } = arguments;
+        let chunks = u64::from(strips * height) * u64::from(blocks) * 8;
+        let to = self.scratch(ScratchKind::Inputs, chunks * 16)?;
+        arguments.to = Ptr::new(to);
+        let most = 8 * u64::from(self.multiprocessors());
         let grid = Grid::new(chunks.div_ceil(256).min(most) as u32, 256);
-        self.enqueue(kernel, grid, &arguments);
+        self.enqueue(&kernels[usize::from(kind == Kind::F16)], grid, &arguments);
         Some(to)
     }
 

@@ -115,8 +115,8 @@ impl Staging {
         let copied = unsafe { sys::cuMemcpyDtoHAsync_v2(to.cast(), self.word, 4, self.context.stream) };
         check(copied, "cuMemcpyDtoHAsync")?;
         self.context.synchronise()?;
-        // SAFETY: aligned, and the copy has ended.
-        Ok(unsafe { to.cast::<u32>().read() })
+        // SAFETY: four bytes, and the copy has ended.
+        Ok(u32::from_ne_bytes(unsafe { to.cast::<[u8; 4]>().read() }))
     }
 }
 
