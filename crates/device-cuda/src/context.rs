@@ -15,7 +15,6 @@ pub(crate) struct Context {
     pub(crate) gpu: Gpu,
     pub(crate) architecture: Architecture,
     handle: sys::CUcontext,
-    device: sys::CUdevice,
     pub(crate) stream: sys::CUstream,
     arena: Mutex<Arena>,
     pub(crate) modules: Modules,
@@ -58,7 +57,6 @@ impl Context {
             architecture,
             gpu,
             handle,
-            device,
             stream,
             arena: Mutex::default(),
             modules: Modules::new(architecture)?,
@@ -187,8 +185,8 @@ impl Drop for Context {
         unsafe {
             let _ = sys::cuStreamSynchronize(self.stream);
             lock(&self.arena).release();
+            self.modules.unload();
             let _ = sys::cuStreamDestroy_v2(self.stream);
-            let _ = sys::cuDevicePrimaryCtxRelease_v2(self.device);
         }
     }
 }

@@ -147,6 +147,19 @@ impl Modules {
         Ok(function)
     }
 
+    /// Unloads everything. The context is current.
+    ///
+    /// # Safety
+    /// No kernel of it runs any more.
+    pub(crate) unsafe fn unload(&self) {
+        let mut loaded = lock(&self.loaded);
+        loaded.functions.clear();
+        for (_, module) in loaded.modules.drain() {
+            // SAFETY: it was loaded once and goes once.
+            let _ = unsafe { sys::cuModuleUnload(module) };
+        }
+    }
+
     fn find(
         &self,
         modules: &mut HashMap<&'static str, sys::CUmodule>,
