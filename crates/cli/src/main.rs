@@ -55,6 +55,7 @@ fn run(command: Command, log: Option<flags::LogLevel>, ui: Ui) -> anyhow::Result
         Command::Chat(flags) => return commands::chat::run(flags.into_config(), ui),
         Command::Serve(flags) => return commands::serve::run(flags.into_config(log), ui),
         Command::Bench(command) => return commands::bench::run(&command, ui),
+        Command::Selftest(flags) => return commands::selftest::run(&flags),
         Command::Inspect(flags) => commands::inspect::run(&flags, ui)?,
         Command::Doctor(flags) => commands::doctor::run(&flags)?,
         Command::Completions(flags) => commands::completions::run(&flags)?,

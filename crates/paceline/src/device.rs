@@ -4,7 +4,7 @@
 use crate::engine::EngineParts;
 use crate::faults::{Failing, Fault};
 use crate::{EngineConfig, Handle, MemoryPlan, ModelFiles, Speculation, StartError};
-use paceline_device::{Backend, DeviceInfo};
+use paceline_device::{Backend, DeviceError, DeviceInfo};
 use paceline_device_cpu::{Cpu, CpuOptions, Instructions};
 use paceline_device_cuda::{Cuda, CudaOptions, Found};
 use paceline_types::DType;
@@ -47,6 +47,24 @@ impl fmt::Display for DeviceChoice {
             Self::Auto => f.write_str("auto"),
             Self::Cpu => f.write_str("cpu"),
             Self::Cuda(number) => write!(f, "cuda:{number}"),
+        }
+    }
+}
+
+impl DeviceChoice {
+    /// Does something that opens the device again and again.
+    pub fn run_afresh<T: OnFreshDevices>(self, task: T) -> T::Output {
+        match self {
+            Self::Auto if has_gpu() => Self::Cuda(0).run_afresh(task),
+            Self::Auto | Self::Cpu => task.run(&|_| Ok(Cpu::new(CpuOptions::default()))),
+            Self::Cuda(ordinal) => task.run(&|kv| {
+                let options = CudaOptions {
+                    ordinal,
+                    kv,
+                    ..CudaOptions::default()
+                };
+                Cuda::open(options)
+            }),
         }
     }
 }
@@ -140,6 +158,14 @@ pub trait OnDevice {
     type Output;
     /// Does it.
     fn run<B: Backend>(self, backend: B) -> Self::Output;
+}
+
+/// What is done on a device that is opened afresh for each part of it: what was allocated or failed before is gone.
+pub trait OnFreshDevices {
+    /// What comes of it.
+    type Output;
+    /// Does it. `open` opens the device, with keys and values stored in a type where it has the choice.
+    fn run<B: Backend>(self, open: &dyn Fn(DType) -> Result<B, DeviceError>) -> Self::Output;
 }
 
 /// A model on its device with its memory planned, whichever device that is.

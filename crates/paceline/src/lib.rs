@@ -30,8 +30,8 @@ mod trace;
 
 pub use config::EngineConfig;
 pub use device::{
-    CudaFound, Device, DeviceChoice, Gpu, LoadedEngine, MemoryLimit, OnDevice, UsableMemory, probe_cuda,
-    return_large_allocations,
+    CudaFound, Device, DeviceChoice, Gpu, LoadedEngine, MemoryLimit, OnDevice, OnFreshDevices, UsableMemory,
+    probe_cuda, return_large_allocations,
 };
 pub use embedding::{Embedded, Embedding, EmbeddingError, EmbeddingRequest};
 pub use engine::{Engine, EngineParts, ModelFiles};

@@ -16,6 +16,16 @@ pub(crate) fn judge<B: Backend>(judge: &mut Judge<'_, B>) {
         let case = format!("{frequencies} frequencies times {factor}");
         judge.compare("rope_angles", &case, &Angles { frequencies, factor });
     }
+    for kv in [DType::BF16, DType::F32] {
+        if judge.store_kv_as(kv) {
+            layers(judge, kv);
+        }
+    }
+}
+
+/// Every shape with keys and values stored in a type.
+fn layers<B: Backend>(judge: &mut Judge<'_, B>, kv: DType) {
+    let operation = format!("store_kv, attention {}", kv.name().to_lowercase());
     let limit = limit(judge.elements());
     for shape in SHAPES {
         let brief = shape.is_large() && !judge.is_whole();
@@ -35,7 +45,7 @@ pub(crate) fn judge<B: Backend>(judge: &mut Judge<'_, B>) {
             let last = if block_size == 16 { long } else { 50 };
             let mixed = layer(&[70, 33, last, 1], block_size, Cut::Mixed(block_size as u64));
             let case = format!("{}, blocks of {block_size}", shape.name());
-            judge.compare("store_kv, attention", &case, &mixed);
+            judge.compare(&operation, &case, &mixed);
         }
         let cuts = [
             (Cut::Alone(usize::MAX), 16),
@@ -51,7 +61,7 @@ pub(crate) fn judge<B: Backend>(judge: &mut Judge<'_, B>) {
             let name = format!("{}, blocks of {block_size}", cut.name());
             (name, RightOnly(layer(&[20, long], block_size, cut)))
         });
-        judge.law("store_kv, attention", &shape.name(), variants);
+        judge.law(&operation, &shape.name(), variants);
     }
 }
 

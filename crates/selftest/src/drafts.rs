@@ -194,53 +194,105 @@ impl<B: Backend> Pass<B> {
     }
 }
 
+/// What a drafter has on the device.
+struct Drafting<B: Backend> {
+    drafter: Drafter,
+    index: NgramIndex<B>,
+    /// States of tokens, by their ids.
+    table: B::Weight,
+    states: B::Tensor,
+    kept: B::Buffer<f32>,
+    along: Pass<B>,
+    passes: Vec<Pass<B>>,
+}
+
+impl<B: Backend> Drafting<B> {
+    fn new(stage: &Stage<'_, B>, game: &Neural) -> Result<Self, DeviceError> {
+        let rig = stage.rig;
+        let passes: Result<Vec<_>, _> = (0..PLACES).map(|_| Pass::new(stage)).collect();
+        Ok(Self {
+            drafter: game.drafter,
+            index: game.texts.index(stage)?,
+            table: rig.inputs("states", (VOCABULARY, WIDTH), (1.0, false))?,
+            states: rig.device.tensor(&stage.step.tokens, WIDTH)?,
+            kept: rig.device.buffer(stage.slots.limits.blocks * WIDTH)?,
+            along: Pass::new(stage)?,
+            passes: passes?,
+        })
+    }
+
+    fn is_head(&self) -> bool {
+        matches!(self.drafter, Drafter::Head)
+    }
+
+    /// What a draft model does before the step's tokens are chosen.
+    fn enqueue_along(&self, device: &B, stage: &Stage<'_, B>) {
+        if let Drafter::Model { recurrent } = self.drafter {
+            let forward = DraftForward::Along { recurrent };
+            device.prepare_drafts(self.along.prepare(stage, forward, None));
+        }
+    }
+
+    /// From the text, then one draft forward after the other.
+    fn enqueue(&self, device: &B, stage: &Stage<'_, B>) {
+        device.propose_ngram(propose(stage, &self.index));
+        if self.is_head() {
+            device.embed(&stage.step, &self.table, 1.0, &mut self.states.clone());
+            device.keep_block_ends(KeepBlockEnds {
+                states: &self.states,
+                step: &stage.step,
+                kept: &self.kept,
+            });
+        }
+        for (place, pass) in self.passes.iter().enumerate() {
+            let before = place.checked_sub(1).map(|before| &self.passes[before]);
+            let forward = self.drafter.forward(place);
+            device.prepare_drafts(pass.prepare(stage, forward, before.filter(|_| self.is_head())));
+            if self.is_head() {
+                device.gather_states(GatherStates {
+                    states: before.map_or(&self.states, |before| &before.hidden),
+                    kept: &self.kept,
+                    source: &pass.source,
+                    out: &mut pass.hidden.clone(),
+                });
+            }
+            device.take_drafts(pass.take(stage, place));
+        }
+    }
+
+    fn outputs(&self, stage: &Stage<'_, B>, name: &str) -> Result<Vec<Output>, DeviceError> {
+        let (rig, head) = (stage.rig, self.is_head());
+        let mut outputs = Vec::new();
+        for (place, pass) in self.passes.iter().enumerate() {
+            outputs.extend(pass.outputs(rig, &format!("{name}, forward {place}"), head)?);
+        }
+        if head {
+            let kept = rig.read(&self.kept, stage.slots.limits.blocks * WIDTH)?;
+            outputs.push(Output::numbers(
+                format!("{name}: kept states"),
+                kept,
+                Limit::Exact,
+            ));
+        } else {
+            outputs.extend(self.along.outputs(rig, &format!("{name}, along"), head)?);
+        }
+        Ok(outputs)
+    }
+}
+
 impl Case for Neural {
     fn run<B: Backend>(&self, rig: &Rig<'_, B>) -> Result<Vec<Output>, DeviceError> {
         let stage = Stage::new(rig, self.texts.block_size)?;
         let mut player = self.texts.player(rig);
-        let index = self.texts.index(&stage)?;
-        let limits = stage.slots.limits;
-        let table = rig.inputs("states", (VOCABULARY, WIDTH), (1.0, false))?;
-        let states = rig.device.tensor(&stage.step.tokens, WIDTH)?;
-        let kept = rig.device.buffer::<f32>(limits.blocks * WIDTH)?;
-        let along = Pass::new(&stage)?;
-        let mut passes = Vec::new();
-        for _ in 0..PLACES {
-            passes.push(Pass::new(&stage)?);
-        }
-        let head = matches!(self.drafter, Drafter::Head);
+        let drafting = Drafting::new(&stage, self)?;
         let prepare = rig.program(|device| {
             device.prepare(stage.prepare_args());
-            if let Drafter::Model { recurrent } = self.drafter {
-                device.prepare_drafts(along.prepare(&stage, DraftForward::Along { recurrent }, None));
-            }
+            drafting.enqueue_along(device, &stage);
         });
         let finish = rig.program(|device| {
-            device.embed(&stage.step, &table, 1.0, &mut states.clone());
             device.accept(stage.accept_args());
             device.mark_drafting(&stage.record);
-            device.propose_ngram(propose(&stage, &index));
-            if head {
-                device.keep_block_ends(KeepBlockEnds {
-                    states: &states,
-                    step: &stage.step,
-                    kept: &kept,
-                });
-            }
-            for (place, pass) in passes.iter().enumerate() {
-                let before = place.checked_sub(1).map(|before| &passes[before]);
-                let forward = self.drafter.forward(place);
-                device.prepare_drafts(pass.prepare(&stage, forward, before.filter(|_| head)));
-                if head {
-                    device.gather_states(GatherStates {
-                        states: before.map_or(&states, |before| &before.hidden),
-                        kept: &kept,
-                        source: &pass.source,
-                        out: &mut pass.hidden.clone(),
-                    });
-                }
-                device.take_drafts(pass.take(&stage, place));
-            }
+            drafting.enqueue(device, &stage);
             device.publish(stage.publish_args());
         });
         let mut outputs = Vec::new();
@@ -250,26 +302,15 @@ impl Case for Neural {
             let place = stage.post(&mut player.message, false)?;
             prepare.launch();
             outputs.extend(stage.tables(&name)?);
-            if !head {
-                outputs.extend(along.outputs(rig, &format!("{name}, along"), head)?);
-            }
             let (tokens, logits) = stage.rows()?;
             rig.device.write(&stage.tokens, &player.choices(&tokens, &logits));
-            for pass in &passes {
+            for pass in &drafting.passes {
                 rig.device.write(&pass.tokens, &player.any_tokens());
             }
             finish.launch();
             outputs.extend(stage.collect(&name, place)?);
             outputs.extend(stage.slots(&name)?);
-            for (place, pass) in passes.iter().enumerate() {
-                outputs.extend(pass.outputs(rig, &format!("{name}, forward {place}"), head)?);
-            }
-            let kept = rig.read(&kept, limits.blocks * WIDTH)?;
-            outputs.push(Output::numbers(
-                format!("{name}: kept states"),
-                kept,
-                Limit::Exact,
-            ));
+            outputs.extend(drafting.outputs(&stage, &name)?);
         }
         Ok(outputs)
     }

@@ -4,6 +4,7 @@ use crate::compare::{Limit, Output, difference};
 use crate::rig::{Mode, Rig};
 use paceline_device::{Backend, DeviceError, ElementTypes};
 use paceline_device_cpu::{Cpu, CpuOptions};
+use paceline_types::DType;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// How much is tried.
@@ -61,8 +62,9 @@ pub(crate) trait Case {
     fn run<B: Backend>(&self, rig: &Rig<'_, B>) -> Result<Vec<Output>, DeviceError>;
 }
 
-/// Opens the device that is judged. Each group of operations has a fresh one, and so has what follows a failure.
-pub type Open<'a, B> = dyn Fn() -> Result<B, DeviceError> + 'a;
+/// Opens the device that is judged, with keys and values stored in a type if it has the choice. Each group of operations
+/// has a fresh one, and so has what follows a failure.
+pub type Open<'a, B> = dyn Fn(DType) -> Result<B, DeviceError> + 'a;
 
 /// A device under judgement.
 pub(crate) struct Judge<'a, B: Backend> {
@@ -76,7 +78,7 @@ pub(crate) struct Judge<'a, B: Backend> {
 
 impl<'a, B: Backend> Judge<'a, B> {
     pub(crate) fn new(open: &'a Open<'a, B>, config: &'a OperationsConfig) -> Result<Self, DeviceError> {
-        let device = open()?;
+        let device = open(DType::F32)?;
         Ok(Self {
             reference: Cpu::new(CpuOptions::default()),
             elements: device.info().elements,
@@ -87,12 +89,27 @@ impl<'a, B: Backend> Judge<'a, B> {
         })
     }
 
+    /// Keys and values are stored like this from now on; false if the device does not.
+    pub(crate) fn store_kv_as(&mut self, kv: DType) -> bool {
+        if self.elements.kv != kv
+            && let Ok(device) = (self.open)(kv)
+        {
+            self.elements = device.info().elements;
+            self.device = Some(device);
+        }
+        self.elements.kv == kv
+    }
+
     /// What was allocated so far is given back: the next case has a new device.
     pub(crate) fn close(&mut self) {
         self.device = None;
     }
 
-    pub(crate) fn outcomes(self) -> Vec<Outcome> {
+    pub(crate) fn outcomes(&self) -> &[Outcome] {
+        &self.outcomes
+    }
+
+    pub(crate) fn into_outcomes(self) -> Vec<Outcome> {
         self.outcomes
     }
 
@@ -193,7 +210,7 @@ impl<'a, B: Backend> Judge<'a, B> {
     fn run(&mut self, case: &impl Case, mode: Mode) -> Result<Vec<Output>, String> {
         let device = match self.device.take() {
             Some(device) => device,
-            None => (self.open)().map_err(|error| format!("cannot be opened: {error}"))?,
+            None => (self.open)(self.elements.kv).map_err(|error| format!("cannot be opened: {error}"))?,
         };
         let rig = Rig::new(&device, mode, self.elements, self.config.seed);
         let outputs = guarded(|| case.run(&rig))?;
@@ -233,13 +250,7 @@ impl Outcome {
     }
 
     /// Takes in the outputs of a case.
-    pub(crate) fn take(
-        &mut self,
-        case: &str,
-        found: &[Output],
-        expected: &[Output],
-        stored: paceline_types::DType,
-    ) {
+    pub(crate) fn take(&mut self, case: &str, found: &[Output], expected: &[Output], stored: DType) {
         for output in expected {
             self.limit = larger(self.limit, output.limit);
         }
@@ -268,7 +279,7 @@ fn all_equal(found: &[Output], expected: &[Output]) -> Result<(), String> {
         return Err(format!("{} outputs, not {}", found.len(), expected.len()));
     }
     for (found, expected) in found.iter().zip(expected) {
-        difference(found, expected, paceline_types::DType::F32)?;
+        difference(found, expected, DType::F32)?;
     }
     Ok(())
 }

@@ -24,15 +24,16 @@ mod table;
 pub use compare::Limit;
 pub use judge::{Effort, Open, OperationsConfig, Outcome, Yardstick};
 pub use random::Random;
-pub use table::Table;
+pub use table::{Header, Misses};
 
 use judge::Judge;
 use paceline_device::{Backend, DeviceError};
 
-/// Runs every operation of a device and says how it did, group by group.
+/// Runs every operation of a device, group by group. `report` is told how each did as soon as its group is through.
 pub fn operations<B: Backend>(
     open: &Open<'_, B>,
     config: &OperationsConfig,
+    report: &mut dyn FnMut(&Outcome),
 ) -> Result<Vec<Outcome>, DeviceError> {
     let mut judge = Judge::new(open, config)?;
     let groups = [
@@ -46,9 +47,12 @@ pub fn operations<B: Backend>(
         drafts::judge,
         sampling::judge,
     ];
+    let mut reported = 0;
     for group in groups {
         group(&mut judge);
         judge.close();
+        judge.outcomes()[reported..].iter().for_each(&mut *report);
+        reported = judge.outcomes().len();
     }
-    Ok(judge.outcomes())
+    Ok(judge.into_outcomes())
 }

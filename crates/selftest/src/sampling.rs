@@ -8,7 +8,7 @@ use crate::compare::{Limit, Output, Values};
 use crate::judge::{Case, Judge};
 use crate::rig::{Matrix, Rig};
 use crate::rows::joined;
-use crate::scene::{Nudge, Sampler, Scene};
+use crate::scene::{Nudge, Request, Sampler, Scene};
 use paceline_device::abi::{Logprobs, MAX_LOGPROBS};
 use paceline_device::{
     Backend, DeviceError, Epilogue, SampleOptions, SampledProduct, SampledText, Sampling, StepTables,
@@ -188,7 +188,7 @@ impl Case for Choice {
             source.write(rig, first_row, rows);
             program.launch();
             let reported = rig.read(&logprobs, rows)?;
-            let wanted = some.iter().flat_map(|request| request.rows());
+            let wanted = some.iter().flat_map(Request::rows);
             let wanted: Vec<i32> = wanted.map(|row| row.sampling.logprobs).collect();
             batches.push(self.outputs(rig.read(&tokens, rows)?, &reported, &wanted));
             (first, first_row) = (first + some.len(), first_row + rows);

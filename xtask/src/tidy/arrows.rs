@@ -37,8 +37,8 @@ const ALLOWED: [(&str, &[&str]); 19] = [
     (
         "cli",
         &[
-            "bench", "types", "device", "weights", "text", "grammar", "models", "paceline", "server",
-            "client",
+            "bench", "types", "device", "weights", "text", "grammar", "models", "paceline", "selftest",
+            "server", "client",
         ],
     ),
     ("testkit", &["types", "device", "models", "weights"]),

@@ -6,4 +6,5 @@ pub(crate) mod completions;
 pub(crate) mod doctor;
 pub(crate) mod generate;
 pub(crate) mod inspect;
+pub(crate) mod selftest;
 pub(crate) mod serve;

@@ -24,7 +24,7 @@ pub(crate) use generate::GenerateFlags;
 pub(crate) use sampling::NOT_IN_CHAT;
 pub(crate) use serve::ServeFlags;
 pub(crate) use speculation::{DraftModel, DraftTokens, SpeculationFlags};
-pub(crate) use tools::{CompletionsFlags, DoctorFlags, InspectFlags};
+pub(crate) use tools::{CompletionsFlags, DoctorFlags, InspectFlags, SelftestFlags};
 
 use clap::error::ErrorKind;
 use clap::{CommandFactory, Parser, Subcommand, ValueEnum};
@@ -80,6 +80,7 @@ pub(crate) enum Command {
     Serve(Box<ServeFlags>),
     Inspect(InspectFlags),
     Doctor(DoctorFlags),
+    Selftest(SelftestFlags),
     #[command(subcommand)]
     Bench(BenchCommand),
     Completions(CompletionsFlags),
@@ -93,7 +94,7 @@ impl Command {
             Self::Chat(flags) => Some(flags.speculation()),
             Self::Serve(flags) => Some(flags.speculation()),
             Self::Bench(command) => command.speculation(),
-            Self::Inspect(_) | Self::Doctor(_) | Self::Completions(_) => None,
+            Self::Inspect(_) | Self::Doctor(_) | Self::Selftest(_) | Self::Completions(_) => None,
         }
     }
 }

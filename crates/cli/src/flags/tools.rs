@@ -65,6 +65,31 @@ pub(crate) struct DoctorFlags {
     pub(crate) json: bool,
 }
 
+const SELFTEST: &str = "\
+Examples:
+  paceline selftest
+  paceline selftest --device cuda:0
+  paceline selftest --device cuda:0 --only attention --seed 7";
+
+/// Judge a device: every operation against the CPU on random inputs, and against itself.
+///
+/// Integers, copies, f32 products and choices of tokens must be the CPU's to the last bit; for everything else a tolerance
+/// is stated. Token rows alone, together and cut into other steps must give equal bits. The exit code is 1 if anything was
+/// missed.
+#[derive(Debug, Args)]
+#[command(after_help = SELFTEST)]
+pub(crate) struct SelftestFlags {
+    /// Device: auto, cpu or cuda:N [default: $PACELINE_DEVICE, or auto].
+    #[arg(long, value_name = "DEVICE")]
+    pub(crate) device: Option<DeviceChoice>,
+    /// Judge only what has NAME in its name.
+    #[arg(long, value_name = "NAME")]
+    pub(crate) only: Option<String>,
+    /// Names the random inputs [default: another one every time].
+    #[arg(long, value_name = "S")]
+    pub(crate) seed: Option<u64>,
+}
+
 const COMPLETIONS: &str = "\
 Examples:
   paceline completions bash > ~/.local/share/bash-completion/completions/paceline
