@@ -7,6 +7,9 @@ use cudarc::driver::sys;
 use paceline_device::DeviceError;
 use std::marker::PhantomData;
 
+/// Clusters of more thread blocks than this have to be asked for.
+const PORTABLE_CLUSTER: u32 = 8;
+
 /// A kernel that takes one struct of arguments.
 pub(crate) struct Kernel<A> {
     /// The file in `kernels/`, without its ending.
@@ -104,6 +107,14 @@ impl Launch {
     ) -> Result<Self, DeviceError> {
         context.bind();
         let function = context.modules.function(kernel.file, kernel.entry, grid.shared)?;
+        if grid.cluster > PORTABLE_CLUSTER {
+            let attribute = sys::CUfunction_attribute::CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED;
+            // SAFETY: the function is loaded.
+            check(
+                unsafe { sys::cuFuncSetAttribute(function, attribute, 1) },
+                kernel.entry,
+            )?;
+        }
         let mut bytes = vec![Bytes([0; 64]); size_of::<A>().div_ceil(64)].into_boxed_slice();
         // SAFETY: there is room for the struct, and its type is plain data.
         unsafe {

@@ -22,6 +22,10 @@ pub(crate) enum ScratchKind {
     ExpertActive,
     /// Results of experts' second matrices.
     ExpertDown,
+    /// What the parts of rows of logits have found.
+    Choices,
+    /// Rows of logits that are changed by options.
+    Rows,
     /// What lies between the kernels of a recurrent layer.
     Recurrence,
 }

@@ -167,6 +167,20 @@ impl Tables {
 }
 
 impl Slots {
+    /// No slots.
+    pub(crate) const NONE: Self = Self {
+        state: Ptr::NULL,
+        lists: Ptr::NULL,
+        block_table: Ptr::NULL,
+        history: Ptr::NULL,
+        drafter_saved: Ptr::NULL,
+        slots: 0,
+        blocks_per_slot: 0,
+        blocks: 0,
+        block_size: 1,
+        snapshots: 0,
+    };
+
     /// The slots.
     pub(crate) fn of(slots: &SlotTable<Cuda>) -> Self {
         Self {

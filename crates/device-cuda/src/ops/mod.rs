@@ -31,6 +31,7 @@ pub(crate) fn headers() -> Vec<(&'static str, String)> {
         ngram::header(),
         product::header(),
         recurrence::header(),
+        sample::header(),
         tokens::header(),
     ]
 }
