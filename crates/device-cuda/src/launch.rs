@@ -110,10 +110,8 @@ impl Launch {
         if grid.cluster > PORTABLE_CLUSTER {
             let attribute = sys::CUfunction_attribute::CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED;
             // SAFETY: the function is loaded.
-            check(
-                unsafe { sys::cuFuncSetAttribute(function, attribute, 1) },
-                kernel.entry,
-            )?;
+            let allowed = unsafe { sys::cuFuncSetAttribute(function, attribute, 1) };
+            check(allowed, kernel.entry)?;
         }
         let mut bytes = vec![Bytes([0; 64]); size_of::<A>().div_ceil(64)].into_boxed_slice();
         // SAFETY: there is room for the struct, and its type is plain data.
