@@ -27,6 +27,11 @@ impl<T> Ptr<T> {
     pub(crate) const fn new(address: u64) -> Self {
         Self(address, PhantomData)
     }
+
+    /// Whether the address is a multiple of this many bytes.
+    pub(crate) const fn is_aligned(self, bytes: u64) -> bool {
+        self.0.is_multiple_of(bytes)
+    }
 }
 
 /// A tensor map, as `cuTensorMapEncodeTiled` makes it.

@@ -197,7 +197,7 @@ const MOST_ROWS: usize = 32;
 const MOST_SPLIT_BYTES: u64 = 128 << 20;
 
 /// Kernels for heads of `dim` elements: of windows of 16 and of 32 rows.
-struct Attend {
+struct TileKernels {
     dim: usize,
     attend: [Kernel<AttentionArgs>; 2],
     merge: Kernel<AttentionArgs>,
@@ -205,7 +205,7 @@ struct Attend {
 
 macro_rules! attend {
     ($($dim:literal)*) => {
-        [$(Attend {
+        [$(TileKernels {
             dim: $dim,
             attend: [
                 Kernel::new("attend", concat!("attend_", $dim, "_1")),
@@ -216,7 +216,7 @@ macro_rules! attend {
     };
 }
 
-static ATTEND: [Attend; 3] = attend!(64 128 256);
+static ATTEND: [TileKernels; 3] = attend!(64 128 256);
 
 /// Shared memory of `attend` for windows of 16 times `sixteens` rows, as its `Memory` has it.
 fn attend_shared(architecture: Architecture, dim: usize, sixteens: usize) -> u32 {

@@ -63,27 +63,73 @@ struct Rule {
     rows: usize,
     relate: Kernel<RecurArgs>,
     recur: Kernel<RecurArgs>,
+    keep: Kernel<RecurArgs>,
+    /// For states of exactly so many rows: of 32 columns a thread block, and of 64.
+    scan: Option<[Kernel<RecurArgs>; 2]>,
 }
 
 macro_rules! rules {
-    ($rule:literal: $($rows:literal)*) => {
+    ($rule:literal: $($rows:literal $scan:expr,)*) => {
         [$(Rule {
             rows: $rows,
             relate: Kernel::new("recurrence", concat!("relate_", $rule, "_", $rows)),
             recur: Kernel::new("recurrence", concat!("recur_", $rule, "_", $rows)),
+            keep: Kernel::new("recurrence", concat!("keep_", $rule)),
+            scan: $scan,
         }),*]
     };
 }
 
-static DELTA: [Rule; 4] = rules!("delta": 32 64 128 256);
-static SPACE: [Rule; 4] = rules!("space": 32 64 128 256);
-const KEEP_DELTA: Kernel<RecurArgs> = Kernel::new("recurrence", "keep_delta");
-const KEEP_SPACE: Kernel<RecurArgs> = Kernel::new("recurrence", "keep_space");
+macro_rules! scan {
+    ($entry:literal) => {
+        Some([
+            Kernel::new("scan", concat!($entry, "_32")),
+            Kernel::new("scan", concat!($entry, "_64")),
+        ])
+    };
+}
+
+static DELTA: [Rule; 4] =
+    rules!("delta": 32 None, 64 None, 128 scan!("scan_delta_128"), 256 scan!("scan_delta_256"),);
+static SPACE: [Rule; 4] =
+    rules!("space": 32 None, 64 None, 128 scan!("scan_space_128"), 256 scan!("scan_space_256"),);
 
 /// Columns of a thread block of `recur`.
 const COLUMNS: usize = 32;
 
 impl Rule {
+    /// The kernel that goes through states, its shared memory and its columns per thread block.
+    fn through(
+        &self,
+        args: &RecurArgs,
+        shape: StateShape,
+        multiprocessors: usize,
+    ) -> (&Kernel<RecurArgs>, u32, usize) {
+        let aligned = [&args.keys, &args.queries, &args.values]
+            .iter()
+            .all(|matrix| matrix.data.is_aligned(16) && matrix.stride.is_multiple_of(4));
+        match &self.scan {
+            Some(scan) if shape.rows == self.rows && shape.columns.is_multiple_of(COLUMNS) && aligned => {
+                let (tokens, requests) = (args.out.bucket as usize, args.tables.request_bucket as usize);
+                // Prompts, and steps that leave multiprocessors idle otherwise, have fewer columns per thread block.
+                let wide = shape.columns.is_multiple_of(2 * COLUMNS)
+                    && tokens <= 8 * requests
+                    && requests * shape.heads * shape.columns / (2 * COLUMNS) > multiprocessors;
+                let (columns, batch) = if wide {
+                    (2 * COLUMNS, 4)
+                } else {
+                    (COLUMNS, STATE_GRID)
+                };
+                (
+                    &scan[usize::from(wide)],
+                    scan_shared(self.rows, columns, batch),
+                    columns,
+                )
+            }
+            _ => (&self.recur, self.shared(), COLUMNS),
+        }
+    }
+
     /// Shared memory of `recur`, as its `Memory` has it.
     const fn shared(&self) -> u32 {
         let vectors = 2 * STATE_GRID * (self.rows + 4) + 2 * STATE_GRID * COLUMNS;
@@ -91,6 +137,14 @@ impl Rule {
         let small = 2 * STATE_GRID * STATE_GRID + 4 * STATE_GRID + 4;
         (4 * (vectors + sums + small)) as u32
     }
+}
+
+/// Shared memory of `scan`, as its `Memory` has it.
+const fn scan_shared(rows: usize, columns: usize, batch: usize) -> u32 {
+    let vectors = 2 * STATE_GRID * (rows + 4) + 2 * STATE_GRID * columns;
+    let chunk = vectors + 2 * STATE_GRID * STATE_GRID + 2 * STATE_GRID;
+    let sums = (8 + 1) * 2 * batch * columns;
+    (4 * (2 * chunk + sums + 2 * STATE_GRID + 4)) as u32
 }
 
 impl Cuda {
@@ -163,7 +217,7 @@ impl Cuda {
             tiled: u32::from(args.head_map == HeadMap::Tiled),
             ..self.recurrence(args.cache, args.out, args.step, &scratch)
         };
-        self.enqueue_recurrence(rule, &KEEP_DELTA, shape, &recur);
+        self.enqueue_recurrence(rule, shape, &recur);
     }
 
     pub(crate) fn enqueue_state_space(&self, args: &StateSpace<'_, Self>) {
@@ -198,7 +252,7 @@ impl Cuda {
             most: args.dt_limits.1,
             ..self.recurrence(args.cache, args.out, args.step, &scratch)
         };
-        self.enqueue_recurrence(rule, &KEEP_SPACE, shape, &recur);
+        self.enqueue_recurrence(rule, shape, &recur);
     }
 
     /// What is the same for both rules; the rest is missing.
@@ -233,17 +287,18 @@ impl Cuda {
         }
     }
 
-    fn enqueue_recurrence(&self, rule: &Rule, keep: &Kernel<RecurArgs>, shape: StateShape, args: &RecurArgs) {
+    fn enqueue_recurrence(&self, rule: &Rule, shape: StateShape, args: &RecurArgs) {
         let requests = args.tables.request_bucket;
         let vectors = (args.out.bucket as usize * shape.groups).div_ceil(4) as u32;
         self.enqueue(&rule.relate, Grid::new(vectors, 128), args);
-        let blocks = (shape.heads * shape.columns.div_ceil(COLUMNS)) as u32;
-        let mut grid = Grid::of([blocks, requests, 1], 256).shared(rule.shared());
+        let (through, shared, columns) = rule.through(args, shape, self.multiprocessors() as usize);
+        let blocks = (shape.heads * shape.columns.div_ceil(columns)) as u32;
+        let mut grid = Grid::of([blocks, requests, 1], 256).shared(shared);
         if blocks * requests <= self.multiprocessors() {
             grid = grid.late();
         }
-        self.enqueue(&rule.recur, grid, args);
-        self.enqueue(keep, Grid::of([shape.heads as u32, requests, 1], 128), args);
+        self.enqueue(through, grid, args);
+        self.enqueue(&rule.keep, Grid::of([shape.heads as u32, requests, 1], 128), args);
     }
 
     /// What lies between the kernels of a recurrence over up to `tokens` tokens.
