@@ -1,7 +1,9 @@
 // The end of a product that was left in pieces: pieces are added in ascending order, then bias and scale. Alone, or together with what follows: the addition to
-// the residual stream and its norm, or an activation, by the same operations in the same order as those kernels have.
+// the residual stream and its norm, or an activation, by the same operations in the same order as those kernels have. What is likely to be the input of the
+// next product is left where that looks for it too.
 #include "norm.cuh"
 #include "product.cuh"
+#include "rounded.cuh"
 #include "args/finish.h"
 
 // Four neighbouring outputs of a token. All pieces are asked for before the first is added.
@@ -35,20 +37,24 @@ extern "C" __global__ void __launch_bounds__(128) finish_silu_gated(const __grid
     const int token = blockIdx.y, column = (blockIdx.x * blockDim.x + threadIdx.x) * 4, columns = a.out.columns;
     if (token >= live_rows(a.out) || column >= columns) return;
     const float4 gate = finish_four(a.product, token, column), up = finish_four(a.product, token, columns + column);
-    store_four(row_of(a.out, token), column, columns, each(gate, up, [&](float g, float u) { return silu(g * a.gate_scale) * u; }));
+    const float4 active = each(gate, up, [&](float g, float u) { return silu(g * a.gate_scale) * u; });
+    store_four(row_of(a.out, token), column, columns, active);
+    store_rounded(a.rounded, token, column, active);
 }
 
 extern "C" __global__ void __launch_bounds__(128) finish_relu_squared(const __grid_constant__ FinishRowsArgs a) {
     enter();
     const int token = blockIdx.y, column = (blockIdx.x * blockDim.x + threadIdx.x) * 4;
     if (token >= live_rows(a.out) || column >= a.out.columns) return;
-    store_four(row_of(a.out, token), column, a.out.columns, each(finish_four(a.product, token, column), [](float x) { const float p = fmaxf(x, 0.0f); return p * p; }));
+    const float4 active = each(finish_four(a.product, token, column), [](float x) { const float p = fmaxf(x, 0.0f); return p * p; });
+    store_four(row_of(a.out, token), column, a.out.columns, active);
+    store_rounded(a.rounded, token, column, active);
 }
 
 template <int Threads> __device__ __forceinline__ void finish_add_norm(const FinishAddNormArgs& a) {
     enter();
     if (blockIdx.x >= live_rows(a.norm.out)) return;
-    add_and_norm<Threads, 1>(a.norm, blockIdx.x, [&](int column) { return finish_four(a.product, blockIdx.x, column); });
+    add_and_norm<Threads, 1>(a.norm, blockIdx.x, [&](int column) { return finish_four(a.product, blockIdx.x, column); }, [&](int column, float4 x) { store_rounded(a.rounded, blockIdx.x, column, x); });
 }
 extern "C" __global__ void __launch_bounds__(256) finish_add_norm_256(const __grid_constant__ FinishAddNormArgs a) { finish_add_norm<256>(a); }
 extern "C" __global__ void __launch_bounds__(512) finish_add_norm_512(const __grid_constant__ FinishAddNormArgs a) { finish_add_norm<512>(a); }

@@ -17,7 +17,7 @@ template <int Threads> __device__ __forceinline__ void add_norm_row(const AddNor
     const int row = blockIdx.x;
     if (row >= live_rows(a.delta)) return;
     const float* delta = row_of(a.delta, row);
-    add_and_norm<Threads>(a.norm, row, [&](int c) { return load_four(delta, c, a.delta.columns); });
+    add_and_norm<Threads>(a.norm, row, [&](int c) { return load_four(delta, c, a.delta.columns); }, [](int, float4) {});
 }
 
 // The `item`-th group: groups of a row one behind the other.

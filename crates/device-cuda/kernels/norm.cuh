@@ -27,8 +27,8 @@ template <int Team, int Kept = 2, class First, class Again, class Store> __devic
     for (int c = (lane + Kept * Team) * 4; c < columns; c += Team * 4) store(c, again(c), factor);
 }
 
-// residual += delta * scale; out = norm(residual). `delta(c)` gives four elements.
-template <int Team, int Kept = 2, class Delta> __device__ __forceinline__ void add_and_norm(const ResidualNormArgs& a, int row, Delta delta) {
+// residual += delta * scale; out = norm(residual). `delta(c)` gives four elements; `also(c, x)` sees the results.
+template <int Team, int Kept = 2, class Delta, class Also> __device__ __forceinline__ void add_and_norm(const ResidualNormArgs& a, int row, Delta delta, Also also) {
     const int columns = a.residual.columns;
     float *residual = row_of(a.residual, row), *out = row_of(a.out, row);
     auto first = [&](int c) {
@@ -36,5 +36,9 @@ template <int Team, int Kept = 2, class Delta> __device__ __forceinline__ void a
         store_four(residual, c, columns, sum);
         return sum;
     };
-    norm_columns<Team, Kept>(columns, a.eps, first, [&](int c) { return load_four(residual, c, columns); }, [&](int c, float4 x, float factor) { store_four(out, c, columns, scaled(x, factor, load_four(a.weight, c, columns))); });
+    norm_columns<Team, Kept>(columns, a.eps, first, [&](int c) { return load_four(residual, c, columns); }, [&](int c, float4 x, float factor) {
+        const float4 y = scaled(x, factor, load_four(a.weight, c, columns));
+        store_four(out, c, columns, y);
+        also(c, y);
+    });
 }

@@ -1,30 +1,16 @@
 // Inputs of products, rounded to the type of the weight and laid out as product.cuh says. A thread makes sixteen bytes: eight neighbouring columns.
 #include "args/product.h"
-#include "rows.cuh"
-#include "weight.cuh"
-
-// f16 ends at 65,504; what is larger becomes that. What is not a number stays so.
-__device__ __forceinline__ uint32_t pack_half(float low, float high) {
-    auto limit = [](float x) { return x != x ? x : fminf(fmaxf(x, -65504.0f), 65504.0f); };
-    const __half2 pair = __floats2half2_rn(limit(low), limit(high));
-    return *reinterpret_cast<const uint32_t*>(&pair);
-}
-
-template <bool Half> __device__ __forceinline__ uint4 packed(float4 a, float4 b) {
-    if constexpr (Half) return make_uint4(pack_half(a.x, a.y), pack_half(a.z, a.w), pack_half(b.x, b.y), pack_half(b.z, b.w));
-    else return make_uint4(pack(a.x, a.y), pack(a.z, a.w), pack(b.x, b.y), pack(b.z, b.w));
-}
+#include "rounded.cuh"
 
 // `four(row, column)` gives four elements of a row; `rows` of them count, and the rest are zero.
 template <bool Half, class Four> __device__ __forceinline__ void round_rows(const RoundArgs& a, int rows, int columns, Four four) {
     const int across = a.blocks * 8;
     const uint32_t work = (a.slots ? rows : a.strips * a.height) * across;
     for (uint32_t i = blockIdx.x * blockDim.x + threadIdx.x; i < work; i += gridDim.x * blockDim.x) {
-        const int row = i / across, column = i % across * 8, block = column / BLOCK_K, r = row % a.height;
-        uint4 to = make_uint4(0, 0, 0, 0);
-        if (row < rows && column < columns) to = packed<Half>(four(row, column), four(row, column + 4));
-        const size_t at = (static_cast<size_t>(row / a.height) * a.blocks + block) * a.height + r;
-        *reinterpret_cast<uint4*>(a.to + at * (BLOCK_K * 2) + ((column % BLOCK_K / 8) ^ r % 8) * 16) = to;
+        const int row = i / across, column = i % across * 8;
+        uint2 low = make_uint2(0, 0), high = low;
+        if (row < rows && column < columns) low = pack_four(four(row, column), Half), high = pack_four(four(row, column + 4), Half);
+        *reinterpret_cast<uint4*>(a.to + rounded_offset(row, column, a.height, a.blocks)) = make_uint4(low.x, low.y, high.x, high.y);
     }
 }
 

@@ -8,6 +8,7 @@ use crate::context::Context;
 use crate::driver::check;
 use crate::launch::{Grid, Kernel, Launch};
 use crate::ops::experts::CudaExperts;
+use crate::ops::inputs::RoundedInputs;
 use crate::program::CudaProgram;
 use crate::read::CudaRead;
 use crate::ring::{CudaArrival, CudaRing};
@@ -60,6 +61,8 @@ pub struct Cuda {
     pub(crate) context: Arc<Context>,
     pub(crate) options: CudaOptions,
     pub(crate) scratch: Arc<Scratch>,
+    /// What the inputs of the last product were made from.
+    pub(crate) inputs: Arc<Mutex<Option<RoundedInputs>>>,
     /// Where stored weights pass through, from the first one on.
     pub(crate) staging: Arc<Mutex<Option<Staging>>>,
 }
@@ -72,6 +75,7 @@ impl Cuda {
             context,
             options,
             scratch: Arc::default(),
+            inputs: Arc::default(),
             staging: Arc::default(),
         })
     }
@@ -86,6 +90,12 @@ impl Cuda {
     /// Runs a kernel, or adds it to the program being captured. What is wrong with it is told to whoever waits next. A grid
     /// without thread blocks, as of a program without rows of logits, is nothing to run.
     pub(crate) fn enqueue<A: Arguments>(&self, kernel: &Kernel<A>, grid: Grid, arguments: &A) {
+        self.keep_inputs(None);
+        self.enqueue_beside_inputs(kernel, grid, arguments);
+    }
+
+    /// The same for kernels that write neither the inputs of products nor what those were made from.
+    pub(crate) fn enqueue_beside_inputs<A: Arguments>(&self, kernel: &Kernel<A>, grid: Grid, arguments: &A) {
         if grid.is_empty() {
             return;
         }
@@ -230,6 +240,7 @@ impl Backend for Cuda {
     }
 
     fn write_at<T: Element>(&self, buffer: &CudaBuffer<T>, offset: usize, data: &[T]) {
+        self.keep_inputs(None);
         assert!(
             offset <= buffer.len() && data.len() <= buffer.len() - offset,
             "write: {} elements at {offset} into a buffer of {}",
@@ -264,14 +275,17 @@ impl Backend for Cuda {
     }
 
     fn begin_capture(&self) {
+        self.keep_inputs(None);
         self.context.begin_capture();
     }
 
     fn end_capture(&self) -> CudaProgram {
+        self.keep_inputs(None);
         CudaProgram::new(&self.context, &self.context.end_capture())
     }
 
     fn launch(&self, program: &CudaProgram) {
+        self.keep_inputs(None);
         program.launch();
     }
 

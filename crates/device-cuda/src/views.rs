@@ -78,6 +78,15 @@ arguments! { "views.h";
         pieces: u32,
     }
 
+    /// Rows rounded to the type of a weight, where a product looks for its inputs: strips of `height` rows of `blocks`
+    /// blocks. Nowhere if `data` is null.
+    struct RoundedRows {
+        data: Ptr<u8>,
+        height: u32,
+        blocks: u32,
+        half: u32,
+    }
+
     /// [`StepRecord`].
     struct Findings {
         header: Ptr<RecordHeader>,

@@ -16,12 +16,14 @@ static_assert(sizeof(FinishArgs) == 48);
 struct FinishRowsArgs {
     FinishArgs product;
     Matrix out;
+    RoundedRows rounded;
     float gate_scale;
 };
-static_assert(sizeof(FinishRowsArgs) == 88);
+static_assert(sizeof(FinishRowsArgs) == 112);
 
 struct FinishAddNormArgs {
     FinishArgs product;
     ResidualNormArgs norm;
+    RoundedRows rounded;
 };
-static_assert(sizeof(FinishAddNormArgs) == 128);
+static_assert(sizeof(FinishAddNormArgs) == 152);

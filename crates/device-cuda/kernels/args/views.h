@@ -70,6 +70,14 @@ struct KPlan {
 };
 static_assert(sizeof(KPlan) == 16);
 
+struct RoundedRows {
+    uint8_t* data;
+    uint32_t height;
+    uint32_t blocks;
+    uint32_t half;
+};
+static_assert(sizeof(RoundedRows) == 24);
+
 struct Findings {
     RecordHeader* header;
     RecordRow* rows;

@@ -170,7 +170,7 @@ impl Cuda {
         Checks("linear_add_norm").apart(norm.out, &[product.x]);
         Checks("linear_add_norm").apart(norm.residual, &[product.x]);
         match self.enqueue_product(product.x, product.w, &product.epilogue, product.out) {
-            Some(pieces) => self.finish_add_norm(&pieces, ResidualNormArgs::of(norm), product.x.bucket),
+            Some(pieces) => self.finish_add_norm(&pieces, norm),
             None => self.enqueue_add_rms_norm(product.out, norm),
         }
     }
@@ -391,7 +391,7 @@ pub(crate) fn elements(rows: usize, columns: usize) -> Grid {
 }
 
 impl ResidualNormArgs {
-    fn of(norm: &ResidualNorm<'_, Cuda>) -> Self {
+    pub(crate) fn of(norm: &ResidualNorm<'_, Cuda>) -> Self {
         Self {
             residual: Matrix::of(norm.residual),
             out: Matrix::of(norm.out),

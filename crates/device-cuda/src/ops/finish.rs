@@ -4,10 +4,11 @@ use crate::arguments::{Ptr, arguments};
 use crate::cuda::Cuda;
 use crate::launch::{Grid, Kernel};
 use crate::ops::dense::{ResidualNormArgs, by_columns};
+use crate::ops::inputs::RoundedInputs;
 use crate::ops::product::Pieces;
 use crate::storage::CudaTensor;
-use crate::views::{KPlan, Matrix, optional};
-use paceline_device::Activation;
+use crate::views::{KPlan, Matrix, RoundedRows, optional};
+use paceline_device::{Activation, ResidualNorm};
 
 arguments! { "finish.h";
     /// Partial sums, and what happens to their sum.
@@ -24,6 +25,7 @@ arguments! { "finish.h";
     struct FinishRowsArgs {
         product: FinishArgs,
         out: Matrix,
+        rounded: RoundedRows,
         gate_scale: f32,
     }
 
@@ -31,6 +33,7 @@ arguments! { "finish.h";
     struct FinishAddNormArgs {
         product: FinishArgs,
         norm: ResidualNormArgs,
+        rounded: RoundedRows,
     }
 }
 
@@ -67,23 +70,32 @@ impl Cuda {
             Some(Activation::SiluGated { gate_scale }) => (&FINISH_SILU_GATED, gate_scale),
             Some(Activation::ReluSquared) => (&FINISH_RELU_SQUARED, 1.0),
         };
+        let next = activation.and_then(|_| self.next_inputs(out, pieces));
         let arguments = FinishRowsArgs {
             product: pieces.arguments(),
             out: Matrix::of(out),
+            rounded: next.as_ref().map_or(RoundedRows::NOWHERE, RoundedInputs::rows),
             gate_scale,
         };
         let across = out.columns.div_ceil(4 * THREADS as usize) as u32;
         let grid = Grid::of([across, out.bucket as u32, 1], THREADS);
-        self.enqueue(kernel, grid, &arguments);
+        self.enqueue_beside_inputs(kernel, grid, &arguments);
+        if next.is_some() {
+            self.keep_inputs(next);
+        }
     }
 
     /// Adds partial sums up, adds them to the residual stream, and enqueues the norm behind that.
-    pub(crate) fn finish_add_norm(&self, pieces: &Pieces<'_>, norm: ResidualNormArgs, rows: usize) {
+    pub(crate) fn finish_add_norm(&self, pieces: &Pieces<'_>, norm: &ResidualNorm<'_, Self>) {
         let (at, threads) = by_columns(pieces.w.outputs());
+        let next = self.next_inputs(norm.out, pieces);
         let arguments = FinishAddNormArgs {
             product: pieces.arguments(),
-            norm,
+            norm: ResidualNormArgs::of(norm),
+            rounded: next.as_ref().map_or(RoundedRows::NOWHERE, RoundedInputs::rows),
         };
-        self.enqueue(&FINISH_ADD_NORM[at], Grid::new(rows as u32, threads), &arguments);
+        let grid = Grid::new(norm.out.bucket as u32, threads);
+        self.enqueue(&FINISH_ADD_NORM[at], grid, &arguments);
+        self.keep_inputs(next);
     }
 }

@@ -10,6 +10,7 @@ mod drafts;
 pub(crate) mod experts;
 mod finish;
 mod frame;
+pub(crate) mod inputs;
 mod ngram;
 mod product;
 mod recurrence;

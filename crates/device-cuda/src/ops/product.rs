@@ -51,9 +51,9 @@ arguments! { "product.h";
 }
 
 /// Kernels by the type of the weight: bf16, f16.
-type Pair<A> = [Kernel<A>; 2];
+pub(crate) type Pair<A> = [Kernel<A>; 2];
 
-static ROUND: Pair<RoundArgs> = [
+pub(crate) static ROUND: Pair<RoundArgs> = [
     Kernel::new("round", "round_bf16"),
     Kernel::new("round", "round_f16"),
 ];
@@ -156,6 +156,12 @@ impl Cuda {
         self.options.wgmma && self.context.architecture == Architecture::Sm90a
     }
 
+    /// How high the strips of few rows are, whatever the weight; `None` for rows that are not few.
+    pub(crate) fn few_rows(rows: usize) -> Option<usize> {
+        let width = PIECES.iter().find(|width| rows <= width.rows)?;
+        Some(width.rows)
+    }
+
     fn way(&self, w: &CudaWeight, rows: usize) -> Way {
         let (tiles, multiprocessors) = (w.plan().tiles as usize, self.multiprocessors() as usize);
         if !self.has_wgmma() {
@@ -195,7 +201,7 @@ impl Cuda {
                 };
                 let threads = if self.has_wgmma() { 288 } else { 256 };
                 let grid = Grid::new(w.plan().workers, threads).shared(width.shared());
-                self.enqueue(width.kernel(w.kind()), grid, &arguments);
+                self.enqueue_beside_inputs(width.kernel(w.kind()), grid, &arguments);
                 Some(Pieces {
                     sums: pieces,
                     width: width.rows,
@@ -290,26 +296,16 @@ impl Cuda {
         } else {
             Grid::of([tiles, strips as u32, 1], 256)
         };
-        self.enqueue(width.kernel(kind), grid.shared(width.shared()), arguments);
-    }
-
-    /// Enqueues the rounding of inputs to the weight's type, in strips of `height` rows.
-    fn round_inputs(&self, x: &CudaTensor, w: &CudaWeight, height: usize) -> Option<u64> {
-        let arguments = RoundArgs {
-            x: Matrix::of(x),
-            to: Ptr::NULL,
-            rows: Ptr::NULL,
-            slots: Ptr::NULL,
-            strips: x.bucket.div_ceil(height) as u32,
-            height: height as u32,
-            blocks: w.plan().blocks,
-            gate_scale: 1.0,
-        };
-        self.enqueue_round(&ROUND, w.kind(), arguments)
+        self.enqueue_beside_inputs(width.kernel(kind), grid.shared(width.shared()), arguments);
     }
 
     /// Enqueues a rounding to scratch, and says where that is.
-    fn enqueue_round(&self, kernels: &Pair<RoundArgs>, kind: Kind, mut arguments: RoundArgs) -> Option<u64> {
+    pub(crate) fn enqueue_round(
+        &self,
+        kernels: &Pair<RoundArgs>,
+        kind: Kind,
+        mut arguments: RoundArgs,
+    ) -> Option<u64> {
         let RoundArgs {
             strips,
             height,

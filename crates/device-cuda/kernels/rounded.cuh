@@ -1,0 +1,25 @@
+// Elements rounded to the type of a weight, laid out as product.cuh says.
+#pragma once
+#include "rows.cuh"
+#include "weight.cuh"
+
+// f16 ends at 65,504; what is larger becomes that. What is not a number stays so.
+__device__ __forceinline__ uint32_t pack_half(float low, float high) {
+    auto limit = [](float x) { return x != x ? x : fminf(fmaxf(x, -65504.0f), 65504.0f); };
+    const __half2 pair = __floats2half2_rn(limit(low), limit(high));
+    return *reinterpret_cast<const uint32_t*>(&pair);
+}
+__device__ __forceinline__ uint2 pack_four(float4 v, bool half) {
+    return half ? make_uint2(pack_half(v.x, v.y), pack_half(v.z, v.w)) : make_uint2(pack(v.x, v.y), pack(v.z, v.w));
+}
+
+// The byte at which eight neighbouring columns begin.
+__device__ __forceinline__ size_t rounded_offset(uint32_t row, uint32_t column, uint32_t height, uint32_t blocks) {
+    const uint32_t r = row % height;
+    return ((static_cast<size_t>(row / height) * blocks + column / BLOCK_K) * height + r) * (BLOCK_K * 2) + (column % BLOCK_K / 8 ^ r % 8) * 16;
+}
+
+// Leaves four columns of a result where the next product looks for its inputs, if there is such a place.
+__device__ __forceinline__ void store_rounded(const RoundedRows& to, int row, int column, float4 v) {
+    if (to.data) *reinterpret_cast<uint2*>(to.data + rounded_offset(row, column / 8 * 8, to.height, to.blocks) + column % 8 * 2) = pack_four(v, to.half);
+}

@@ -1,0 +1,97 @@
+//! Inputs of products, rounded once.
+//!
+//! A product finds its inputs rounded to the type of its weight in scratch. What was rounded there last is remembered until a
+//! kernel runs that may write it or its source, so that further products with the same inputs, and those whose inputs the
+//! kernel ahead of them has left there, need no rounding of their own.
+
+use crate::arguments::Ptr;
+use crate::context::lock;
+use crate::cuda::Cuda;
+use crate::ops::product::{Pieces, ROUND, RoundArgs};
+use crate::scratch::ScratchKind;
+use crate::storage::CudaTensor;
+use crate::views::{Matrix, RoundedRows};
+use crate::weight::{BLOCK, CudaWeight, Kind};
+
+/// Which rows lie rounded in scratch, and how.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) struct RoundedInputs {
+    /// The source: its first element, its row length, its columns, its rows, and the number of those that carry data.
+    source: (u64, usize, usize, usize, u64),
+    kind: Kind,
+    height: usize,
+    address: u64,
+}
+
+impl RoundedRows {
+    /// Nothing is rounded.
+    pub(crate) const NOWHERE: Self = Self {
+        data: Ptr::NULL,
+        height: 1,
+        blocks: 1,
+        half: 0,
+    };
+}
+
+impl RoundedInputs {
+    fn new(x: &CudaTensor, kind: Kind, height: usize, address: u64) -> Self {
+        let first = x.storage.address() + x.first as u64 * 4;
+        Self {
+            source: (first, x.stride, x.columns, x.bucket, x.live.address()),
+            kind,
+            height,
+            address,
+        }
+    }
+
+    /// The place as kernels see it.
+    pub(crate) fn rows(&self) -> RoundedRows {
+        RoundedRows {
+            data: Ptr::new(self.address),
+            height: self.height as u32,
+            blocks: self.source.2.div_ceil(BLOCK) as u32,
+            half: u32::from(self.kind == Kind::F16),
+        }
+    }
+}
+
+impl Cuda {
+    /// Remembers what lies rounded in scratch from now on.
+    pub(crate) fn keep_inputs(&self, inputs: Option<RoundedInputs>) {
+        *lock(&self.inputs) = inputs;
+    }
+
+    /// Where a product finds `x` in strips of `height` rows; enqueues the rounding unless it has been done.
+    pub(crate) fn round_inputs(&self, x: &CudaTensor, w: &CudaWeight, height: usize) -> Option<u64> {
+        let kept = *lock(&self.inputs);
+        if let Some(kept) = kept
+            && kept == RoundedInputs::new(x, w.kind(), height, kept.address)
+        {
+            return Some(kept.address);
+        }
+        let arguments = RoundArgs {
+            x: Matrix::of(x),
+            to: Ptr::NULL,
+            rows: Ptr::NULL,
+            slots: Ptr::NULL,
+            strips: x.bucket.div_ceil(height) as u32,
+            height: height as u32,
+            blocks: w.plan().blocks,
+            gate_scale: 1.0,
+        };
+        let address = self.enqueue_round(&ROUND, w.kind(), arguments)?;
+        self.keep_inputs(Some(RoundedInputs::new(x, w.kind(), height, address)));
+        Some(address)
+    }
+
+    /// Where the end of a product leaves its result for the next one, if that is likely to be asked for: few rows of whole
+    /// blocks. Rows without data are left as they are there; no other row sees them.
+    pub(crate) fn next_inputs(&self, out: &CudaTensor, pieces: &Pieces<'_>) -> Option<RoundedInputs> {
+        let height = Self::few_rows(out.bucket)?;
+        if !out.columns.is_multiple_of(BLOCK) {
+            return None;
+        }
+        let address = self.scratch(ScratchKind::Inputs, (height * out.columns * 2) as u64)?;
+        Some(RoundedInputs::new(out, pieces.w.kind(), height, address))
+    }
+}
