@@ -33,19 +33,19 @@ pub(crate) fn decode(
         ..
     } = *record.header;
     let (mut drafts, mut embeddings) = (record.drafts.iter(), record.embeddings());
-    let rows = record.rows.iter().zip(notes).map(|(row, note)| {
-        let mut output = decode_row(row, record.logprobs, *note);
-        if note.shows_drafts {
-            output.made = drafts.next().map(decode_drafts).unwrap_or_default();
-        }
-        if note.embeds {
-            output.embedding = embeddings.next().unwrap_or_default().to_vec();
-        }
-        output
-    });
+    let mut rows = Vec::with_capacity(notes.len());
+    for (row, note) in record.rows.iter().zip(notes) {
+        let made = note.shows_drafts.then(|| drafts.next()).flatten();
+        let embedding = note.embeds.then(|| embeddings.next()).flatten();
+        rows.push(RowOutput {
+            made: made.map(decode_drafts).unwrap_or_default(),
+            embedding: embedding.unwrap_or_default().to_vec(),
+            ..decode_row(row, record.logprobs, note)
+        });
+    }
     Ok(StepOutput {
         step,
-        rows: rows.collect(),
+        rows,
         device_ns: (begin.into(), end.into()),
         draft_ns: u64::from(end).saturating_sub(drafting.into()),
         draft_passes: draft_forwards as usize,
@@ -77,7 +77,8 @@ fn check(record: &Record<'_>, number: u64, rows: usize) -> Result<(), RunnerFaul
     Err(RunnerFault(fault))
 }
 
-fn decode_row(row: &RecordRow, logprobs: &[Logprobs], note: RowNote) -> RowOutput {
+#[inline]
+fn decode_row(row: &RecordRow, logprobs: &[Logprobs], note: &RowNote) -> RowOutput {
     let count = row.count as usize;
     let mut next = row.first_logprobs as usize;
     let mut take = |rows: usize, alternatives: usize| {
@@ -109,10 +110,9 @@ fn decode_row(row: &RecordRow, logprobs: &[Logprobs], note: RowNote) -> RowOutpu
         snapshot_written: row.snapshot != 0,
         drafted: row.drafted.max(0) as usize,
         source: source_of(row.source),
-        made: (Vec::new(), None),
         logprobs,
         prompt_logprobs,
-        embedding: Vec::new(),
+        ..RowOutput::default()
     }
 }
 

@@ -3,12 +3,12 @@
 use crate::RunnerConfig;
 use paceline_device::Backend;
 use paceline_types::MAX_DRAFTS;
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 /// The shape a program is captured for. What a program does depends on nothing else: how many tokens, requests and rows
 /// of logits carry data, it finds out when it runs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Shape {
     /// Most tokens. Most requests and rows of logits follow from it.
     pub tokens: usize,
@@ -33,7 +33,7 @@ pub struct ProgramReport {
 pub struct ProgramSet<B: Backend> {
     /// Largest first.
     shapes: Vec<Shape>,
-    captured: HashMap<Shape, B::Program>,
+    captured: BTreeMap<Shape, B::Program>,
     config: RunnerConfig,
     neural: bool,
     /// All are there.
@@ -46,7 +46,7 @@ impl<B: Backend> ProgramSet<B> {
     pub(crate) fn new(config: &RunnerConfig, neural: bool) -> Self {
         let mut set = Self {
             shapes: Vec::new(),
-            captured: HashMap::new(),
+            captured: BTreeMap::new(),
             config: *config,
             neural,
             complete: false,

@@ -48,7 +48,6 @@ pub struct InFlight<B: Backend> {
     number: u64,
     place: RingPlace,
     record: B::Arrival,
-    notes: Vec<RowNote>,
 }
 
 /// A model, its caches and its slots, ready to run plans.
@@ -64,6 +63,8 @@ pub struct DeviceRunner<B: Backend> {
     rings: StepRings<B>,
     /// Places of the rings that no step in flight has.
     free: FreePlaces,
+    /// Per place: what the host remembers of the plan rows until their record arrives.
+    notes: Vec<Vec<RowNote>>,
     /// Steps submitted.
     submitted: u64,
     /// The plan of the running step, in device memory.
@@ -121,6 +122,7 @@ impl<B: Backend> DeviceRunner<B> {
             programs: ProgramSet::new(&config, false),
             rings: StepRings::new(&backend, config.depth, (plan_words, record_words))?,
             free: FreePlaces::new(config.depth),
+            notes: vec![Vec::new(); config.depth],
             submitted: 0,
             plan: backend.buffer(plan_words)?,
             record: StepRecord::new(&backend, slots)?,
@@ -264,30 +266,6 @@ impl<B: Backend> DeviceRunner<B> {
         });
         wanted.max().unwrap_or(0)
     }
-
-    fn note(&self, row: &PlanRow) -> RowNote {
-        let params = self.params[row.slot.0 as usize].as_ref();
-        let prompt_rows = match &row.work {
-            Work::Prefill {
-                tokens,
-                last,
-                prompt_logprobs: true,
-                ..
-            } => tokens.len() - usize::from(*last),
-            _ => 0,
-        };
-        let prompt = params
-            .and_then(|params| params.prompt_logprobs)
-            .filter(|_| prompt_rows > 0);
-        RowNote {
-            logprobs: params
-                .and_then(|params| params.logprobs)
-                .filter(|_| row.work.samples() > 0),
-            prompt_logprobs: prompt.map(|count| (count, prompt_rows)),
-            embeds: matches!(row.work, Work::Embed { last: true, .. }),
-            shows_drafts: row.constraint.is_some() && row.propose != DraftBudget::NONE,
-        }
-    }
 }
 
 impl RunnerConfig {
@@ -326,6 +304,31 @@ impl RunnerConfig {
     }
 }
 
+/// What has to be known of a plan row to read its record, with the parameters of each slot.
+fn note(row: &PlanRow, params: &[Option<Arc<SamplingParams>>]) -> RowNote {
+    let params = params[row.slot.0 as usize].as_ref();
+    let prompt_rows = match &row.work {
+        Work::Prefill {
+            tokens,
+            last,
+            prompt_logprobs: true,
+            ..
+        } => tokens.len() - usize::from(*last),
+        _ => 0,
+    };
+    let prompt = params
+        .and_then(|params| params.prompt_logprobs)
+        .filter(|_| prompt_rows > 0);
+    RowNote {
+        logprobs: params
+            .and_then(|params| params.logprobs)
+            .filter(|_| row.work.samples() > 0),
+        prompt_logprobs: prompt.map(|count| (count, prompt_rows)),
+        embeds: matches!(row.work, Work::Embed { last: true, .. }),
+        shows_drafts: row.constraint.is_some() && row.propose != DraftBudget::NONE,
+    }
+}
+
 /// Words of a mask: a bit per token.
 fn mask_words<B: Backend>(model: &Decoder<B>) -> usize {
     model.dims.vocabulary.div_ceil(32)
@@ -347,10 +350,12 @@ impl<B: Backend> StepRunner for DeviceRunner<B> {
             step.rows.iter().any(prompts),
         );
         let program = self.program(shape).map_err(|error| fault(&error))?;
-        let notes = step.rows.iter().map(|row| self.note(row)).collect();
         encode(step, &mut self.message).map_err(|error| fault(&error))?;
         let place = self.free.take();
         let place = place.ok_or_else(|| fault(&"more steps in flight than the rings have places"))?;
+        let notes = &mut self.notes[place.index()];
+        notes.clear();
+        notes.extend(step.rows.iter().map(|row| note(row, &self.params)));
         self.submitted += 1;
         let words = self.message.encode(self.submitted);
         self.backend.post(&self.rings.plans, &place, words);
@@ -360,7 +365,6 @@ impl<B: Backend> StepRunner for DeviceRunner<B> {
             number: self.submitted,
             record: self.backend.arrival(&self.rings.records, &place),
             place,
-            notes,
         })
     }
 
@@ -370,8 +374,10 @@ impl<B: Backend> StepRunner for DeviceRunner<B> {
             .record
             .wait()
             .map_err(|error| RunnerFault(error.to_string()))?;
+        let notes = &self.notes[step.place.index()];
+        let output = decode((step.step, step.number), &words, notes);
         self.free.put_back(step.place);
-        decode((step.step, step.number), &words, &step.notes)
+        output
     }
 
     fn host_waits(&self) -> u64 {

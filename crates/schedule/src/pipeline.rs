@@ -50,7 +50,11 @@ pub struct Pipeline<R: StepRunner, C: Clock> {
 struct Flight<T> {
     plan: StepPlan,
     step: T,
-    record: StepRecord,
+    /// Deciding what it does, and handing it to the device.
+    planned: Span,
+    submitted: Span,
+    /// Steps in flight once it was submitted.
+    under_way: usize,
     ran_dry: bool,
 }
 
@@ -113,7 +117,7 @@ impl<R: StepRunner, C: Clock> Pipeline<R, C> {
         if (self.in_flight.len() == self.depth || !stepped.submitted)
             && let Some(oldest) = self.in_flight.pop_front()
         {
-            stepped.collected = Some(self.collect(oldest, &mut stepped.request_outputs)?);
+            self.collect(oldest, &mut stepped)?;
         }
         self.start_masks();
         if !stepped.submitted && stepped.collected.is_none() && self.scheduler.awaits_masks() {
@@ -156,48 +160,48 @@ impl<R: StepRunner, C: Clock> Pipeline<R, C> {
         let planned = self.clock.now_ns();
         let step = self.runner.submit(&plan)?;
         let submitted = self.clock.now_ns();
-        let record = StepRecord::new(
-            &plan,
-            Span { begin, end: planned },
-            Span {
-                begin: planned,
-                end: submitted,
-            },
-            self.in_flight.len() + 1,
-        );
         self.in_flight.push_back(Flight {
             plan,
             step,
-            record,
+            planned: Span { begin, end: planned },
+            submitted: Span {
+                begin: planned,
+                end: submitted,
+            },
+            under_way: self.in_flight.len() + 1,
             ran_dry: std::mem::take(&mut self.ran_dry),
         });
         Ok(true)
     }
 
-    fn collect(
-        &mut self,
-        flight: Flight<R::InFlight>,
-        request_outputs: &mut Vec<RequestOutput>,
-    ) -> Result<StepRecord, RunnerFault> {
+    fn collect(&mut self, flight: Flight<R::InFlight>, stepped: &mut Stepped) -> Result<(), RunnerFault> {
         let (begin, waits) = (self.clock.now_ns(), self.runner.host_waits());
         let output = self.runner.collect(flight.step)?;
         let waited = self.clock.now_ns();
-        let mut record = flight.record;
-        record.waits = self.runner.host_waits() - waits;
-        record.device = output.device_ns;
+        let record = stepped.collected.insert(StepRecord {
+            step: flight.plan.step,
+            rows: flight.plan.rows.len(),
+            tokens: flight.plan.tokens(),
+            in_flight: flight.under_way,
+            plan: flight.planned,
+            submit: flight.submitted,
+            waits: self.runner.host_waits() - waits,
+            wait: Span { begin, end: waited },
+            device: output.device_ns,
+            ..StepRecord::default()
+        });
         if !flight.ran_dry {
             record.bubble_ns = self.device_end.map(|end| record.device.0.saturating_sub(end));
         }
         self.device_end = Some(record.device.1);
-        *request_outputs = self.scheduler.collect(&flight.plan, output);
+        stepped.request_outputs = self.scheduler.collect(&flight.plan, output);
         record.take(self.scheduler.last_step());
-        record.wait = Span { begin, end: waited };
         record.collect = Span {
             begin: waited,
             end: self.clock.now_ns(),
         };
-        self.totals.add(&record);
-        Ok(record)
+        self.totals.add(record);
+        Ok(())
     }
 
     /// The scheduler.

@@ -1,7 +1,6 @@
 //! What the loop measures of itself.
 
 use crate::times::StepTimes;
-use paceline_types::StepPlan;
 
 /// A stretch of time, by the loop's clock.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -55,18 +54,6 @@ pub struct StepRecord {
 }
 
 impl StepRecord {
-    pub(crate) fn new(plan: &StepPlan, planned: Span, submit: Span, in_flight: usize) -> Self {
-        Self {
-            step: plan.step,
-            rows: plan.rows.len(),
-            tokens: plan.tokens(),
-            in_flight,
-            plan: planned,
-            submit,
-            ..Self::default()
-        }
-    }
-
     /// What it turned out to do.
     pub(crate) fn take(&mut self, times: &StepTimes) {
         self.draft_ns = times.draft_ns;

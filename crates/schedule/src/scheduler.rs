@@ -78,6 +78,8 @@ pub struct Scheduler {
     blocked: Option<(Order, usize)>,
     /// Requests that got a slot in the newest plan.
     admissions: Vec<RequestId>,
+    /// Those that decode, while a step is planned; the memory is kept.
+    decodes: Vec<RequestId>,
 }
 
 /// What running requests share, apart from the requests, so that one of them can be worked on together with it.
@@ -138,6 +140,7 @@ impl Scheduler {
             collected_steps: 0,
             blocked: None,
             admissions: Vec::new(),
+            decodes: Vec::new(),
         }
     }
 

@@ -100,8 +100,8 @@ pub(super) fn empty_record(plan: &Plan<'_>) -> Vec<i32> {
         embedding_width: 1,
         ..RecordHeader::default()
     };
-    let mut words = bytemuck::cast_slice(&[header]).to_vec();
-    words.resize(header.words(), 0);
+    let mut words = vec![0; header.words()];
+    words[..RecordHeader::WORDS].copy_from_slice(bytemuck::cast_slice(&[header]));
     words
 }
 

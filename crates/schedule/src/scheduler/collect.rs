@@ -12,7 +12,7 @@ use paceline_types::{FinishReason, PlanRow, RowEnd, RowOutput, StepOutput, StepP
 impl Scheduler {
     /// Takes in the output of the oldest step in flight. Returns what it brought, and any endings since the last
     /// call. Panics if the output cannot be true: that is corruption, not a request's error.
-    pub fn collect(&mut self, plan: &StepPlan, output: StepOutput) -> Vec<RequestOutput> {
+    pub fn collect(&mut self, plan: &StepPlan, mut output: StepOutput) -> Vec<RequestOutput> {
         self.collected_steps += 1;
         assert!(
             plan.step == self.collected_steps && output.step == plan.step,
@@ -31,19 +31,16 @@ impl Scheduler {
         let times = StepTimes::of(plan, &output);
         let gain = self.costs.gain(&times);
         self.last_step = times;
-        let mut request_outputs = self.take_deliveries();
-        request_outputs.reserve(plan.rows.len());
-        for (row, output) in plan.rows.iter().zip(output.rows) {
+        let mut request_outputs = Vec::with_capacity(self.outbox.len() + plan.rows.len());
+        request_outputs.append(&mut self.outbox);
+        for (row, output) in plan.rows.iter().zip(&mut output.rows) {
             if let Some(id) = self.slots.owner(row.slot, row.generation) {
-                check_output(id, row, &output);
-                if let Work::Verify { drafts } = row.work {
-                    self.count_drafts(id, drafts, &output, gain);
-                }
-                request_outputs.extend(self.collect_row(id, row, output));
+                check_output(id, row, output);
+                self.collect_row(id, row, output, gain, &mut request_outputs);
             } else {
                 // The request left its slot while the plan row was in flight.
                 self.resources.counters.wasted_rows += 1;
-                self.resources.counters.wasted_tokens += tokens_run(row, &output) as u64;
+                self.resources.counters.wasted_tokens += tokens_run(row, output) as u64;
             }
         }
         self.settle_charges();
@@ -75,96 +72,126 @@ impl Scheduler {
         }
     }
 
-    fn collect_row(&mut self, id: RequestId, row: &PlanRow, mut output: RowOutput) -> Option<RequestOutput> {
-        let prompt_computed = matches!(row.work, Work::Prefill { last: true, .. });
+    /// Takes in what a plan row of a running request did, and takes what it brought out of `output`.
+    fn collect_row(
+        &mut self,
+        id: RequestId,
+        row: &PlanRow,
+        output: &mut RowOutput,
+        gain: Option<Gain>,
+        request_outputs: &mut Vec<RequestOutput>,
+    ) {
         let embedded = matches!(row.work, Work::Embed { last: true, .. });
         let end = output.end.or(embedded.then_some(RowEnd::Length));
-        let made = std::mem::take(&mut output.made);
-        let mut request_output = self.with_running(id, |resources, request, running| {
-            let computed = match &row.work {
-                Work::Prefill {
-                    start, tokens, last, ..
-                } => {
-                    if *last {
-                        running.bounds.settle(0, 1);
-                    }
-                    start + tokens.len()
-                }
-                Work::Verify { drafts } => {
-                    running.bounds.settle(*drafts, output.tokens.len());
-                    // All but the newest, which was sampled and not yet run.
-                    request.known() + output.tokens.len() - 1
-                }
-                Work::Embed { start, tokens, .. } => start + tokens.len(),
-            };
-            request.generated.extend_from_slice(&output.tokens);
-            let known = request.known();
-            assert!(
-                request.pooling.is_some()
-                    || known < request.max_length
-                    || (known == request.max_length && output.end.is_some()),
-                "request {} is {known} tokens long and may be {}",
-                id.0,
-                request.max_length
-            );
-            resources.publish_blocks(request, running, computed);
-            if let Some(plan) = row.snapshot {
-                resources.collect_save(running, plan, output.snapshot_written);
-            }
-            RequestOutput {
-                id,
-                prompt_logprobs: new_scores(request, row, &mut output),
-                tokens: output.tokens,
-                logprobs: output.logprobs,
-                finish: None,
-                detail: None,
-                embedding: output.embedding,
-                speculation: None,
-                cached_tokens: request.cached.unwrap_or(0),
-            }
+        let tokens = output.tokens.len();
+        let grown = if row.constraint.is_some() && end.is_none() {
+            output.tokens.clone()
+        } else {
+            Vec::new()
+        };
+        let drafts = RowDrafts::of(row, output);
+        let gained = drafts.zip(gain).map_or(0.0, |(drafts, gain)| {
+            gain.share(&self.last_step, drafts.drafted, drafts.accepted)
         });
-        self.charge(self.request(id).order, request_output.tokens.len());
-        if prompt_computed && let Some(group) = self.request(id).group {
+        let (order, group) = self.with_running(id, |resources, request, running| {
+            if let Some(drafts) = &drafts {
+                request
+                    .report
+                    .add(tokens, drafts.drafted, drafts.accepted, gained);
+                resources.learn(request, drafts);
+            }
+            resources.advance(request, running, row, output);
+            let prompt_logprobs = new_scores(request, row, output);
+            if tokens > 0 || !prompt_logprobs.is_empty() || end.is_some() {
+                request_outputs.push(RequestOutput {
+                    id,
+                    tokens: std::mem::take(&mut output.tokens),
+                    logprobs: std::mem::take(&mut output.logprobs),
+                    prompt_logprobs,
+                    finish: end.map(finish_reason),
+                    detail: None,
+                    embedding: std::mem::take(&mut output.embedding),
+                    speculation: end.map(|_| Box::new(request.report)),
+                    cached_tokens: request.cached.unwrap_or(0),
+                });
+            }
+            (request.order, request.group)
+        });
+        self.charge(order, tokens);
+        if matches!(row.work, Work::Prefill { last: true, .. })
+            && let Some(group) = group
+        {
             for (order, member) in self.groups.prompt_computed(group, id) {
                 self.enqueue(order, member);
             }
         }
-        if let Some(end) = end {
+        if end.is_some() {
             self.settle_charges();
-            request_output.finish = Some(match end {
-                RowEnd::StopToken => FinishReason::Stop,
-                RowEnd::Length => FinishReason::Length,
-            });
-            request_output.speculation = Some(Box::new(self.request(id).report));
             self.remove(id, Ending::Done);
         } else if row.constraint.is_some() {
-            self.ask_masks(id, request_output.tokens.clone(), made);
+            self.ask_masks(id, grown, std::mem::take(&mut output.made));
         }
-        let empty = request_output.tokens.is_empty()
-            && request_output.prompt_logprobs.is_empty()
-            && request_output.finish.is_none();
-        (!empty).then_some(request_output)
     }
+}
 
-    fn count_drafts(&mut self, id: RequestId, planned: usize, output: &RowOutput, gain: Option<Gain>) {
-        let (tokens, drafted) = (output.tokens.len(), output.drafted);
-        let accepted = (tokens - 1).min(drafted);
-        let drafts = RowDrafts {
-            planned,
-            drafted,
-            accepted,
-            source: output.source,
+impl RowDrafts {
+    /// How the drafts of a plan row fared, if it verified any or could have.
+    fn of(row: &PlanRow, output: &RowOutput) -> Option<Self> {
+        let Work::Verify { drafts } = row.work else {
+            return None;
         };
-        self.resources.counters.count_drafts(&drafts);
-        let gained = gain.map_or(0.0, |gain| gain.share(&self.last_step, drafted, accepted));
-        self.request_mut(id).report.add(tokens, drafted, accepted, gained);
-        let window = self.request(id).constraint.as_ref().and_then(Constrained::ready);
-        let taught = window.map_or(drafts, |window| window.teach(drafts));
-        self.resources.policy.observe_row(id, &taught);
+        Some(Self {
+            planned: drafts,
+            drafted: output.drafted,
+            accepted: (output.tokens.len() - 1).min(output.drafted),
+            source: output.source,
+        })
     }
 }
 
 impl Resources {
+    /// Counts the drafts of a plan row, and tells the policy.
+    fn learn(&mut self, request: &Request, drafts: &RowDrafts) {
+        self.counters.count_drafts(drafts);
+        let window = request.constraint.as_ref().and_then(Constrained::ready);
+        let taught = window.map_or(*drafts, |window| window.teach(*drafts));
+        self.policy.observe_row(request.id, &taught);
+    }
+
+    /// A request has come as far as a plan row brought it.
+    fn advance(&mut self, request: &mut Request, running: &mut Running, row: &PlanRow, output: &RowOutput) {
+        let computed = match &row.work {
+            Work::Prefill {
+                start, tokens, last, ..
+            } => {
+                if *last {
+                    running.bounds.settle(0, 1);
+                }
+                start + tokens.len()
+            }
+            Work::Verify { drafts } => {
+                running.bounds.settle(*drafts, output.tokens.len());
+                // All but the newest, which was sampled and not yet run.
+                request.known() + output.tokens.len() - 1
+            }
+            Work::Embed { start, tokens, .. } => start + tokens.len(),
+        };
+        request.generated.extend_from_slice(&output.tokens);
+        let known = request.known();
+        assert!(
+            request.pooling.is_some()
+                || known < request.max_length
+                || (known == request.max_length && output.end.is_some()),
+            "request {} is {known} tokens long and may be {}",
+            request.id.0,
+            request.max_length
+        );
+        self.publish_blocks(request, running, computed);
+        if let Some(plan) = row.snapshot {
+            self.collect_save(running, plan, output.snapshot_written);
+        }
+    }
+
     /// Publishes the blocks that are full and certain, prompt and text alike.
     fn publish_blocks(&self, request: &Request, running: &mut Running, computed: usize) {
         let size = self.config.block_size;
@@ -178,6 +205,13 @@ impl Resources {
             self.caches
                 .publish(&mut running.chain, &tokens, running.blocks[index]);
         }
+    }
+}
+
+fn finish_reason(end: RowEnd) -> FinishReason {
+    match end {
+        RowEnd::StopToken => FinishReason::Stop,
+        RowEnd::Length => FinishReason::Length,
     }
 }
 

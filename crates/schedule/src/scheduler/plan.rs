@@ -28,6 +28,7 @@ impl PlanBuilder {
         self.tokens > 0 && self.samples > 0 && self.prompt_tokens > 0
     }
 
+    #[inline]
     fn push(&mut self, row: PlanRow) {
         self.tokens -= row.work.tokens();
         self.samples -= row.work.samples();
@@ -71,12 +72,16 @@ impl Scheduler {
 
     /// A plan row for every running request that can go on: decodes, then prompts with what is left.
     fn plan_running(&mut self, builder: &mut PlanBuilder) {
-        let in_order: Vec<RequestId> = self.running.values().copied().collect();
-        let prefilling = |id: &RequestId| self.request(*id).running().is_some_and(Running::prefilling);
-        let (prefills, mut decodes): (Vec<RequestId>, Vec<RequestId>) =
-            in_order.iter().partition(|id| prefilling(id));
-        // A text that becomes a vector is done when it is planned.
-        decodes.retain(|id| self.request(*id).pooling.is_none());
+        let (mut prefills, mut decodes) = (Vec::new(), std::mem::take(&mut self.decodes));
+        for id in self.running.values() {
+            let request = self.request(*id);
+            if request.running().is_some_and(Running::prefilling) {
+                prefills.push(*id);
+            } else if request.pooling.is_none() {
+                // A text that becomes a vector is done when it is planned.
+                decodes.push(*id);
+            }
+        }
         let waited = std::mem::take(&mut self.waiting_for_masks);
         if !waited.is_empty() {
             // Masks are scarce: those whose turn is longest past come first.
@@ -85,7 +90,7 @@ impl Scheduler {
         }
         // Every running request gets a token; drafts share the rest, with prompts if there are any.
         let share = if prefills.is_empty() { 1 } else { 2 };
-        let mut spare = (builder.tokens.min(builder.samples) - in_order.len()) / share;
+        let mut spare = (builder.tokens.min(builder.samples) - self.running.len()) / share;
         self.resources.policy.begin_step(decodes.len(), &self.costs);
         let allowed = self.prefill_throttle.prompt_tokens(decodes.len(), &self.costs);
         builder.prompt_tokens = builder.prompt_tokens.min(allowed);
@@ -93,9 +98,10 @@ impl Scheduler {
         let first_masks = prefills.iter().filter(|id| waited.contains(id)).count();
         let reserved = first_masks.min(builder.masks);
         builder.masks -= reserved;
-        for id in decodes {
+        for id in decodes.drain(..) {
             self.plan_decode(id, &mut spare, builder);
         }
+        self.decodes = decodes;
         builder.masks += reserved;
         for id in prefills {
             self.plan_prefill(id, builder);
@@ -104,12 +110,20 @@ impl Scheduler {
 
     /// Plans the newest token and some drafts of a request, unless it has been pushed out or may be complete.
     fn plan_decode(&mut self, id: RequestId, spare: &mut usize, builder: &mut PlanBuilder) {
-        if self.awaits_mask(id, builder) {
-            return;
-        }
         let request = self.request(id);
         let Some(running) = request.running() else { return };
-        let high = running.bounds.high;
+        if let Some(constrained) = &request.constraint {
+            // What may come behind a plan row is known when it is done, and computed before the next.
+            if running.bounds.in_flight() || !constrained.is_ready() {
+                return;
+            }
+            // A step has room for some masks and not for more.
+            if builder.masks == 0 {
+                self.waiting_for_masks.push(id);
+                return;
+            }
+        }
+        let (high, held) = (running.bounds.high, running.blocks.len());
         if high >= request.max_length {
             return;
         }
@@ -141,33 +155,21 @@ impl Scheduler {
             propose: cut(choice.propose, limit),
             most: max_length,
         };
-        if !self.secure(id, &mut blocks, builder) {
+        if !self.secure(id, held, &mut blocks, builder) {
             return;
         }
         let Blocks { verify, propose, .. } = blocks;
         *spare -= verify;
-        let row = self.decode_row(id, (verify, propose));
-        builder.push(row);
+        self.push_decode(id, (verify, propose), builder);
     }
 
-    /// Whether a constrained request has to wait. What may come behind a plan row is known when it is done, and
-    /// computed before the next; and a step has room for some masks and not for more.
-    fn awaits_mask(&mut self, id: RequestId, builder: &PlanBuilder) -> bool {
-        let request = self.request(id);
-        let (Some(constrained), Some(running)) = (&request.constraint, request.running()) else {
-            return false;
-        };
-        if running.bounds.in_flight() || !constrained.is_ready() {
-            return true;
-        }
-        if builder.masks == 0 {
-            self.waiting_for_masks.push(id);
-        }
-        builder.masks == 0
-    }
-
-    /// The plan row of a decode that verifies `verify` drafts.
-    fn decode_row(&mut self, id: RequestId, (verify, propose): (usize, DraftBudget)) -> PlanRow {
+    /// Adds the plan row of a decode that verifies `verify` drafts.
+    fn push_decode(
+        &mut self,
+        id: RequestId,
+        (verify, propose): (usize, DraftBudget),
+        builder: &mut PlanBuilder,
+    ) {
         self.mask_turns += 1;
         let turn = self.mask_turns;
         self.with_running(id, |resources, request, running| {
@@ -177,7 +179,7 @@ impl Scheduler {
             let snapshot = resources.save_in_decode(running);
             running.bounds.plan(verify);
             running.proposed = propose;
-            PlanRow {
+            builder.push(PlanRow {
                 slot: running.slot,
                 generation: running.generation,
                 work: Work::Verify { drafts: verify },
@@ -185,15 +187,15 @@ impl Scheduler {
                 snapshot,
                 propose,
                 constraint,
-            }
-        })
+            });
+        });
     }
 
-    /// Blocks for a decode row: if there are not enough for all that is wanted, then without what the drafter would
+    /// Blocks for a decode row beside those `held`: if there are not enough for all that is wanted, then without what the drafter would
     /// write behind it, then without its drafts; only for its newest token others are pushed out. False if the
     /// request itself went.
-    fn secure(&mut self, id: RequestId, blocks: &mut Blocks, builder: &mut PlanBuilder) -> bool {
-        let (size, held) = (self.resources.config.block_size, self.held(id));
+    fn secure(&mut self, id: RequestId, held: usize, blocks: &mut Blocks, builder: &mut PlanBuilder) -> bool {
+        let size = self.resources.config.block_size;
         let wanted = blocks.missing(size, held);
         if wanted == 0 || self.extend(id, wanted) {
             return true;
@@ -206,12 +208,6 @@ impl Scheduler {
         blocks.verify = 0;
         blocks.propose = DraftBudget::NONE;
         self.make_room(id, blocks.missing(size, held), builder)
-    }
-
-    fn held(&self, id: RequestId) -> usize {
-        self.request(id)
-            .running()
-            .map_or(0, |running| running.blocks.len())
     }
 
     /// Plans the next piece of a request's known tokens, as much as the step has room for.

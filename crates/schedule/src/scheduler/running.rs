@@ -89,6 +89,9 @@ impl Running {
     /// The blocks that the device does not know yet, with their places in the table.
     pub(crate) fn unsent_blocks(&mut self) -> Vec<(u32, BlockId)> {
         let from = std::mem::replace(&mut self.sent, self.blocks.len());
+        if from == self.sent {
+            return Vec::new();
+        }
         (from as u32..).zip(self.blocks[from..].iter().copied()).collect()
     }
 }
