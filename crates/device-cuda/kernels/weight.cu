@@ -6,6 +6,31 @@
 #include "stored.cuh"
 #include "weight.cuh"
 
+// Eight neighbouring elements of a row, rounded to the weight's type and stored. False if one of them is not finite then.
+__device__ bool store_elements(uint8_t* data, uint32_t kind, uint32_t pitch, uint32_t row, uint32_t column, const float (&value)[8]) {
+    bool finite = true;
+    __align__(16) uint16_t half[8];
+#pragma unroll
+    for (int j = 0; j < 8; j++) {
+        float kept = value[j];
+        if (kind == WEIGHT_BF16) {
+            const bf16 rounded = __float2bfloat16_rn(kept);
+            half[j] = __bfloat16_as_ushort(rounded), kept = __bfloat162float(rounded);
+        } else if (kind == WEIGHT_F16) {
+            const __half rounded = __float2half_rn(kept);
+            half[j] = __half_as_ushort(rounded), kept = __half2float(rounded);
+        }
+        finite &= isfinite(kept);
+    }
+    if (kind == WEIGHT_F32) {
+        float* to = reinterpret_cast<float*>(data) + static_cast<size_t>(row) * pitch + column;
+        for (int j = 0; j < 8 && column + j < pitch; j++) to[j] = value[j];
+    } else {
+        *reinterpret_cast<uint4*>(data + tiled_offset(row, column, pitch)) = *reinterpret_cast<const uint4*>(half);
+    }
+    return finite;
+}
+
 extern "C" __global__ void pack_rows(const __grid_constant__ PackArgs a) {
     enter();
     const uint32_t groups = (a.columns + 7) / 8;
@@ -14,27 +39,34 @@ extern "C" __global__ void pack_rows(const __grid_constant__ PackArgs a) {
         const uint32_t from = static_cast<uint32_t>(i / groups), column = static_cast<uint32_t>(i % groups) * 8, row = a.first_row + from;
         const uint8_t* stored = a.stored + static_cast<size_t>(from) * a.stored_bytes;
         float value[8];
-        bool finite = true;
-        __align__(16) uint16_t half[8];
+#pragma unroll
+        for (int j = 0; j < 8; j++) value[j] = column + j < a.columns ? stored_element(a.stored_type, stored, column + j) : 0.0f;
+        if (!store_elements(a.data, a.kind, a.pitch, row, column, value)) atomicMin(a.not_finite, row);
+    }
+}
+
+// An element of a matrix that nobody trained: `random_element` of crates/device/src/weights.rs, bit for bit.
+__device__ __forceinline__ float random_element(uint64_t seed, float width, uint64_t place) {
+    uint64_t bits = seed ^ place * 0x9E3779B97F4A7C15ull;
+    bits = (bits ^ bits >> 30) * 0xBF58476D1CE4E5B9ull;
+    bits = (bits ^ bits >> 27) * 0x94D049BB133111EBull;
+    bits ^= bits >> 31;
+    return (static_cast<float>(bits >> 40) / 16777216.0f - 0.5f) * width;
+}
+
+extern "C" __global__ void random_rows(const __grid_constant__ RandomArgs a) {
+    enter();
+    const uint32_t groups = (a.columns + 7) / 8;
+    const size_t work = static_cast<size_t>(a.rows) * groups;
+    for (size_t i = blockIdx.x * static_cast<size_t>(blockDim.x) + threadIdx.x; i < work; i += static_cast<size_t>(gridDim.x) * blockDim.x) {
+        const uint32_t from = static_cast<uint32_t>(i / groups), column = static_cast<uint32_t>(i % groups) * 8;
+        const uint64_t stored = a.picked ? a.picked[from] : from;
+        float value[8];
 #pragma unroll
         for (int j = 0; j < 8; j++) {
-            value[j] = column + j < a.columns ? stored_element(a.stored_type, stored, column + j) : 0.0f;
-            float kept = value[j];
-            if (a.kind == WEIGHT_BF16) {
-                const bf16 rounded = __float2bfloat16_rn(kept);
-                half[j] = __bfloat16_as_ushort(rounded), kept = __bfloat162float(rounded);
-            } else if (a.kind == WEIGHT_F16) {
-                const __half rounded = __float2half_rn(kept);
-                half[j] = __half_as_ushort(rounded), kept = __half2float(rounded);
-            }
-            finite &= isfinite(kept);
+            const float x = column + j < a.columns ? random_element(a.seed, a.width, stored * a.columns + column + j) : 0.0f;
+            value[j] = a.stored_type == STORED_BF16 ? __bfloat162float(__float2bfloat16_rn(x)) : a.stored_type == STORED_F16 ? __half2float(__float2half_rn(x)) : x;
         }
-        if (!finite) atomicMin(a.not_finite, row);
-        if (a.kind == WEIGHT_F32) {
-            float* to = reinterpret_cast<float*>(a.data) + static_cast<size_t>(row) * a.pitch + column;
-            for (int j = 0; j < 8 && column + j < a.pitch; j++) to[j] = value[j];
-        } else {
-            *reinterpret_cast<uint4*>(a.data + tiled_offset(row, column, a.pitch)) = *reinterpret_cast<const uint4*>(half);
-        }
+        store_elements(a.data, a.kind, a.pitch, a.first_row + from, column, value);
     }
 }

@@ -41,5 +41,5 @@ pub use recorder::{Recorder, RecorderBuffer, RecorderCache, RecorderTensor, Reco
 pub use rings::{FreePlaces, RingPlace, StepRings};
 pub use slots::{Accept, Prepare, Publish, SlotLimits, SlotTable, StepRecord};
 pub use step::{KvShape, Rows, StateShape, StepLimits, StepTables};
-pub use weights::{RowOrder, WeightPart};
+pub use weights::{RowOrder, WeightData, WeightPart, random_element, random_width};
 pub use workspace::{Scratch, Workspace};

@@ -25,5 +25,5 @@ pub use eagle3::Eagle3;
 pub use error::ModelError;
 pub use loader::{LoadStats, Loader};
 pub use mtp::Mtp;
-pub use registry::{ArchitectureRow, architecture_names, load, load_config_only};
+pub use registry::{ArchitectureRow, architecture_names, load, load_config_only, load_random, stored_type};
 pub use summary::{LayerCounts, MemoryFigures, Summary};

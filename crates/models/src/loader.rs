@@ -2,7 +2,7 @@
 
 use crate::ModelError;
 use crate::gguf::GgufNames;
-use paceline_device::{Backend, RowOrder, WeightPart};
+use paceline_device::{Backend, RowOrder, WeightData, WeightPart, random_element};
 use paceline_types::DType;
 use paceline_weights::{Checkpoint, TensorView};
 use std::cell::RefCell;
@@ -17,6 +17,8 @@ enum Source<'a> {
     },
     /// Nowhere: only shapes matter, elements are taken to be of this type.
     ConfigOnly(DType),
+    /// Nowhere: elements of this type are made up.
+    Random(DType),
 }
 
 /// What was loaded.
@@ -115,6 +117,15 @@ impl<'a, B: Backend> Loader<'a, B> {
         }
     }
 
+    /// Elements that are made up, of this type; the same for every run.
+    pub(crate) fn random(backend: &'a B, dtype: DType, progress: &'a dyn Fn(u64)) -> Self {
+        Self {
+            source: Source::Random(dtype),
+            progress,
+            ..Self::config_only(backend, dtype)
+        }
+    }
+
     /// What was loaded so far.
     pub fn stats(&self) -> LoadStats {
         self.stats.borrow().clone()
@@ -129,7 +140,7 @@ impl<'a, B: Backend> Loader<'a, B> {
     pub fn has(&self, name: &str, assumed: bool) -> bool {
         match &self.source {
             Source::Stored { checkpoint, .. } => checkpoint.raw_tensor(&self.stored_name(name)).is_some(),
-            Source::ConfigOnly(_) => assumed,
+            Source::ConfigOnly(_) | Source::Random(_) => assumed,
         }
     }
 
@@ -137,7 +148,7 @@ impl<'a, B: Backend> Loader<'a, B> {
     pub(crate) fn gguf(&self) -> Option<&GgufNames> {
         match &self.source {
             Source::Stored { names, .. } => names.as_ref(),
-            Source::ConfigOnly(_) => None,
+            Source::ConfigOnly(_) | Source::Random(_) => None,
         }
     }
 
@@ -164,8 +175,8 @@ impl<'a, B: Backend> Loader<'a, B> {
                 RowOrder::Picked(rows) => rows.len(),
             };
             let (name, dtype, data) = match self.find(&part.name, &part.stored)? {
-                Some(view) => (view.name, view.dtype, view.data),
-                None => (part.name.as_str(), self.assumed_dtype(), &[][..]),
+                Some(view) => (view.name, view.dtype, WeightData::Stored(view.data)),
+                None => (part.name.as_str(), self.assumed_dtype(), self.made_up(&part.name)),
             };
             self.count(&part.name, dtype, taken * columns);
             device_parts.push(WeightPart {
@@ -185,12 +196,12 @@ impl<'a, B: Backend> Loader<'a, B> {
         self.weight(&[Part::whole(name, rows, columns)])
     }
 
-    /// The elements of a small floating-point tensor. From a configuration alone, zeros.
+    /// The elements of a small floating-point tensor. From a configuration alone, zeros, or numbers around one.
     pub fn vector(&self, name: &str, shape: &[usize]) -> Result<Vec<f32>, ModelError> {
         let elements = shape.iter().product();
         let Some(view) = self.find(name, shape)? else {
             self.count(name, self.assumed_dtype(), elements);
-            return Ok(vec![0.0; elements]);
+            return Ok(self.made_up_vector(name, elements));
         };
         self.count(name, view.dtype, elements);
         finite(view.name, decode(&view)?)
@@ -298,8 +309,28 @@ impl<'a, B: Backend> Loader<'a, B> {
 
     fn assumed_dtype(&self) -> DType {
         match self.source {
-            Source::ConfigOnly(dtype) => dtype,
+            Source::ConfigOnly(dtype) | Source::Random(dtype) => dtype,
             Source::Stored { .. } => DType::F32,
+        }
+    }
+
+    /// The elements of a matrix that is in no file.
+    fn made_up(&self, name: &str) -> WeightData<'static> {
+        match self.source {
+            Source::Random(_) => WeightData::Random(seed(name)),
+            Source::Stored { .. } | Source::ConfigOnly(_) => WeightData::Stored(&[]),
+        }
+    }
+
+    /// The elements of a vector that is in no file. Norms multiply by them, decays are exponentials of them: numbers
+    /// around one do no harm anywhere.
+    fn made_up_vector(&self, name: &str, elements: usize) -> Vec<f32> {
+        match self.source {
+            Source::Random(_) => {
+                let element = |index| 1.0 + random_element(seed(name), 12, (0, index)) / 2.0;
+                (0..elements).map(element).collect()
+            }
+            Source::Stored { .. } | Source::ConfigOnly(_) => vec![0.0; elements],
         }
     }
 
@@ -317,6 +348,13 @@ impl<'a, B: Backend> Loader<'a, B> {
         entry.1 = entry.1.saturating_add(bytes);
         (self.progress)(bytes);
     }
+}
+
+/// A number for a name, the same on every machine (FNV-1a).
+fn seed(name: &str) -> u64 {
+    name.bytes().fold(0xCBF2_9CE4_8422_2325, |hash, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01B3)
+    })
 }
 
 fn finite(name: &str, values: Vec<f32>) -> Result<Vec<f32>, ModelError> {

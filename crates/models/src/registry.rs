@@ -91,8 +91,22 @@ pub fn load<B: Backend>(
 
 /// Builds the model of a Hugging Face configuration without weights, on a device that owns no memory.
 pub fn load_config_only<B: Backend>(backend: &B, config: &Value) -> Result<Decoder<B>, ModelError> {
+    build(config, &Loader::config_only(backend, stored_type(config)))
+}
+
+/// Builds the model of a Hugging Face configuration with weights that are made up, the same in every run.
+pub fn load_random<B: Backend>(
+    backend: &B,
+    config: &Value,
+    progress: &dyn Fn(u64),
+) -> Result<Decoder<B>, ModelError> {
+    build(config, &Loader::random(backend, stored_type(config), progress))
+}
+
+/// The type that a configuration says its weights have.
+pub fn stored_type(config: &Value) -> DType {
     let text = Config::new(config);
-    let dtype = match text
+    match text
         .get_any("dtype")
         .or_else(|| text.get_any("torch_dtype"))
         .and_then(Value::as_str)
@@ -100,8 +114,7 @@ pub fn load_config_only<B: Backend>(backend: &B, config: &Value) -> Result<Decod
         Some("float32") => DType::F32,
         Some("float16") => DType::F16,
         _ => DType::BF16,
-    };
-    build(config, &Loader::config_only(backend, dtype))
+    }
 }
 
 fn configuration(checkpoint: &Checkpoint) -> Result<(Value, Option<gguf::GgufNames>), ModelError> {

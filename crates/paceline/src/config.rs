@@ -13,6 +13,8 @@ pub struct EngineConfig {
     pub threads: usize,
     /// Convert weight matrices to this type; `None` keeps them as stored.
     pub dtype: Option<DType>,
+    /// Make weights up, the same in every run, instead of reading them: what a model of this configuration would cost.
+    pub random_weights: bool,
     /// Steps in flight, 1 to 4.
     pub pipeline_depth: usize,
     /// Requests running at a time.
@@ -57,6 +59,7 @@ impl Default for EngineConfig {
             device: DeviceChoice::default(),
             threads: std::thread::available_parallelism().map_or(1, usize::from),
             dtype: None,
+            random_weights: false,
             pipeline_depth: 2,
             max_num_seqs: 16,
             max_num_batched_tokens: 512,

@@ -77,7 +77,7 @@ impl<B: Backend> EngineParts<B> {
         let outline = Outline::load(files, &config, &device)?;
         let speculation = *outline.speculation();
         let memory = MemoryPlan::new(outline, &config, &device)?;
-        let model = paceline_models::load(&backend, files.model, config.dtype, progress)?;
+        let model = load_model(&backend, files.model, &config, progress)?;
         let place = (&backend, &model);
         let drafter = Drafter::load(place, files.drafter, (&speculation, &config), progress)?;
         Ok(Self {
@@ -151,6 +151,19 @@ impl<B: Backend> EngineParts<B> {
             limits,
             max_open,
         })
+    }
+}
+
+/// The model that answers, with its weights or with some that are made up.
+pub(crate) fn load_model<B: Backend>(
+    backend: &B,
+    checkpoint: &Checkpoint,
+    config: &EngineConfig,
+    progress: &dyn Fn(u64),
+) -> Result<Decoder<B>, ModelError> {
+    match checkpoint.config().filter(|_| config.random_weights) {
+        Some(json) => paceline_models::load_random(backend, json, progress),
+        None => paceline_models::load(backend, checkpoint, config.dtype, progress),
     }
 }
 

@@ -1,7 +1,7 @@
 //! An engine without memory: what a model and its drafter would ask of a device, learned before anything is loaded.
 
 use crate::drafter::{self, Drafter};
-use crate::engine::build_runner;
+use crate::engine::{build_runner, load_model};
 use crate::speculation::{DrafterShape, Speculation};
 use crate::{EngineConfig, ModelFiles, StartError};
 use paceline_device::{Backend, DeviceInfo, Recorder};
@@ -25,7 +25,7 @@ impl Outline {
     ) -> Result<Self, StartError> {
         let files = files.into();
         let recorder = Recorder::like(device.clone());
-        let model = paceline_models::load(&recorder, files.model, config.dtype, &|_| {})?;
+        let model = load_model(&recorder, files.model, config, &|_| {})?;
         let given = files.drafter.map(drafter::kind);
         let speculation = Speculation::resolve(&config.speculation, model.mtp.is_some(), given)?;
         let place = (&recorder, &model);

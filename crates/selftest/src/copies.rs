@@ -5,7 +5,7 @@ use crate::judge::{Case, Judge};
 use crate::rig::{Matrix, Rig, stored};
 use crate::rows::{Input, Operands, Out, RowOperation, judge_rows};
 use paceline_device::abi::LogitsRow;
-use paceline_device::{Backend, DeviceError, RowOrder, Rows, WeightPart};
+use paceline_device::{Backend, DeviceError, RowOrder, Rows, WeightData, WeightPart};
 use paceline_types::DType;
 
 pub(crate) fn judge<B: Backend>(judge: &mut Judge<'_, B>) {
@@ -103,7 +103,7 @@ impl Case for Parts {
                 dtype: *dtype,
                 stored_rows: 40,
                 columns,
-                data,
+                data: WeightData::Stored(data),
                 order: if index % 2 == 1 {
                     RowOrder::Picked(picked.clone())
                 } else {

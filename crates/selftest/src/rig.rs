@@ -5,7 +5,8 @@ use crate::random::Random;
 use half::{bf16, f16};
 use paceline_device::abi::TokenRow;
 use paceline_device::{
-    Backend, DeviceError, Element, ElementTypes, Pending, RowOrder, StepLimits, StepTables, WeightPart,
+    Backend, DeviceError, Element, ElementTypes, Pending, RowOrder, StepLimits, StepTables, WeightData,
+    WeightPart,
 };
 use paceline_types::DType;
 
@@ -120,7 +121,7 @@ impl<'a, B: Backend> Rig<'a, B> {
             dtype: DType::F32,
             stored_rows: numbers.len() / columns,
             columns,
-            data: bytemuck::cast_slice(numbers),
+            data: WeightData::Stored(bytemuck::cast_slice(numbers)),
             order: RowOrder::Stored,
         };
         self.device.weight(&[part], None)
@@ -148,7 +149,7 @@ impl<'a, B: Backend> Rig<'a, B> {
             dtype: matrix.dtype,
             stored_rows: matrix.outputs,
             columns: matrix.inputs,
-            data: &data,
+            data: WeightData::Stored(&data),
             order: RowOrder::Stored,
         })
     }

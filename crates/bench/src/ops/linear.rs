@@ -1,7 +1,7 @@
 //! Matrix products, and what they and copies say of the bandwidth of memory.
 
 use super::timing::{OpTiming, seconds};
-use paceline_device::{Backend, DeviceError, Epilogue, RowOrder, Rows, WeightPart};
+use paceline_device::{Backend, DeviceError, Epilogue, RowOrder, Rows, WeightData, WeightPart};
 use paceline_types::DType;
 
 /// Rows from which on a product is bound by arithmetic and its matrix may as well stay in the caches.
@@ -49,7 +49,7 @@ impl LinearCase {
             dtype,
             stored_rows: outputs,
             columns: inputs,
-            data: &data,
+            data: WeightData::Stored(&data),
             order: RowOrder::Stored,
         }];
         let weights = (0..copies).map(|_| backend.weight(&parts, None));

@@ -83,8 +83,9 @@ impl CpuWeight {
             let group = &parts[index..index + alike];
             index += alike;
             let mut rows = Vec::with_capacity(group.iter().map(WeightPart::rows).sum());
-            for part in group {
-                push_rows(part, inputs, &mut rows)?;
+            let bytes: Vec<_> = group.iter().map(WeightPart::bytes).collect();
+            for part in group.iter().zip(&bytes) {
+                push_rows((part.0, part.1), inputs, &mut rows)?;
             }
             if rows.is_empty() {
                 continue;
@@ -156,7 +157,7 @@ fn bad(what: &str, why: String) -> DeviceError {
 }
 
 fn push_rows<'a>(
-    part: &'a WeightPart<'a>,
+    (part, bytes): (&'a WeightPart<'a>, &'a [u8]),
     inputs: usize,
     rows: &mut Vec<Row<'a>>,
 ) -> Result<(), DeviceError> {
@@ -175,15 +176,15 @@ fn push_rows<'a>(
             format!("{columns} columns are not whole {dtype} blocks of {block}"),
         )
     })?;
-    if part.stored_rows.checked_mul(row_bytes) != Some(part.data.len()) {
-        let (held, stored) = (part.data.len(), part.stored_rows);
+    if part.stored_rows.checked_mul(row_bytes) != Some(bytes.len()) {
+        let (held, stored) = (bytes.len(), part.stored_rows);
         let why = format!("{held} bytes do not hold {stored} rows of {columns} {dtype} elements");
         return Err(bad(name, why));
     }
     let row = |index: usize| Row {
         part,
         index,
-        data: &part.data[index * row_bytes..(index + 1) * row_bytes],
+        data: &bytes[index * row_bytes..(index + 1) * row_bytes],
     };
     match &part.order {
         RowOrder::Stored => rows.extend((0..part.stored_rows).map(row)),

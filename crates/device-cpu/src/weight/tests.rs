@@ -3,6 +3,7 @@
 use super::*;
 use crate::simd::Instructions;
 use half::{bf16, f16};
+use paceline_device::WeightData;
 
 /// Both instruction sets; the same twice on machines without the better one.
 pub(crate) fn instructions() -> [Instructions; 2] {
@@ -30,7 +31,7 @@ impl Stored {
             dtype: self.dtype,
             stored_rows: self.rows,
             columns: self.inputs,
-            data: &self.data,
+            data: WeightData::Stored(&self.data),
             order: RowOrder::Stored,
         }
     }
@@ -168,7 +169,7 @@ fn failure(parts: &[WeightPart<'_>], store_as: Option<DType>) -> String {
 fn shapes_that_do_not_fit_are_named() {
     let good = stored(DType::Q8_0, 3, 64, 1);
     let mut short = good.part("model.short");
-    short.data = &short.data[1..];
+    short.data = WeightData::Stored(&good.data[1..]);
     assert_eq!(
         failure(&[short], None),
         "weight model.short: 203 bytes do not hold 3 rows of 64 Q8_0 elements"

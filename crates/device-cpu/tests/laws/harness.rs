@@ -1,7 +1,7 @@
 //! Devices, numbers, tensors with contents, and sequences cut into steps in different ways.
 
 use paceline_device::abi::{RequestRow, TokenRow};
-use paceline_device::{Backend, Pending, RowOrder, Rows, StepLimits, StepTables, WeightPart};
+use paceline_device::{Backend, Pending, RowOrder, Rows, StepLimits, StepTables, WeightData, WeightPart};
 use paceline_device_cpu::{Cpu, CpuOptions, CpuTensor, CpuWeight, Instructions};
 use paceline_types::{DType, on_state_grid};
 use std::ops::Range;
@@ -67,7 +67,7 @@ pub(crate) fn weight(cpu: &Cpu, data: &[f32], columns: usize) -> CpuWeight {
         dtype: DType::F32,
         stored_rows: data.len() / columns,
         columns,
-        data: &bytes,
+        data: WeightData::Stored(&bytes),
         order: RowOrder::Stored,
     };
     cpu.weight(&[part], None).unwrap()

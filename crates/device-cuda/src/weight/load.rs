@@ -13,7 +13,7 @@ use crate::launch::{Grid, Kernel, Launch};
 use crate::read::Pinned;
 use cudarc::driver::sys;
 use half::{bf16, f16};
-use paceline_device::{DeviceError, RowOrder, WeightPart};
+use paceline_device::{DeviceError, RowOrder, WeightData, WeightPart, random_width};
 use paceline_types::DType;
 use std::ops::Range;
 use std::sync::Arc;
@@ -34,9 +34,25 @@ arguments! { "weight.h";
         rows: u32,
         columns: u32,
     }
+
+    /// Rows of a weight that are made up.
+    struct RandomArgs {
+        data: Ptr<u8>,
+        /// The numbers of the rows; null if they are 0, 1 and so on.
+        picked: Ptr<u32>,
+        seed: u64,
+        width: f32,
+        stored_type: u32,
+        kind: u32,
+        pitch: u32,
+        first_row: u32,
+        rows: u32,
+        columns: u32,
+    }
 }
 
 const PACK_ROWS: Kernel<PackArgs> = Kernel::new("weight", "pack_rows");
+const RANDOM_ROWS: Kernel<RandomArgs> = Kernel::new("weight", "random_rows");
 
 /// Bytes of a place of staging.
 const PLACE: usize = 32 << 20;
@@ -79,16 +95,16 @@ impl Staging {
         Ok(staging)
     }
 
-    /// Brings rows to the device, and returns where they are until the place's next turn.
-    fn stage(&mut self, rows: &StoredRows<'_>) -> Result<u64, DeviceError> {
-        let (place, bytes) = (self.next, rows.bytes());
+    /// Brings what `copy` writes to the device, and returns where it is until the place's next turn.
+    fn stage(&mut self, bytes: usize, copy: impl FnOnce(&mut [u8])) -> Result<u64, DeviceError> {
+        let place = self.next;
         self.next = 1 - place;
         // SAFETY: an event that was never recorded counts as reached; else it is behind the last copy from this place.
         let waited = unsafe { sys::cuEventSynchronize(self.copied[place]) };
         check(waited, "cuEventSynchronize")?;
         // SAFETY: within the pinned memory, which nothing else uses: the device is done with this place.
         let to = unsafe { std::slice::from_raw_parts_mut(self.pinned.host.add(place * PLACE), bytes) };
-        rows.copy(to);
+        copy(to);
         let device = self.device + (place * PLACE) as u64;
         // SAFETY: both ends hold this many bytes, and the host's end stays as it is until the event.
         unsafe {
@@ -172,12 +188,15 @@ impl StoredRows<'_> {
 }
 
 /// The number in storage and the bytes of the row that a part contributes as its `row`-th.
-fn stored_row<'a>(part: &'a WeightPart<'_>, row_bytes: usize, row: usize) -> (usize, &'a [u8]) {
+fn stored_row<'a>(part: &WeightPart<'a>, row_bytes: usize, row: usize) -> (usize, &'a [u8]) {
     let index = match &part.order {
         RowOrder::Stored => row,
         RowOrder::Picked(picked) => picked[row] as usize,
     };
-    (index, &part.data[index * row_bytes..(index + 1) * row_bytes])
+    match part.data {
+        WeightData::Stored(data) => (index, &data[index * row_bytes..(index + 1) * row_bytes]),
+        WeightData::Random(_) => (index, &[]),
+    }
 }
 
 /// Fills a weight with its parts, which are known to fit it.
@@ -191,7 +210,10 @@ pub(super) fn load(cuda: &Cuda, weight: &CudaWeight, parts: &[WeightPart<'_>]) -
     staging.reset_word()?;
     let mut first_row = 0;
     for part in parts {
-        load_part(cuda, weight, staging, part, first_row)?;
+        match part.data {
+            WeightData::Stored(_) => load_part(cuda, weight, staging, part, first_row)?,
+            WeightData::Random(seed) => make_up_part(cuda, weight, staging, (part, seed), first_row)?,
+        }
         first_row += part.rows();
     }
     match staging.read_word()? {
@@ -221,16 +243,13 @@ fn load_part(
             row_bytes,
             rows: start..part.rows().min(start + at_a_time),
         };
-        let stored = staging.stage(&rows)?;
+        let stored = staging.stage(rows.bytes(), |to| rows.copy(to))?;
         let count = rows.rows.len();
         let arguments = PackArgs {
             stored: Ptr::new(stored),
             data: Ptr::new(weight.address()),
             not_finite: Ptr::new(staging.word),
-            stored_type: DType::ALL
-                .iter()
-                .position(|dtype| *dtype == part.dtype)
-                .unwrap_or_default() as u32,
+            stored_type: number_of(part.dtype),
             stored_bytes: row_bytes as u32,
             kind: weight.kind() as u32,
             pitch: weight.pitch() as u32,
@@ -243,6 +262,50 @@ fn load_part(
             .issue(cuda.context.stream, false)?;
     }
     Ok(())
+}
+
+/// Makes up the rows of a part.
+fn make_up_part(
+    cuda: &Cuda,
+    weight: &CudaWeight,
+    staging: &mut Staging,
+    (part, seed): (&WeightPart<'_>, u64),
+    first_row: usize,
+) -> Result<(), DeviceError> {
+    for start in (0..part.rows()).step_by(PLACE / 4) {
+        let end = part.rows().min(start + PLACE / 4);
+        let picked = match &part.order {
+            RowOrder::Stored => Ptr::NULL,
+            RowOrder::Picked(rows) => {
+                let rows: &[u8] = bytemuck::cast_slice(&rows[start..end]);
+                Ptr::new(staging.stage(rows.len(), |to| to.copy_from_slice(rows))?)
+            }
+        };
+        let arguments = RandomArgs {
+            data: Ptr::new(weight.address()),
+            picked,
+            seed,
+            width: random_width(part.columns),
+            stored_type: number_of(part.dtype),
+            kind: weight.kind() as u32,
+            pitch: weight.pitch() as u32,
+            first_row: (first_row + start) as u32,
+            rows: (end - start) as u32,
+            columns: part.columns as u32,
+        };
+        let blocks = ((end - start) * part.columns.div_ceil(8)).div_ceil(256).min(4096) as u32;
+        Launch::new(&cuda.context, &RANDOM_ROWS, Grid::new(blocks, 256), &arguments)?
+            .issue(cuda.context.stream, false)?;
+    }
+    Ok(())
+}
+
+/// The number that kernels know a stored type by.
+fn number_of(dtype: DType) -> u32 {
+    DType::ALL
+        .iter()
+        .position(|known| *known == dtype)
+        .unwrap_or_default() as u32
 }
 
 /// What is wrong with a row of a weight, by its part.

@@ -10,7 +10,7 @@ mod plan;
 use crate::arguments::Ptr;
 use crate::cuda::Cuda;
 use crate::views::{KPlan, RowSource};
-use paceline_device::{DeviceError, RowOrder, WeightPart};
+use paceline_device::{DeviceError, RowOrder, WeightData, WeightPart};
 use paceline_types::DType;
 use std::sync::Arc;
 
@@ -204,8 +204,10 @@ fn check_part(part: &WeightPart<'_>, inputs: usize) -> Result<(), DeviceError> {
             "{columns} columns are not whole {dtype} blocks of {block}"
         ));
     };
-    if part.stored_rows.checked_mul(row_bytes) != Some(part.data.len()) {
-        let (held, stored) = (part.data.len(), part.stored_rows);
+    if let WeightData::Stored(data) = part.data
+        && part.stored_rows.checked_mul(row_bytes) != Some(data.len())
+    {
+        let (held, stored) = (data.len(), part.stored_rows);
         return bad(format!(
             "{held} bytes do not hold {stored} rows of {columns} {dtype} elements"
         ));

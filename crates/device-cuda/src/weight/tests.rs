@@ -9,7 +9,7 @@ fn part(dtype: DType, stored_rows: usize, columns: usize, data: &[u8]) -> Weight
         dtype,
         stored_rows,
         columns,
-        data,
+        data: WeightData::Stored(data),
         order: RowOrder::Stored,
     }
 }

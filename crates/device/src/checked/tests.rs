@@ -4,7 +4,7 @@ use super::Checked;
 use crate::{
     Activation, Backend, CausalConv, DeltaRule, Epilogue, FreePlaces, GateOrder, GatedNorm, HeadMap, Pending,
     Product, Recorder, ResidualNorm, RowOrder, Rows, SampledProduct, SampledText, Sampling, StateShape,
-    StateSpace, StepLimits, StepTables, WeightPart,
+    StateSpace, StepLimits, StepTables, WeightData, WeightPart,
 };
 use paceline_types::DType;
 
@@ -28,7 +28,7 @@ const PART: WeightPart<'_> = WeightPart {
     dtype: DType::F32,
     stored_rows: 4,
     columns: 4,
-    data: &[],
+    data: WeightData::Stored(&[]),
     order: RowOrder::Stored,
 };
 
