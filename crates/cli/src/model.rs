@@ -20,6 +20,8 @@ pub(crate) enum ModelSource {
     Embedded,
     /// A path or an id of the hub, as typed.
     Named(String),
+    /// The same, of which only the configuration is read.
+    Shape(String),
 }
 
 impl ModelSource {
@@ -33,7 +35,7 @@ impl ModelSource {
 
     /// The local path, after a download if need be; `None` for the embedded model.
     pub(crate) fn resolve(&self, ui: Ui) -> Result<Option<PathBuf>> {
-        let Self::Named(name) = self else {
+        let (Self::Named(name) | Self::Shape(name)) = self else {
             return Ok(None);
         };
         let looks_local = [".", "/", "~"].iter().any(|start| name.starts_with(start))
@@ -69,7 +71,10 @@ impl LoadedModel {
         match source.resolve(ui)? {
             None => Self::new(embedded()?, format!("{EMBEDDED} (built in)")),
             Some(path) => {
-                let checkpoint = Checkpoint::open(&path)?;
+                let checkpoint = match source {
+                    ModelSource::Shape(_) => Checkpoint::config_only(&path)?,
+                    _ => Checkpoint::open(&path)?,
+                };
                 let source = checkpoint.source().to_owned();
                 Self::new(checkpoint, source)
             }

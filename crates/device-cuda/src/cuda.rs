@@ -105,12 +105,6 @@ impl Cuda {
         }
     }
 
-    /// An operation that has no kernel yet.
-    pub(crate) fn missing(&self, operation: &str) {
-        let error = DeviceError::Failed(format!("{operation} has no kernel yet"));
-        self.context.remember(Err(error));
-    }
-
     /// Multiprocessors of the GPU.
     pub(crate) fn multiprocessors(&self) -> u32 {
         self.context.gpu.multiprocessors

@@ -141,10 +141,13 @@ fn has_gpu() -> bool {
 
 /// How a GPU stores keys and values: in full where the weights are, so that nothing is rounded on the way.
 fn kv_type(files: ModelFiles<'_>, config: &EngineConfig) -> DType {
-    let matrices = files.model.tensors().filter(|tensor| tensor.shape.len() > 1);
-    let full = matrices
-        .map(|tensor| tensor.dtype)
-        .all(|dtype| dtype == DType::F32);
+    let full = match files.model.config().filter(|_| config.random_weights) {
+        Some(json) => paceline_models::stored_type(json) == DType::F32,
+        None => {
+            let mut matrices = files.model.tensors().filter(|tensor| tensor.shape.len() > 1);
+            matrices.all(|tensor| tensor.dtype == DType::F32)
+        }
+    };
     match config.dtype {
         None if full => DType::F32,
         Some(DType::F32) => DType::F32,

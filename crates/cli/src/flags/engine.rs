@@ -20,12 +20,22 @@ pub(crate) struct ModelFlags {
     /// Element type to compute with: `auto` keeps what is stored, the others convert the matrices.
     #[arg(long, value_name = "TYPE", default_value = "auto", help_heading = "Model")]
     dtype: DTypeFlag,
+    /// Where weights come from: `auto` reads them, `dummy` makes them up for the model's config.json, to measure with.
+    #[arg(long, value_name = "FORMAT", default_value = "auto", help_heading = "Model")]
+    load_format: LoadFormat,
     /// Device to run on: auto, the best there is, cpu, or cuda:N [default: $PACELINE_DEVICE, or auto].
     #[arg(long, value_name = "DEVICE", help_heading = "Model")]
     device: Option<DeviceChoice>,
     /// Threads to compute on, on the CPU [default: the cores this process may use].
     #[arg(long, value_name = "N", value_parser = parsed(numbers::threads), help_heading = "Model")]
     threads: Option<usize>,
+}
+
+/// Choices of `--load-format`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum LoadFormat {
+    Auto,
+    Dummy,
 }
 
 /// Choices of `--dtype`.
@@ -88,7 +98,15 @@ impl ModelFlags {
 
     /// Where the model comes from.
     pub(crate) fn source(&self) -> ModelSource {
-        ModelSource::new(self.model.clone())
+        match &self.model {
+            Some(name) if self.dummy() => ModelSource::Shape(name.clone()),
+            name => ModelSource::new(name.clone()),
+        }
+    }
+
+    /// Whether weights are made up.
+    fn dummy(&self) -> bool {
+        self.load_format == LoadFormat::Dummy
     }
 }
 
@@ -107,6 +125,7 @@ impl EngineFlags {
                     DTypeFlag::F32 => Some(DType::F32),
                     DTypeFlag::Bf16 => Some(DType::BF16),
                 },
+                random_weights: model.dummy(),
                 max_num_batched_tokens: self
                     .max_num_batched_tokens
                     .unwrap_or(default.max_num_batched_tokens),

@@ -16,3 +16,17 @@ struct PackArgs {
     uint32_t columns;
 };
 static_assert(sizeof(PackArgs) == 56);
+
+struct RandomArgs {
+    uint8_t* data;
+    uint32_t* picked;
+    uint64_t seed;
+    float width;
+    uint32_t stored_type;
+    uint32_t kind;
+    uint32_t pitch;
+    uint32_t first_row;
+    uint32_t rows;
+    uint32_t columns;
+};
+static_assert(sizeof(RandomArgs) == 56);
