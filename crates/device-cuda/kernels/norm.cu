@@ -1,6 +1,7 @@
 // RMS norms: alone, behind an addition to the residual stream, and by groups with a gate. A thread block per row, or, for small groups of columns, a warp per
-// group.
+// group. Few rows are left where a product looks for its inputs too.
 #include "norm.cuh"
+#include "rounded.cuh"
 
 template <int Threads> __device__ __forceinline__ void norm_row(const NormArgs& a) {
     enter();
@@ -9,7 +10,11 @@ template <int Threads> __device__ __forceinline__ void norm_row(const NormArgs& 
     const float* x = row_of(a.x, row);
     float* out = row_of(a.out, row);
     auto load = [&](int c) { return load_four(x, c, columns); };
-    norm_columns<Threads>(columns, a.eps, load, load, [&](int c, float4 x, float factor) { store_four(out, c, columns, scaled(x, factor, load_four(a.weight, c, columns))); });
+    norm_columns<Threads>(columns, a.eps, load, load, [&](int c, float4 x, float factor) {
+        const float4 y = scaled(x, factor, load_four(a.weight, c, columns));
+        store_four(out, c, columns, y);
+        store_rounded(a.rounded, row, c, y);
+    });
 }
 
 template <int Threads> __device__ __forceinline__ void add_norm_row(const AddNormArgs& a) {
@@ -26,15 +31,19 @@ template <int Team> __device__ __forceinline__ void gated_group(const GatedNormA
     if (row >= live_rows(a.x)) return;
     const float *x = row_of(a.x, row) + first, *gate = row_of(a.gate, row) + first, *weight = a.weight_per_column ? a.weight + first : a.weight;
     float* out = row_of(a.out, row) + first;
+    auto store = [&](int c, float4 y) {
+        store_four(out, c, columns, y);
+        store_rounded(a.rounded, row, first + c, y);
+    };
     auto plain = [&](int c) { return load_four(x, c, columns); };
     auto gated = [&](int c, float4 x) { return each(x, load_four(gate, c, columns), [](float x, float g) { return x * silu(g); }); };
     if (!a.weight) {
-        for (int c = threadIdx.x % Team * 4; c < columns; c += Team * 4) store_four(out, c, columns, gated(c, plain(c)));
+        for (int c = threadIdx.x % Team * 4; c < columns; c += Team * 4) store(c, gated(c, plain(c)));
     } else if (a.gate_first) {
         auto value = [&](int c) { return gated(c, plain(c)); };
-        norm_columns<Team>(columns, a.eps, value, value, [&](int c, float4 x, float factor) { store_four(out, c, columns, scaled(x, factor, load_four(weight, c, columns))); });
+        norm_columns<Team>(columns, a.eps, value, value, [&](int c, float4 x, float factor) { store(c, scaled(x, factor, load_four(weight, c, columns))); });
     } else {
-        norm_columns<Team>(columns, a.eps, plain, plain, [&](int c, float4 x, float factor) { store_four(out, c, columns, gated(c, scaled(x, factor, load_four(weight, c, columns)))); });
+        norm_columns<Team>(columns, a.eps, plain, plain, [&](int c, float4 x, float factor) { store(c, gated(c, scaled(x, factor, load_four(weight, c, columns)))); });
     }
 }
 

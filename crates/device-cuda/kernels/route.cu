@@ -50,6 +50,7 @@ extern "C" __global__ void __launch_bounds__(32) route(const __grid_constant__ R
     const float* logits = row_of(a.logits, row);
     float most = -INFINITY, sum = 0;
     for (int e = threadIdx.x; e < experts; e += 32) {
+        if (isnan(logits[e])) report(a.fault, RecordHeader::NOT_FINITE);
         most = fmaxf(most, logits[e]);
         score[e] = a.sigmoid ? sigmoid(logits[e]) + a.bias[e] : logits[e];
     }

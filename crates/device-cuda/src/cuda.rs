@@ -8,7 +8,7 @@ use crate::context::Context;
 use crate::driver::check;
 use crate::launch::{Grid, Kernel, Launch};
 use crate::ops::experts::CudaExperts;
-use crate::ops::inputs::RoundedInputs;
+use crate::ops::inputs::Inputs;
 use crate::program::CudaProgram;
 use crate::read::CudaRead;
 use crate::ring::{CudaArrival, CudaRing};
@@ -62,7 +62,7 @@ pub struct Cuda {
     pub(crate) options: CudaOptions,
     pub(crate) scratch: Arc<Scratch>,
     /// What the inputs of the last product were made from.
-    pub(crate) inputs: Arc<Mutex<Option<RoundedInputs>>>,
+    pub(crate) inputs: Arc<Mutex<Inputs>>,
     /// Where stored weights pass through, from the first one on.
     pub(crate) staging: Arc<Mutex<Option<Staging>>>,
 }

@@ -4,8 +4,8 @@
 use half::{bf16, f16};
 use paceline_device::abi::TokenRow;
 use paceline_device::{
-    Activation, Backend, Epilogue, Experts, MoeRouting, Pending, Product, ResidualNorm, RouteScores, Router,
-    RowOrder, StepLimits, StepTables, WeightPart,
+    Activation, Backend, Epilogue, Experts, GateOrder, GatedNorm, MoeRouting, Pending, Product, ResidualNorm,
+    RouteScores, Router, RowOrder, StepLimits, StepTables, WeightPart,
 };
 use paceline_device_cuda::{Cuda, CudaOptions, CudaTensor, CudaWeight, Found, probe};
 use paceline_types::DType;
@@ -172,7 +172,7 @@ fn experts_on_all_gpus_give_the_same_bits() {
 
 /// Two layers in which the end of each product leaves the inputs of the next one; with `apart`, something else runs in
 /// between, so that each product rounds its own.
-fn layers(cuda: &Cuda, rows: usize, apart: bool) -> [Vec<u32>; 3] {
+fn layers(cuda: &Cuda, rows: usize, apart: bool) -> [Vec<u32>; 4] {
     let (hidden, width) = (128, 192);
     let weights = [
         ((hidden, hidden), 10),
@@ -185,17 +185,31 @@ fn layers(cuda: &Cuda, rows: usize, apart: bool) -> [Vec<u32>; 3] {
     let space = Rows::new(cuda, rows);
     let x = space.random(cuda, hidden, 5);
     let mut residual = space.random(cuda, hidden, 6);
-    let [mut delta, mut normal, mut idle] = [0; 3].map(|_| space.tensor(cuda, hidden));
+    let [mut delta, mut normal, mut gated, mut idle] = [0; 4].map(|_| space.tensor(cuda, hidden));
     let (mut up, mut active) = (space.tensor(cuda, 2 * width), space.tensor(cuda, width));
-    let mut ends = [0; 2].map(|_| space.tensor(cuda, 64));
+    let mut ends = [0; 3].map(|_| space.tensor(cuda, 64));
     let between = |idle: &mut CudaTensor| {
         if apart {
             cuda.copy(&x, idle);
         }
     };
-    for (first, end) in [(0, 0), (2, 1)] {
+    cuda.rms_norm(&x, &ones, 1e-6, &mut normal);
+    between(&mut idle);
+    cuda.linear(&normal, &w[3], Epilogue::NONE, &mut ends[0]);
+    cuda.add(&mut residual, &normal, 1.0, None);
+    cuda.gated_norm(GatedNorm {
+        x: &normal,
+        gate: &x,
+        weight: Some(&ones),
+        group: hidden,
+        order: GateOrder::NormThenGate,
+        eps: 1e-6,
+        out: &mut gated,
+    });
+    between(&mut idle);
+    for (first, end) in [(0, 1), (2, 2)] {
         let product = Product {
-            x: if first == 0 { &x } else { &active },
+            x: if first == 0 { &gated } else { &active },
             w: &w[first],
             epilogue: Epilogue::NONE,
             out: &mut delta,

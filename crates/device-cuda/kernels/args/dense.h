@@ -20,9 +20,10 @@ struct NormArgs {
     Matrix x;
     Matrix out;
     float* weight;
+    RoundedRows rounded;
     float eps;
 };
-static_assert(sizeof(NormArgs) == 80);
+static_assert(sizeof(NormArgs) == 104);
 
 struct ResidualNormArgs {
     Matrix residual;
@@ -44,12 +45,13 @@ struct GatedNormArgs {
     Matrix gate;
     Matrix out;
     float* weight;
+    RoundedRows rounded;
     uint32_t weight_per_column;
     uint32_t group;
     uint32_t gate_first;
     float eps;
 };
-static_assert(sizeof(GatedNormArgs) == 120);
+static_assert(sizeof(GatedNormArgs) == 144);
 
 struct AddArgs {
     Matrix acc;
@@ -78,5 +80,6 @@ struct RouteArgs {
     uint32_t kept_groups;
     uint32_t renormalise;
     float scale;
+    int32_t* fault;
 };
-static_assert(sizeof(RouteArgs) == 104);
+static_assert(sizeof(RouteArgs) == 112);

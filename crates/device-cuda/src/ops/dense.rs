@@ -4,9 +4,10 @@ use crate::arguments::{Ptr, arguments};
 use crate::cuda::Cuda;
 use crate::launch::{Grid, Kernel};
 use crate::ops::checks::Checks;
+use crate::ops::inputs::RoundedInputs;
 use crate::ops::product::Strips;
 use crate::storage::{CudaBuffer, CudaTensor};
-use crate::views::{Matrix, optional};
+use crate::views::{Matrix, RoundedRows, optional};
 use crate::weight::{CudaWeight, Kind};
 use paceline_device::{
     Activation, Epilogue, GateOrder, GatedNorm, Product, ResidualNorm, RouteScores, Router,
@@ -31,6 +32,7 @@ arguments! { "dense.h";
         x: Matrix,
         out: Matrix,
         weight: Ptr<f32>,
+        rounded: RoundedRows,
         eps: f32,
     }
 
@@ -55,6 +57,7 @@ arguments! { "dense.h";
         gate: Matrix,
         out: Matrix,
         weight: Ptr<f32>,
+        rounded: RoundedRows,
         weight_per_column: u32,
         group: u32,
         gate_first: u32,
@@ -89,6 +92,7 @@ arguments! { "dense.h";
         kept_groups: u32,
         renormalise: u32,
         scale: f32,
+        fault: Ptr<i32>,
     }
 }
 
@@ -235,14 +239,17 @@ impl Cuda {
         check.same_shape(x, out);
         check.length("weight", weight, x.columns);
         check.apart(out, &[x]);
+        let next = self.next_inputs(out);
         let arguments = NormArgs {
             x: Matrix::of(x),
             out: Matrix::of(out),
             weight: weight.ptr(),
+            rounded: RoundedInputs::rows(next),
             eps,
         };
         let (at, threads) = by_columns(x.columns);
         self.enqueue(&RMS_NORM[at], Grid::new(x.bucket as u32, threads), &arguments);
+        self.keep_inputs(next);
     }
 
     pub(crate) fn enqueue_add_rms_norm(&self, delta: &CudaTensor, norm: &ResidualNorm<'_, Self>) {
@@ -310,11 +317,16 @@ impl Cuda {
         {
             check.length("weight", weight, args.x.columns);
         }
+        // Groups are read and rounded four columns at a time.
+        let next = self
+            .next_inputs(args.out)
+            .filter(|_| args.group.is_multiple_of(4));
         let arguments = GatedNormArgs {
             x: Matrix::of(args.x),
             gate: Matrix::of(args.gate),
             out: Matrix::of(args.out),
             weight: optional(args.weight),
+            rounded: RoundedInputs::rows(next),
             weight_per_column: u32::from(args.weight.is_some_and(|weight| weight.len() != args.group)),
             group: args.group as u32,
             gate_first: u32::from(args.order == GateOrder::GateThenNorm),
@@ -328,6 +340,7 @@ impl Cuda {
             let (at, threads) = by_columns(args.group);
             self.enqueue(&GATED_NORM[at], Grid::new(groups as u32, threads), &arguments);
         }
+        self.keep_inputs(next);
     }
 
     pub(crate) fn enqueue_route(&self, args: &Router<'_, Self>) {
@@ -349,6 +362,7 @@ impl Cuda {
             kept_groups: 1,
             renormalise: 0,
             scale: 1.0,
+            fault: Ptr::new(self.context.fault),
         };
         match args.scores {
             RouteScores::Softmax { renormalise } => arguments.renormalise = u32::from(renormalise),

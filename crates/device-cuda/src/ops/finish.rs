@@ -70,11 +70,11 @@ impl Cuda {
             Some(Activation::SiluGated { gate_scale }) => (&FINISH_SILU_GATED, gate_scale),
             Some(Activation::ReluSquared) => (&FINISH_RELU_SQUARED, 1.0),
         };
-        let next = activation.and_then(|_| self.next_inputs(out, pieces));
+        let next = activation.and_then(|_| self.next_inputs(out));
         let arguments = FinishRowsArgs {
             product: pieces.arguments(),
             out: Matrix::of(out),
-            rounded: next.as_ref().map_or(RoundedRows::NOWHERE, RoundedInputs::rows),
+            rounded: RoundedInputs::rows(next),
             gate_scale,
         };
         let across = out.columns.div_ceil(4 * THREADS as usize) as u32;
@@ -88,11 +88,11 @@ impl Cuda {
     /// Adds partial sums up, adds them to the residual stream, and enqueues the norm behind that.
     pub(crate) fn finish_add_norm(&self, pieces: &Pieces<'_>, norm: &ResidualNorm<'_, Self>) {
         let (at, threads) = by_columns(pieces.w.outputs());
-        let next = self.next_inputs(norm.out, pieces);
+        let next = self.next_inputs(norm.out);
         let arguments = FinishAddNormArgs {
             product: pieces.arguments(),
             norm: ResidualNormArgs::of(norm),
-            rounded: next.as_ref().map_or(RoundedRows::NOWHERE, RoundedInputs::rows),
+            rounded: RoundedInputs::rows(next),
         };
         let grid = Grid::new(norm.out.bucket as u32, threads);
         self.enqueue(&FINISH_ADD_NORM[at], grid, &arguments);

@@ -7,11 +7,20 @@
 use crate::arguments::Ptr;
 use crate::context::lock;
 use crate::cuda::Cuda;
-use crate::ops::product::{Pieces, ROUND, RoundArgs};
+use crate::ops::product::{ROUND, RoundArgs};
 use crate::scratch::ScratchKind;
 use crate::storage::CudaTensor;
 use crate::views::{Matrix, RoundedRows};
 use crate::weight::{BLOCK, CudaWeight, Kind};
+
+/// The inputs of products on a device.
+#[derive(Default)]
+pub(crate) struct Inputs {
+    /// What lies rounded in scratch, if that is known.
+    kept: Option<RoundedInputs>,
+    /// The type that inputs were rounded to last, and most likely will be next.
+    kind: Option<Kind>,
+}
 
 /// Which rows lie rounded in scratch, and how.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -25,7 +34,7 @@ pub(crate) struct RoundedInputs {
 
 impl RoundedRows {
     /// Nothing is rounded.
-    pub(crate) const NOWHERE: Self = Self {
+    const NOWHERE: Self = Self {
         data: Ptr::NULL,
         height: 1,
         blocks: 1,
@@ -45,25 +54,25 @@ impl RoundedInputs {
     }
 
     /// The place as kernels see it.
-    pub(crate) fn rows(&self) -> RoundedRows {
-        RoundedRows {
-            data: Ptr::new(self.address),
-            height: self.height as u32,
-            blocks: self.source.2.div_ceil(BLOCK) as u32,
-            half: u32::from(self.kind == Kind::F16),
-        }
+    pub(crate) fn rows(inputs: Option<Self>) -> RoundedRows {
+        inputs.map_or(RoundedRows::NOWHERE, |inputs| RoundedRows {
+            data: Ptr::new(inputs.address),
+            height: inputs.height as u32,
+            blocks: inputs.source.2.div_ceil(BLOCK) as u32,
+            half: u32::from(inputs.kind == Kind::F16),
+        })
     }
 }
 
 impl Cuda {
     /// Remembers what lies rounded in scratch from now on.
     pub(crate) fn keep_inputs(&self, inputs: Option<RoundedInputs>) {
-        *lock(&self.inputs) = inputs;
+        lock(&self.inputs).kept = inputs;
     }
 
     /// Where a product finds `x` in strips of `height` rows; enqueues the rounding unless it has been done.
     pub(crate) fn round_inputs(&self, x: &CudaTensor, w: &CudaWeight, height: usize) -> Option<u64> {
-        let kept = *lock(&self.inputs);
+        let kept = lock(&self.inputs).kept;
         if let Some(kept) = kept
             && kept == RoundedInputs::new(x, w.kind(), height, kept.address)
         {
@@ -80,18 +89,22 @@ impl Cuda {
             gate_scale: 1.0,
         };
         let address = self.enqueue_round(&ROUND, w.kind(), arguments)?;
-        self.keep_inputs(Some(RoundedInputs::new(x, w.kind(), height, address)));
+        *lock(&self.inputs) = Inputs {
+            kept: Some(RoundedInputs::new(x, w.kind(), height, address)),
+            kind: Some(w.kind()),
+        };
         Some(address)
     }
 
-    /// Where the end of a product leaves its result for the next one, if that is likely to be asked for: few rows of whole
-    /// blocks. Rows without data are left as they are there; no other row sees them.
-    pub(crate) fn next_inputs(&self, out: &CudaTensor, pieces: &Pieces<'_>) -> Option<RoundedInputs> {
+    /// Where a kernel leaves its result for a product too, if one is likely to ask for it: few rows of whole blocks. Rows
+    /// without data are left as they are there; no other row sees them.
+    pub(crate) fn next_inputs(&self, out: &CudaTensor) -> Option<RoundedInputs> {
         let height = Self::few_rows(out.bucket)?;
+        let kind = lock(&self.inputs).kind?;
         if !out.columns.is_multiple_of(BLOCK) {
             return None;
         }
         let address = self.scratch(ScratchKind::Inputs, (height * out.columns * 2) as u64)?;
-        Some(RoundedInputs::new(out, pieces.w.kind(), height, address))
+        Some(RoundedInputs::new(out, kind, height, address))
     }
 }
