@@ -234,7 +234,7 @@ fn layers(cuda: &Cuda, rows: usize, apart: bool) -> [Vec<u32>; 4] {
         cuda.linear_activate(product, Activation::SiluGated { gate_scale: 1.0 }, &mut active);
         between(&mut idle);
     }
-    [bits(cuda, &residual), bits(cuda, &ends[0]), bits(cuda, &ends[1])]
+    [&residual, &ends[0], &ends[1], &ends[2]].map(|tensor| bits(cuda, tensor))
 }
 
 #[test]
