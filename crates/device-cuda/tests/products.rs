@@ -5,7 +5,7 @@ use half::{bf16, f16};
 use paceline_device::abi::TokenRow;
 use paceline_device::{
     Activation, Backend, Epilogue, Experts, GateOrder, GatedNorm, MoeRouting, Pending, Product, ResidualNorm,
-    RouteScores, Router, RowOrder, StepLimits, StepTables, WeightPart,
+    RouteScores, Router, RowOrder, StepLimits, StepTables, WeightData, WeightPart,
 };
 use paceline_device_cuda::{Cuda, CudaOptions, CudaTensor, CudaWeight, Found, probe};
 use paceline_types::DType;
@@ -56,7 +56,7 @@ fn weight(cuda: &Cuda, dtype: DType, (outputs, inputs): (usize, usize), seed: u3
         dtype,
         stored_rows: outputs,
         columns: inputs,
-        data: &data,
+        data: WeightData::Stored(&data),
         order: RowOrder::Stored,
     };
     cuda.weight(&[part], None).expect("the weight can be packed")
@@ -261,7 +261,7 @@ fn a_value_that_a_weight_cannot_hold_is_named_with_its_part_and_row() {
             dtype: DType::F32,
             stored_rows: 200,
             columns: 40,
-            data: bytemuck::cast_slice(values),
+            data: WeightData::Stored(bytemuck::cast_slice(values)),
             order,
         };
         // Row 150 is not part of the first matrix.
