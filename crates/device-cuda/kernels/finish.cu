@@ -10,10 +10,11 @@
 __device__ __forceinline__ float4 finish_four(const FinishArgs& a, int token, int column) {
     const int tile = column / TILE, count = last_worker(a.plan, tile) - first_worker(a.plan, tile) + 1;
     const float4* at = reinterpret_cast<const float4*>(a.pieces + (static_cast<size_t>(tile) * a.plan.pieces * a.width + token) * TILE + column % TILE);
+    const uint32_t step = a.width * (TILE / 4);
     float4 part[PIECE_LIMIT];
 #pragma unroll
-    for (int piece = 0; piece < PIECE_LIMIT; piece++)
-        if (piece < count) part[piece] = at[static_cast<size_t>(piece) * a.width * (TILE / 4)];
+    for (int piece = 0; piece < PIECE_LIMIT; piece++, at += step)
+        if (piece < count) part[piece] = *at;
     float4 sum = part[0];
 #pragma unroll
     for (int piece = 1; piece < PIECE_LIMIT; piece++)
@@ -58,4 +59,5 @@ template <int Threads> __device__ __forceinline__ void finish_add_norm(const Fin
 }
 extern "C" __global__ void __launch_bounds__(256) finish_add_norm_256(const __grid_constant__ FinishAddNormArgs a) { finish_add_norm<256>(a); }
 extern "C" __global__ void __launch_bounds__(512) finish_add_norm_512(const __grid_constant__ FinishAddNormArgs a) { finish_add_norm<512>(a); }
-extern "C" __global__ void __launch_bounds__(768) finish_add_norm_768(const __grid_constant__ FinishAddNormArgs a) { finish_add_norm<768>(a); }
+// Bound as if it had more threads: with 64 registers it can start beside a product that is ending.
+extern "C" __global__ void __launch_bounds__(1024) finish_add_norm_768(const __grid_constant__ FinishAddNormArgs a) { finish_add_norm<768>(a); }

@@ -8,7 +8,7 @@
 #include "weight.cuh"
 
 // Most pieces of a tile; src/weight/plan.rs sees to it.
-constexpr int PIECE_LIMIT = 9;
+constexpr int PIECE_LIMIT = 8;
 
 // All in 32 bits, since a division of 64 costs more than a block: blocks times workers stay below 2^32 up to a weight of 130 GB.
 __device__ __forceinline__ uint32_t plan_total(const KPlan& p) { return p.tiles * p.blocks; }

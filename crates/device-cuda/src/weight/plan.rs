@@ -4,7 +4,7 @@ use super::{BLOCK, TILE};
 use crate::views::KPlan;
 
 /// Workers per tile at most, so that a tile has no more pieces than the kernels that add them up have registers for.
-const WORKERS_PER_TILE: usize = 8;
+const WORKERS_PER_TILE: usize = 7;
 
 impl KPlan {
     /// The plan of a weight that is multiplied with alone: as many workers as the GPU has multiprocessors, if there is
@@ -40,7 +40,7 @@ mod tests {
     use super::*;
 
     /// The same number in `kernels/kplan.cuh`.
-    const PIECE_LIMIT: usize = 9;
+    const PIECE_LIMIT: usize = 8;
 
     /// The blocks at which a share begins, as kernels compute them.
     fn begins(plan: &KPlan) -> Vec<usize> {
