@@ -39,7 +39,7 @@ template <int Dim, int M> __device__ void produce(const AttentionArgs& a, Memory
     constexpr int Stages = Memory<Dim, M>::Stages;
     const int lane = threadIdx.x % 32, run = min(static_cast<int>(a.kv.block_size), KEYS), runs = KEYS / run, copies = runs * (Dim / 64);
     const bf16 *keys = reinterpret_cast<const bf16*>(a.kv.keys), *values = reinterpret_cast<const bf16*>(a.kv.values);
-    Windows windows(a, a.window);
+    Windows windows(a);
     int index = 0;
     for (int item = blockIdx.x;; item += gridDim.x) {
         const Window w = windows.find(item);
@@ -48,12 +48,12 @@ template <int Dim, int M> __device__ void produce(const AttentionArgs& a, Memory
             const int stage = index % Stages;
             const uint32_t k_bar = shared_address(&m.k_full[stage]), v_bar = shared_address(&m.v_full[stage]);
             size_t at = 0;
-            if (lane < copies) at = run_at(a, w, key + lane % runs * run, lane / runs);
+            if (lane < copies) at = run_at<Dim>(a, w, key + lane % runs * run, lane / runs);
             barrier_wait(shared_address(&m.empty[stage]), (index / Stages & 1) ^ 1);
             if (lane == 0) barrier_expect(k_bar, sizeof m.k[stage]), barrier_expect(v_bar, sizeof m.v[stage]);
             __syncwarp();
             for (int copy = lane; copy < copies; copy += 32) {
-                if (copy >= 32) at = run_at(a, w, key + copy % runs * run, copy / runs);
+                if (copy >= 32) at = run_at<Dim>(a, w, key + copy % runs * run, copy / runs);
                 bulk_load(shared_address(m.k[stage][copy / runs][copy % runs * run]), keys + at, run * 128, k_bar);
                 bulk_load(shared_address(m.v[stage][copy / runs][copy % runs * run]), values + at, run * 128, v_bar);
             }
@@ -67,7 +67,7 @@ template <int Dim, int M> __device__ __forceinline__ void fetch(const AttentionA
 #pragma unroll 2
     for (int i = threadIdx.x; i < KEYS * Dim / 8; i += CONSUMERS) {
         const int chunk = i % 8, position = i / 8 % KEYS, piece = i / 8 / KEYS;
-        const size_t at = run_at(a, w, key + position, piece) + chunk * 8;
+        const size_t at = run_at<Dim>(a, w, key + position, piece) + chunk * 8;
         copy_async(&m.k[stage][piece][position][chunk * 8], keys + at), copy_async(&m.v[stage][piece][position][chunk * 8], values + at);
     }
     copies_commit();
@@ -264,7 +264,7 @@ template <int Dim, int M> __device__ __forceinline__ void attend(const Attention
     if (threadIdx.x >= CONSUMERS) return produce(a, m);
 #endif
     const float factor = __fmul_rn(1.44269504f, a.scale);
-    Windows windows(a, a.window);
+    Windows windows(a);
     int index = 0;
     for (int item = blockIdx.x;; item += gridDim.x) {
         const Window w = windows.find(item);

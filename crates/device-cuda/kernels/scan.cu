@@ -1,6 +1,6 @@
 // The states of recurrent layers of 128 or 256 rows: the middle one of the three kernels of `recurrence.cuh`.
 //
-// A thread block per request, head and C columns; its eight warps hold the state in registers, `Rows` rows each, a lane every 32nd column. The next chunk is on its way while one is
+// A thread block per head, C columns and some requests, one after the other; its eight warps hold the state in registers, `Rows` rows each, a lane every 32nd column. The next chunk is on its way while one is
 // computed. A product with the state is eight chains of FMA over a warp's rows, added in ascending order, for `Batch` tokens at a time; substitution is by column, entries ascending,
 // old and new alike. The cut of a text into steps, C and Batch change who computes a value and never how. Batch 4 and 64 columns leave room for several thread
 // blocks per multiprocessor, which hide each other's latency; prompts have 16 and 32. Bytes: the state once, read.
@@ -199,13 +199,8 @@ template <int Rows, int C> __device__ __forceinline__ void fold(float (&state)[R
     }
 }
 
-template <bool Delta, int Rows, int C, int Batch> __device__ __forceinline__ void scan(const RecurArgs& a) {
-    extern __shared__ __align__(16) char memory[];
-    auto& m = *reinterpret_cast<Memory<Rows, C, Batch>*>(memory);
-    enter();
+template <bool Delta, int Rows, int C, int Batch> __device__ __forceinline__ void scan_row(const RecurArgs& a, Memory<Rows, C, Batch>& m, const StateRow& row) {
     const StateView& s = a.states;
-    StateRow row;
-    if (!state_row(s, a.tables, blockIdx.y, live_rows(a.out), row, a.fault)) return;
     const int columns = s.columns, parts = columns / C, part = blockIdx.x % parts, head = blockIdx.x / parts, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     // This thread's part of the state of a slot or a snapshot.
     auto place = [&](float* matrices, int index) { return matrices + ((static_cast<size_t>(index) * s.heads + head) * (Rows * WARPS) + warp * Rows) * columns + part * C + lane; };
@@ -245,6 +240,15 @@ template <bool Delta, int Rows, int C, int Batch> __device__ __forceinline__ voi
         }
         __syncthreads(); // done with the chunk
     }
+}
+
+template <bool Delta, int Rows, int C, int Batch> __device__ __forceinline__ void scan(const RecurArgs& a) {
+    extern __shared__ __align__(16) char memory[];
+    enter();
+    const int tokens = live_rows(a.out), requests = request_rows(a.tables);
+    StateRow row;
+    for (int request = blockIdx.y; request < requests; request += gridDim.y)
+        if (state_row(a.states, a.tables, request, tokens, row, a.fault)) scan_row<Delta>(a, *reinterpret_cast<Memory<Rows, C, Batch>*>(memory), row);
 }
 
 // What `src/ops/recurrence.rs` asks for.

@@ -29,7 +29,7 @@ __device__ __forceinline__ int chunk_at(int position, int chunk) { return (chunk
 
 // Some consecutive tokens of a request with the query heads of one key-value head.
 struct Window {
-    const int32_t* table;
+    int table;               // where its request's blocks begin in the block table
     int first_token, tokens; // token rows
     int start, end;          // position of the first one; where the keys end
     int last_block;          // of the request, in its table
@@ -37,13 +37,13 @@ struct Window {
     bool there;
 };
 
-// Goes through all windows of a step in ascending order, `tokens` of each request at a time, one item per window (and split) and key-value head.
+// Goes through the windows of requests of `few` tokens at most in ascending order, `tokens` of each request at a time, one item per window (and split) and key-value head.
 struct Windows {
     const AttentionArgs& a;
     int tokens, rows, live;
-    int base = 0, before = 0; // the request rows looked at, and items of those before them
+    int base = 0, before = 0; // the request rows looked at, and items per key-value head of those before them
 
-    __device__ Windows(const AttentionArgs& a, int tokens) : a(a), tokens(tokens), rows(request_rows(a.tables)), live(live_rows(a.q)) {}
+    __device__ Windows(const AttentionArgs& a) : a(a), tokens(a.window), rows(request_rows(a.tables)), live(live_rows(a.q)) {}
 
     // A whole warp asks for the same item.
     __device__ Window find(int item) {
@@ -55,7 +55,7 @@ struct Windows {
             RequestRow r = {};
             if (row < rows) {
                 r = a.tables.requests[row];
-                if (r.token_count > 0) {
+                if (r.token_count > 0 && r.token_count <= a.few) {
                     const bool holds = r.first_token >= 0 && r.token_count <= live && r.first_token <= live - r.token_count && static_cast<uint32_t>(r.slot) < a.kv.table_rows;
                     if (holds) start = a.tables.tokens[r.first_token].position;
                     if (holds && start >= 0 && start + r.token_count <= static_cast<int>(a.tables.blocks_per_request * a.kv.block_size)) {
@@ -81,7 +81,7 @@ struct Windows {
             const int place = __shfl_sync(~0u, wanted - before - (upto - count), owner);
             splits = __shfl_sync(~0u, splits, owner), start = __shfl_sync(~0u, start, owner);
             const int slot = __shfl_sync(~0u, r.slot, owner), first = __shfl_sync(~0u, r.first_token, owner), own = __shfl_sync(~0u, r.token_count, owner), from = place / splits * tokens;
-            w.table = a.tables.block_table + static_cast<size_t>(slot) * a.tables.blocks_per_request;
+            w.table = slot * a.tables.blocks_per_request;
             w.first_token = first + from, w.tokens = min(tokens, own - from), w.start = start + from, w.end = w.start + w.tokens;
             w.last_block = (start + own - 1) / static_cast<int>(a.kv.block_size), w.kv_head = item % static_cast<int>(a.kv.heads), w.split = place % splits, w.there = true;
             return w;
@@ -92,14 +92,14 @@ struct Windows {
 
 // The place in a block's array of a run of `min(block_size, KEYS)` positions from `position` on, of 64 columns from `64 piece` on. What lies past the last block is never looked at,
 // but must be numbers: the last block again.
-__device__ __forceinline__ size_t run_at(const AttentionArgs& a, const Window& w, int position, int piece) {
-    const int size = a.kv.block_size, index = position / size;
-    uint32_t block = w.table[min(index, w.last_block)];
+template <int Dim> __device__ __forceinline__ size_t run_at(const AttentionArgs& a, const Window& w, int position, int piece) {
+    const int size = a.kv.block_size, index = position >> (__ffs(size) - 1); // a power of two
+    uint32_t block = a.tables.block_table[w.table + min(index, w.last_block)];
     if (block >= a.kv.blocks) {
         report(a.fault, RecordHeader::BAD_BLOCK);
         block = 0;
     }
-    return kv_head(a.kv, block, w.kv_head) + (static_cast<size_t>(piece) * size + position % size) * 64;
+    return static_cast<uint64_t>(block * a.kv.heads + w.kv_head) * static_cast<uint32_t>(size * Dim) + static_cast<uint32_t>((piece * size + (position & (size - 1))) * 64);
 }
 
 // The result of a pair of columns.

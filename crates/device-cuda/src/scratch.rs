@@ -26,6 +26,8 @@ pub(crate) enum ScratchKind {
     Choices,
     /// Rows of logits that are changed by options.
     Rows,
+    /// Running totals of attention over prompts.
+    Totals,
     /// What lies between the kernels of a recurrent layer.
     Recurrence,
 }

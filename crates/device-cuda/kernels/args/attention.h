@@ -25,10 +25,13 @@ struct AttentionArgs {
     Tables tables;
     float* partial;
     float* scales;
+    float* totals;
+    int32_t* list;
     float scale;
+    int32_t few;
     uint32_t window;
     uint32_t group;
     uint32_t splits;
     int32_t* fault;
 };
-static_assert(sizeof(AttentionArgs) == 256);
+static_assert(sizeof(AttentionArgs) == 280);

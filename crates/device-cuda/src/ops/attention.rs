@@ -26,7 +26,8 @@ arguments! { "attention.h";
     }
 
     /// Of the kernels of attention. Without a gate its data is null. `window`: most tokens of a work item; `group`: query heads
-    /// of a key-value head; `partial` and `scales` are null unless splits are joined by another kernel.
+    /// of a key-value head; `few`: most tokens of a request that `attend` sees, others are `prefill`'s; `partial` and `scales` are
+    /// null unless splits are joined by another kernel; `totals` and `list` are those of `prefill`.
     struct AttentionArgs {
         q: Matrix,
         gate: Matrix,
@@ -35,7 +36,10 @@ arguments! { "attention.h";
         tables: Tables,
         partial: Ptr<f32>,
         scales: Ptr<f32>,
+        totals: Ptr<f32>,
+        list: Ptr<i32>,
         scale: f32,
+        few: i32,
         window: u32,
         group: u32,
         splits: u32,
@@ -47,6 +51,7 @@ const STORE: Kernel<StoreKvArgs> = Kernel::new("store_kv", "store_kv");
 /// Heads of a thread block of [`STORE`].
 const STORE_HEADS: usize = 4;
 
+const PREFILL_PLAN: Kernel<AttentionArgs> = Kernel::new("prefill", "prefill_plan");
 const ATTENTION_F32: Kernel<AttentionArgs> = Kernel::new("attention", "attention_f32");
 const ATTENTION_BF16: Kernel<AttentionArgs> = Kernel::new("attention", "attention_bf16");
 const ATTENTION_TILES: Kernel<AttentionArgs> = Kernel::new("attention", "attention_tiles");
@@ -120,7 +125,10 @@ impl Cuda {
             tables: Tables::of(args.step),
             partial: Ptr::NULL,
             scales: Ptr::NULL,
+            totals: Ptr::NULL,
+            list: Ptr::NULL,
             scale: args.scale,
+            few: i32::MAX,
             window: 0,
             group: group as u32,
             splits: 0,
@@ -145,20 +153,22 @@ impl Cuda {
 
     /// Attention on the matrix units, for shapes that they serve.
     fn enqueue_attend(&self, shape: KvShape, step: &StepTables<Self>, mut args: AttentionArgs) {
-        let (tokens, requests) = (args.q.bucket as usize, step.requests.bucket.max(1));
-        let (group, heads) = (args.group as usize, args.q.columns as usize / shape.head_dim);
-        let sixteens = if tokens.div_ceil(requests) * group <= 16 {
-            1
-        } else {
-            2
+        let Some(kernels) = ATTEND.iter().find(|kernels| kernels.dim == shape.head_dim) else {
+            panic!("attention: heads of {}", shape.head_dim);
         };
+        self.enqueue_prefill(kernels, shape, &mut args);
+        let (tokens, requests) = (args.q.bucket as usize, args.tables.request_bucket as usize);
+        let (group, heads) = (args.group as usize, args.q.columns as usize / shape.head_dim);
+        // A window of four tokens is one item where that is possible.
+        let sixteens = if group <= 4 { 1 } else { 2 };
         let window = 16 * sixteens / group;
-        let items = (tokens / window + requests) * shape.heads;
         let splits = (step.limits.blocks_per_request * shape.block_size).div_ceil(SPLIT);
-        let floats = tokens * heads * splits * shape.head_dim;
-        let (bytes, multiprocessors) = (floats as u64 * 4, self.multiprocessors() as usize);
-        // Where there are enough windows to keep the GPU busy, or too many to keep their splits, each is one item.
-        let split = splits > 1 && items < 2 * multiprocessors && bytes <= MOST_SPLIT_BYTES;
+        let bytes = (tokens * heads * splits * shape.head_dim * 4) as u64;
+        let multiprocessors = self.multiprocessors() as usize;
+        // Where full windows keep the GPU busy, or there are too many of them to keep their splits, each is one item.
+        let split = splits > 1
+            && tokens.div_ceil(window) * shape.heads < multiprocessors
+            && bytes <= MOST_SPLIT_BYTES;
         if split {
             let scales = (tokens * heads * splits * 8) as u64;
             let Some(scratch) = self.scratch(ScratchKind::Splits, bytes + scales) else {
@@ -169,10 +179,7 @@ impl Cuda {
         }
         args.window = window as u32;
         args.splits = splits as u32;
-        let Some(kernels) = ATTEND.iter().find(|kernels| kernels.dim == shape.head_dim) else {
-            panic!("attention: heads of {}", shape.head_dim);
-        };
-        let blocks = multiprocessors.min(items * if split { splits } else { 1 }) as u32;
+        let items = (tokens / window + requests) * shape.heads * if split { splits } else { 1 };
         let architecture = self.context.architecture;
         let threads = if architecture == Architecture::Sm80 {
             256
@@ -180,12 +187,37 @@ impl Cuda {
             288
         };
         let shared = attend_shared(architecture, shape.head_dim, sixteens);
-        let grid = Grid::new(blocks, threads).shared(shared);
+        let grid = Grid::new(multiprocessors.min(items) as u32, threads).shared(shared);
         self.enqueue(&kernels.attend[sixteens - 1], grid, &args);
         if split {
             let rows = (tokens * heads).div_ceil(4) as u32;
             self.enqueue(&kernels.merge, Grid::new(rows, 128), &args);
         }
+    }
+
+    /// Leaves requests of many tokens to a kernel of their own, where there is one and such requests are to be expected.
+    fn enqueue_prefill(&self, kernels: &TileKernels, shape: KvShape, args: &mut AttentionArgs) {
+        let aligned = args.q.data.is_aligned(16) && args.q.stride.is_multiple_of(4);
+        let hopper = self.context.architecture == Architecture::Sm90a;
+        if !(hopper && aligned && args.q.bucket > 4 * args.tables.request_bucket) {
+            return;
+        }
+        let blocks = self.multiprocessors();
+        // Of 64 rows each.
+        let (groups, stages) = if shape.head_dim == 256 { (2, 2) } else { (3, 4) };
+        let bytes = u64::from(blocks) * (groups * 64 * shape.head_dim * 4) as u64;
+        args.window = (groups * 64) as u32 / args.group;
+        let windows = args.q.bucket / args.window + args.tables.request_bucket;
+        let Some(totals) = self.scratch(ScratchKind::Totals, bytes + 16 + 32 * u64::from(windows)) else {
+            return;
+        };
+        args.few = FEW;
+        args.totals = Ptr::new(totals);
+        args.list = Ptr::new(totals + bytes);
+        self.enqueue(&PREFILL_PLAN, Grid::new(1, 1024).late(), args);
+        let shared = (groups + 2 * stages) * 64 * shape.head_dim * 2 + 2 * 1024;
+        let grid = Grid::new(blocks, 128 * (groups + 1) as u32).shared(shared as u32);
+        self.enqueue(&kernels.prefill, grid, args);
     }
 }
 
@@ -193,6 +225,8 @@ impl Cuda {
 const SPLIT: usize = 512;
 /// Rows of the largest product: tokens of a window times query heads of a key-value head.
 const MOST_ROWS: usize = 32;
+/// Most tokens of a request whose windows are not a prompt's.
+const FEW: i32 = 16;
 /// Most memory for splits that wait to be joined.
 const MOST_SPLIT_BYTES: u64 = 128 << 20;
 
@@ -201,6 +235,7 @@ struct TileKernels {
     dim: usize,
     attend: [Kernel<AttentionArgs>; 2],
     merge: Kernel<AttentionArgs>,
+    prefill: Kernel<AttentionArgs>,
 }
 
 macro_rules! attend {
@@ -212,6 +247,7 @@ macro_rules! attend {
                 Kernel::new("attend", concat!("attend_", $dim, "_2")),
             ],
             merge: Kernel::new("attend", concat!("attend_merge_", $dim)),
+            prefill: Kernel::new("prefill", concat!("prefill_", $dim)),
         }),*]
     };
 }

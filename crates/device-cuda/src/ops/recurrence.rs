@@ -5,6 +5,7 @@ use crate::caches::CudaStateCache;
 use crate::cuda::Cuda;
 use crate::launch::{Grid, Kernel};
 use crate::ops::checks::Checks;
+use crate::pack::Architecture;
 use crate::scratch::ScratchKind;
 use crate::storage::CudaTensor;
 use crate::views::{Matrix, StateView, Tables, optional};
@@ -97,36 +98,57 @@ static SPACE: [Rule; 4] =
 /// Columns of a thread block of `recur`.
 const COLUMNS: usize = 32;
 
+/// A kernel that goes through states.
+struct Through<'a> {
+    kernel: &'a Kernel<RecurArgs>,
+    /// Its shared memory.
+    shared: u32,
+    /// Its columns per thread block.
+    columns: usize,
+    /// Whether a thread block takes several requests in turn.
+    loops: bool,
+}
+
 impl Rule {
-    /// The kernel that goes through states, its shared memory and its columns per thread block.
-    fn through(
-        &self,
-        args: &RecurArgs,
-        shape: StateShape,
-        multiprocessors: usize,
-    ) -> (&Kernel<RecurArgs>, u32, usize) {
+    /// The kernel that goes through states.
+    fn through(&self, args: &RecurArgs, shape: StateShape, cuda: &Cuda) -> Through<'_> {
         let aligned = [&args.keys, &args.queries, &args.values]
             .iter()
             .all(|matrix| matrix.data.is_aligned(16) && matrix.stride.is_multiple_of(4));
+        // Ada and workstations have 99 KB of shared memory per thread block.
+        let fits = self.rows <= 128
+            || matches!(
+                cuda.context.architecture,
+                Architecture::Sm90a | Architecture::Sm100
+            );
+        let whole = shape.rows == self.rows && shape.columns.is_multiple_of(COLUMNS);
         match &self.scan {
-            Some(scan) if shape.rows == self.rows && shape.columns.is_multiple_of(COLUMNS) && aligned => {
+            Some(scan) if whole && aligned && fits => {
                 let (tokens, requests) = (args.out.bucket as usize, args.tables.request_bucket as usize);
-                // Prompts, and steps that leave multiprocessors idle otherwise, have fewer columns per thread block.
+                // Prompts, and steps that would leave multiprocessors idle, have fewer columns per thread block: so
+                // has a program for four tokens, which may be those of one request.
+                let likely = (tokens / 4).clamp(1, requests.max(1));
                 let wide = shape.columns.is_multiple_of(2 * COLUMNS)
                     && tokens <= 8 * requests
-                    && requests * shape.heads * shape.columns / (2 * COLUMNS) > multiprocessors;
+                    && likely * shape.heads * shape.columns / (2 * COLUMNS) > cuda.multiprocessors() as usize;
                 let (columns, batch) = if wide {
                     (2 * COLUMNS, 4)
                 } else {
                     (COLUMNS, STATE_GRID)
                 };
-                (
-                    &scan[usize::from(wide)],
-                    scan_shared(self.rows, columns, batch),
+                Through {
+                    kernel: &scan[usize::from(wide)],
+                    shared: scan_shared(self.rows, columns, batch),
                     columns,
-                )
+                    loops: true,
+                }
             }
-            _ => (&self.recur, self.shared(), COLUMNS),
+            _ => Through {
+                kernel: &self.recur,
+                shared: self.shared(),
+                columns: COLUMNS,
+                loops: false,
+            },
         }
     }
 
@@ -289,15 +311,23 @@ impl Cuda {
 
     fn enqueue_recurrence(&self, rule: &Rule, shape: StateShape, args: &RecurArgs) {
         let requests = args.tables.request_bucket;
+        let multiprocessors = self.multiprocessors();
         let vectors = (args.out.bucket as usize * shape.groups).div_ceil(4) as u32;
         self.enqueue(&rule.relate, Grid::new(vectors, 128), args);
-        let (through, shared, columns) = rule.through(args, shape, self.multiprocessors() as usize);
-        let blocks = (shape.heads * shape.columns.div_ceil(columns)) as u32;
-        let mut grid = Grid::of([blocks, requests, 1], 256).shared(shared);
-        if blocks * requests <= self.multiprocessors() {
+        let through = rule.through(args, shape, self);
+        let blocks = (shape.heads * shape.columns.div_ceil(through.columns)) as u32;
+        // A program has room for more requests than most of its steps have: thread blocks that serve several in turn leave
+        // fewer of them without work.
+        let rows = if through.loops {
+            requests.min((requests / 4).max((4 * multiprocessors).div_ceil(blocks)))
+        } else {
+            requests
+        };
+        let mut grid = Grid::of([blocks, rows, 1], 256).shared(through.shared);
+        if blocks * rows <= multiprocessors {
             grid = grid.late();
         }
-        self.enqueue(through, grid, args);
+        self.enqueue(through.kernel, grid, args);
         self.enqueue(&rule.keep, Grid::of([shape.heads as u32, requests, 1], 128), args);
     }
 
