@@ -1,5 +1,5 @@
 // RMS norms: alone, behind an addition to the residual stream, and by groups with a gate. A thread block per row, or, for small groups of columns, a warp per
-// group. Few rows are left where a product looks for its inputs too.
+// group. Results are left where a product looks for its inputs too.
 #include "norm.cuh"
 #include "rounded.cuh"
 
@@ -22,7 +22,7 @@ template <int Threads> __device__ __forceinline__ void add_norm_row(const AddNor
     const int row = blockIdx.x;
     if (row >= live_rows(a.delta)) return;
     const float* delta = row_of(a.delta, row);
-    add_and_norm<Threads>(a.norm, row, [&](int c) { return load_four(delta, c, a.delta.columns); }, [](int, float4) {});
+    add_and_norm<Threads>(a.norm, row, [&](int c) { return load_four(delta, c, a.delta.columns); }, [&](int c, float4 y) { store_rounded(a.rounded, row, c, y); });
 }
 
 // The `item`-th group: groups of a row one behind the other.

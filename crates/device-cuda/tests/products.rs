@@ -240,7 +240,7 @@ fn layers(cuda: &Cuda, rows: usize, apart: bool) -> [Vec<u32>; 4] {
 #[test]
 fn inputs_that_are_rounded_once_are_those_of_every_product() {
     let Some(gpus) = gpus() else { return };
-    for rows in [1, 5, 16, 64, 200] {
+    for rows in [1, 5, 16, 64, 200, 700] {
         let expected = layers(&gpus[0], rows, true);
         for cuda in &gpus {
             assert!(

@@ -37,8 +37,9 @@ static_assert(sizeof(ResidualNormArgs) == 80);
 struct AddNormArgs {
     Matrix delta;
     ResidualNormArgs norm;
+    RoundedRows rounded;
 };
-static_assert(sizeof(AddNormArgs) == 112);
+static_assert(sizeof(AddNormArgs) == 136);
 
 struct GatedNormArgs {
     Matrix x;
@@ -65,9 +66,10 @@ static_assert(sizeof(AddArgs) == 104);
 struct ActivateArgs {
     Matrix x;
     Matrix out;
+    RoundedRows rounded;
     float gate_scale;
 };
-static_assert(sizeof(ActivateArgs) == 72);
+static_assert(sizeof(ActivateArgs) == 96);
 
 struct RouteArgs {
     Matrix logits;

@@ -49,6 +49,7 @@ arguments! { "dense.h";
     struct AddNormArgs {
         delta: Matrix,
         norm: ResidualNormArgs,
+        rounded: RoundedRows,
     }
 
     /// A norm by groups with a gate.
@@ -77,6 +78,7 @@ arguments! { "dense.h";
     struct ActivateArgs {
         x: Matrix,
         out: Matrix,
+        rounded: RoundedRows,
         gate_scale: f32,
     }
 
@@ -254,9 +256,11 @@ impl Cuda {
 
     pub(crate) fn enqueue_add_rms_norm(&self, delta: &CudaTensor, norm: &ResidualNorm<'_, Self>) {
         check_add_norm(delta, norm);
+        let next = self.next_inputs(norm.out);
         let arguments = AddNormArgs {
             delta: Matrix::of(delta),
             norm: ResidualNormArgs::of(norm),
+            rounded: RoundedInputs::rows(next),
         };
         let (at, threads) = by_columns(delta.columns);
         self.enqueue(
@@ -264,6 +268,7 @@ impl Cuda {
             Grid::new(delta.bucket as u32, threads),
             &arguments,
         );
+        self.keep_inputs(next);
     }
 
     pub(crate) fn enqueue_add(
@@ -293,17 +298,30 @@ impl Cuda {
 
     pub(crate) fn enqueue_activate(&self, x: &CudaTensor, activation: Activation, out: &CudaTensor) {
         check_activate(x, activation, out);
-        self.activate_rows(Matrix::of(x), activation, Matrix::of(out));
+        let next = self.next_inputs(out);
+        self.activate_rows(
+            Matrix::of(x),
+            activation,
+            Matrix::of(out),
+            RoundedInputs::rows(next),
+        );
+        self.keep_inputs(next);
     }
 
     /// Enqueues an activation of rows that are known to fit.
-    pub(crate) fn activate_rows(&self, x: Matrix, activation: Activation, out: Matrix) {
+    pub(crate) fn activate_rows(&self, x: Matrix, activation: Activation, out: Matrix, rounded: RoundedRows) {
         let (kernel, gate_scale) = match activation {
             Activation::SiluGated { gate_scale } => (&SILU_GATED, gate_scale),
             Activation::ReluSquared => (&RELU_SQUARED, 1.0),
         };
         let grid = elements(out.bucket as usize, out.columns as usize);
-        self.enqueue(kernel, grid, &ActivateArgs { x, out, gate_scale });
+        let arguments = ActivateArgs {
+            x,
+            out,
+            rounded,
+            gate_scale,
+        };
+        self.enqueue(kernel, grid, &arguments);
     }
 
     pub(crate) fn enqueue_gated_norm(&self, args: &GatedNorm<'_, Self>) {

@@ -12,7 +12,7 @@ use crate::ops::dense::{EXACT_STRIP, elements};
 use crate::ops::product::{Before, Strips};
 use crate::scratch::ScratchKind;
 use crate::storage::CudaBuffer;
-use crate::views::Matrix;
+use crate::views::{Matrix, RoundedRows};
 use crate::weight::{CudaWeight, Kind};
 use paceline_device::{Backend, DeviceError, Experts};
 use std::sync::Arc;
@@ -166,7 +166,7 @@ impl Cuda {
         if exact {
             self.exact_strips(up, &strips, (x, true), up_out);
             let active = self.slot_rows(ScratchKind::ExpertActive, &strips, slots, down.0.inputs())?;
-            self.activate_rows(up_out, args.activation, active);
+            self.activate_rows(up_out, args.activation, active, RoundedRows::NOWHERE);
             self.exact_strips(down, &strips, (active, false), results);
         } else {
             let inputs = self.round_strips(x, up.0, &strips, Before::Lookup)?;

@@ -34,7 +34,7 @@ pub(crate) struct RoundedInputs {
 
 impl RoundedRows {
     /// Nothing is rounded.
-    const NOWHERE: Self = Self {
+    pub(crate) const NOWHERE: Self = Self {
         data: Ptr::NULL,
         height: 1,
         blocks: 1,
@@ -96,15 +96,16 @@ impl Cuda {
         Some(address)
     }
 
-    /// Where a kernel leaves its result for a product too, if one is likely to ask for it: few rows of whole blocks. Rows
+    /// Where a kernel leaves its result for a product too, if one is likely to ask for it: rows of whole blocks. Rows
     /// without data are left as they are there; no other row sees them.
     pub(crate) fn next_inputs(&self, out: &CudaTensor) -> Option<RoundedInputs> {
-        let height = Self::few_rows(out.bucket)?;
+        let height = self.likely_height(out.bucket)?;
         let kind = lock(&self.inputs).kind?;
         if !out.columns.is_multiple_of(BLOCK) {
             return None;
         }
-        let address = self.scratch(ScratchKind::Inputs, (height * out.columns * 2) as u64)?;
+        let rows = out.bucket.next_multiple_of(height);
+        let address = self.scratch(ScratchKind::Inputs, (rows * out.columns * 2) as u64)?;
         Some(RoundedInputs::new(out, kind, height, address))
     }
 }

@@ -156,10 +156,16 @@ impl Cuda {
         self.options.wgmma && self.context.architecture == Architecture::Sm90a
     }
 
-    /// How high the strips of few rows are, whatever the weight; `None` for rows that are not few.
-    pub(crate) fn few_rows(rows: usize) -> Option<usize> {
-        let width = PIECES.iter().find(|width| rows <= width.rows)?;
-        Some(width.rows)
+    /// How high the strips of a product's inputs are, where that does not depend on the weight.
+    pub(crate) fn likely_height(&self, rows: usize) -> Option<usize> {
+        if let Some(width) = PIECES.iter().find(|width| rows <= width.rows) {
+            return Some(width.rows);
+        }
+        match self.has_wgmma() {
+            true if rows <= STREAM[5].rows => None,
+            true => Some(WIDE[2].rows),
+            false => Some(TOTALS[2].rows),
+        }
     }
 
     fn way(&self, w: &CudaWeight, rows: usize) -> Way {
