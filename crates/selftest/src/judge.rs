@@ -25,6 +25,8 @@ pub struct OperationsConfig {
     pub effort: Effort,
     /// Only operations whose name contains this.
     pub only: Option<String>,
+    /// Whether an operation that has missed is tried in its other cases, too.
+    pub keep_going: bool,
 }
 
 /// What a device is measured by.
@@ -125,7 +127,9 @@ impl<'a, B: Backend> Judge<'a, B> {
 
     fn wants(&self, operation: &str) -> bool {
         let only = self.config.only.as_deref();
+        let missed = |outcome: &Outcome| outcome.operation == operation && !outcome.is_ok();
         only.is_none_or(|only| operation.contains(only))
+            && (self.config.keep_going || !self.outcomes.iter().any(missed))
     }
 
     /// A case on the device, operation by operation and as a program, and on the reference.

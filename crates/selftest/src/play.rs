@@ -270,7 +270,8 @@ impl Player {
                 let next = tokens.get(place + 1).filter(|next| next.request == row.request);
                 match next {
                     Some(next) if !self.random.once_in(4) => next.id,
-                    _ => self.random.below(VOCABULARY) as i32,
+                    // Few different ones, so that the text repeats itself.
+                    _ => self.random.below(VOCABULARY / 3) as i32,
                 }
             })
             .collect();
@@ -303,9 +304,20 @@ impl Player {
     }
 }
 
-/// Tokens with repetitions.
+/// Tokens that repeat, and runs of them that do.
 fn text(random: &mut Random, len: usize) -> Vec<i32> {
-    (0..len).map(|_| random.below(VOCABULARY) as i32).collect()
+    let mut text: Vec<i32> = Vec::with_capacity(len);
+    while text.len() < len {
+        if text.len() > 8 && random.once_in(6) {
+            let start = random.below(text.len() - 8);
+            let run = text[start..start + 1 + random.below(8)].to_vec();
+            text.extend(run);
+        } else {
+            text.push(random.below(VOCABULARY) as i32);
+        }
+    }
+    text.truncate(len);
+    text
 }
 
 fn sampling(random: &mut Random) -> SamplingRow {

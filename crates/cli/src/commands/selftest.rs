@@ -49,6 +49,7 @@ impl OnFreshDevices for Judgement {
                 Effort::Whole
             },
             only: self.only,
+            keep_going: true,
         };
         let mut printed = Ok(());
         let mut print = |outcome: &Outcome| {
