@@ -115,14 +115,7 @@ template <int N, bool Half> __device__ __forceinline__ void plain_totals(const W
         clear<N>(sum);
         worker++, stop = min(plan_begin(a.plan, worker + 1), end);
     });
-    const int lane = threadIdx.x % 32, output = tile * TILE + threadIdx.x / 32 * 16 + lane / 4;
-#pragma unroll
-    for (int j = 0; j < N / 8; j++)
-#pragma unroll
-        for (int q = 0; q < 4; q++) {
-            const int token = strip * N + j * 8 + lane % 4 * 2 + q % 2, m = output + q / 2 * 8;
-            if (token < live && m < a.out.columns) row_of(a.out, token)[m] = finished(total[j][q], a.bias, a.scale, m);
-        }
+    store_results<N>(a, tile * TILE + threadIdx.x / 32 * 16, strip, live, [&](int j, int q) { return total[j][q]; });
 }
 
 #define PIECES(N)                                                                                                                              \

@@ -41,7 +41,7 @@ extern "C" __global__ void pack_rows(const __grid_constant__ PackArgs a) {
         float value[8];
 #pragma unroll
         for (int j = 0; j < 8; j++) value[j] = column + j < a.columns ? stored_element(a.stored_type, stored, column + j) : 0.0f;
-        if (!store_elements(a.data, a.kind, a.pitch, row, column, value)) atomicMin(a.not_finite, row);
+        if (!store_elements(a.data, a.kind, a.pitch, packed_row(row, a.gated), column, value)) atomicMin(a.not_finite, row);
     }
 }
 
@@ -67,6 +67,6 @@ extern "C" __global__ void random_rows(const __grid_constant__ RandomArgs a) {
             const float x = column + j < a.columns ? random_element(a.seed, a.width, stored * a.columns + column + j) : 0.0f;
             value[j] = a.stored_type == STORED_BF16 ? __bfloat162float(__float2bfloat16_rn(x)) : a.stored_type == STORED_F16 ? __half2float(__float2half_rn(x)) : x;
         }
-        store_elements(a.data, a.kind, a.pitch, a.first_row + from, column, value);
+        store_elements(a.data, a.kind, a.pitch, packed_row(a.first_row + from, a.gated), column, value);
     }
 }

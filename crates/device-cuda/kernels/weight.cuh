@@ -17,6 +17,14 @@ __device__ __forceinline__ size_t tiled_offset(uint32_t row, uint32_t column, ui
     return ((static_cast<size_t>(row / TILE) * blocks + column / BLOCK_K) * TILE + r) * (BLOCK_K * 2) + place * 16;
 }
 
+// The row of a weight in which row `row` of the matrix lies. Gate and up of a gated layer, `gated` rows each, take turns of eight rows, so that a thread that
+// holds results of a row and of the one eight further on, as tensor cores leave them, has both.
+__device__ __forceinline__ uint32_t packed_row(uint32_t row, uint32_t gated) {
+    if (!gated) return row;
+    const uint32_t own = row % gated;
+    return own / 8 * 16 + own % 8 + row / gated * 8;
+}
+
 // One element of a weight. Neighbours in a row are neighbours in memory in groups of eight.
 __device__ __forceinline__ float load_element(const RowSource& s, uint32_t row, uint32_t column) {
     if (s.kind == WEIGHT_F32) return reinterpret_cast<const float*>(s.data)[static_cast<size_t>(row) * s.pitch + column];

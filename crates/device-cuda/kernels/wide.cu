@@ -45,17 +45,6 @@ template <int N, int Stages> __device__ void wide_produce(const WideArgs& a, uin
     }
 }
 
-// Finished results of a warpgroup as rows of tokens: eight neighbouring outputs per token and store.
-template <int N> __device__ void wide_store(const WideArgs& a, const float (&total)[N / 2], int tile, int strip, int live) {
-    const int thread = threadIdx.x % 128, lane = thread % 32, output = tile * TILE + threadIdx.x / 128 * 64 + thread / 32 * 16 + lane / 4;
-#pragma unroll
-    for (int j = 0; j < N / 8; j++)
-#pragma unroll
-        for (int q = 0; q < 4; q++) {
-            const int token = strip * N + j * 8 + lane % 4 * 2 + q % 2, m = output + q / 2 * 8;
-            if (token < live && m < a.out.columns) row_of(a.out, token)[m] = finished(total[4 * j + q], a.bias, a.scale, m);
-        }
-}
 #endif
 
 template <int N, int Stages, bool Half> __device__ __forceinline__ void wide_product(const WideArgs& a) {
@@ -110,7 +99,7 @@ template <int N, int Stages, bool Half> __device__ __forceinline__ void wide_pro
 #pragma unroll
             for (int i = 0; i < N / 2; i++) total[i] = opening ? sum[i] : __fadd_rn(total[i], sum[i]);
         }
-        wide_store<N>(a, total, at.tile, at.strip, live);
+        store_results<N>(a, at.tile * TILE + threadIdx.x / 32 * 16, at.strip, live, [&](int j, int q) { return total[4 * j + q]; });
     }
 #endif
 }

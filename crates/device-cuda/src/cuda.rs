@@ -206,7 +206,15 @@ impl Backend for Cuda {
     }
 
     fn weight(&self, parts: &[WeightPart<'_>], store_as: Option<DType>) -> Result<CudaWeight, DeviceError> {
-        CudaWeight::pack(self, parts, store_as)
+        CudaWeight::pack(self, parts, store_as, false)
+    }
+
+    fn gated_weight(
+        &self,
+        parts: &[WeightPart<'_>],
+        store_as: Option<DType>,
+    ) -> Result<CudaWeight, DeviceError> {
+        CudaWeight::pack(self, parts, store_as, true)
     }
 
     fn experts(&self, gate_up: Vec<CudaWeight>, down: Vec<CudaWeight>) -> Result<CudaExperts, DeviceError> {

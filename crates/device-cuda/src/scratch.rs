@@ -10,6 +10,8 @@ use std::sync::Mutex;
 pub(crate) enum ScratchKind {
     /// Inputs of a product, rounded to the type of its weight.
     Inputs,
+    /// Those of the next product, where a product itself leaves them.
+    OtherInputs,
     /// Partial sums of a product.
     Pieces,
     /// Splits of attention before they are joined.

@@ -4,8 +4,8 @@
 use half::{bf16, f16};
 use paceline_device::abi::TokenRow;
 use paceline_device::{
-    Activation, Backend, Epilogue, Experts, GateOrder, GatedNorm, MoeRouting, Pending, Product, ResidualNorm,
-    RouteScores, Router, RowOrder, StepLimits, StepTables, WeightData, WeightPart,
+    Activation, Backend, DeviceError, Epilogue, Experts, GateOrder, GatedNorm, MoeRouting, Pending, Product,
+    ResidualNorm, RouteScores, Router, RowOrder, StepLimits, StepTables, WeightData, WeightPart,
 };
 use paceline_device_cuda::{Cuda, CudaOptions, CudaTensor, CudaWeight, Found, probe};
 use paceline_types::DType;
@@ -38,7 +38,16 @@ fn gpus() -> Option<[Cuda; 2]> {
     Some([open(true), open(false)])
 }
 
-fn weight(cuda: &Cuda, dtype: DType, (outputs, inputs): (usize, usize), seed: u32) -> CudaWeight {
+fn weight(cuda: &Cuda, dtype: DType, shape: (usize, usize), seed: u32) -> CudaWeight {
+    packed(dtype, shape, seed, |part| cuda.weight(&[part], None))
+}
+
+fn packed(
+    dtype: DType,
+    (outputs, inputs): (usize, usize),
+    seed: u32,
+    pack: impl FnOnce(WeightPart<'_>) -> Result<CudaWeight, DeviceError>,
+) -> CudaWeight {
     let values = numbers(seed, outputs * inputs, (3.0 / inputs as f32).sqrt());
     let data: Vec<u8> = match dtype {
         DType::F16 => values
@@ -59,7 +68,7 @@ fn weight(cuda: &Cuda, dtype: DType, (outputs, inputs): (usize, usize), seed: u3
         data: WeightData::Stored(&data),
         order: RowOrder::Stored,
     };
-    cuda.weight(&[part], None).expect("the weight can be packed")
+    pack(part).expect("the weight can be packed")
 }
 
 /// Rows of random tokens: `rows` of a bucket as large.
@@ -180,7 +189,12 @@ fn layers(cuda: &Cuda, rows: usize, apart: bool) -> [Vec<u32>; 4] {
         ((hidden, width), 12),
         ((64, hidden), 13),
     ];
-    let w = weights.map(|(shape, seed)| weight(cuda, DType::BF16, shape, seed));
+    let w = weights.map(|(shape, seed)| {
+        packed(DType::BF16, shape, seed, |part| match seed {
+            11 => cuda.gated_weight(&[part], None),
+            _ => cuda.weight(&[part], None),
+        })
+    });
     let ones = cuda.buffer_from(&vec![1.0; hidden]).expect("there is memory");
     let space = Rows::new(cuda, rows);
     let x = space.random(cuda, hidden, 5);

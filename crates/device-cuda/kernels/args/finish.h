@@ -10,8 +10,9 @@ struct FinishArgs {
     KPlan plan;
     uint32_t width;
     uint32_t outputs;
+    uint32_t gated;
 };
-static_assert(sizeof(FinishArgs) == 48);
+static_assert(sizeof(FinishArgs) == 56);
 
 struct FinishRowsArgs {
     FinishArgs product;
@@ -19,11 +20,11 @@ struct FinishRowsArgs {
     RoundedRows rounded;
     float gate_scale;
 };
-static_assert(sizeof(FinishRowsArgs) == 112);
+static_assert(sizeof(FinishRowsArgs) == 120);
 
 struct FinishAddNormArgs {
     FinishArgs product;
     ResidualNormArgs norm;
     RoundedRows rounded;
 };
-static_assert(sizeof(FinishAddNormArgs) == 152);
+static_assert(sizeof(FinishAddNormArgs) == 160);

@@ -34,5 +34,8 @@ struct WideArgs {
     int32_t* experts;
     uint64_t* weights;
     KPlan plan;
+    RoundedRows rounded;
+    uint32_t gated;
+    float gate_scale;
 };
-static_assert(sizeof(WideArgs) == 104);
+static_assert(sizeof(WideArgs) == 136);

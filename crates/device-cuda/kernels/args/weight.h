@@ -14,6 +14,7 @@ struct PackArgs {
     uint32_t first_row;
     uint32_t rows;
     uint32_t columns;
+    uint32_t gated;
 };
 static_assert(sizeof(PackArgs) == 56);
 
@@ -28,5 +29,6 @@ struct RandomArgs {
     uint32_t first_row;
     uint32_t rows;
     uint32_t columns;
+    uint32_t gated;
 };
 static_assert(sizeof(RandomArgs) == 56);

@@ -141,7 +141,7 @@ impl Cuda {
         check_linear(x, w, epilogue, out);
         if w.kind() == Kind::F32 {
             self.exact_product(x, w, epilogue, out);
-        } else if let Some(pieces) = self.enqueue_product(x, w, epilogue, out) {
+        } else if let Some(pieces) = self.enqueue_product(x, w, epilogue, (out, None)) {
             self.finish_rows(&pieces, None, out);
         }
     }
@@ -153,15 +153,19 @@ impl Cuda {
         out: &CudaTensor,
     ) {
         check_activate(product.out, activation, out);
+        let Product { x, w, epilogue, .. } = product;
         // Gate and up are read four columns at a time.
-        if product.w.kind() == Kind::F32 || !out.columns.is_multiple_of(4) {
-            self.enqueue_linear(product.x, product.w, &product.epilogue, product.out);
+        if w.kind() == Kind::F32 || !out.columns.is_multiple_of(4) {
+            self.enqueue_linear(x, w, epilogue, product.out);
             return self.enqueue_activate(product.out, activation, out);
         }
-        check_linear(product.x, product.w, &product.epilogue, product.out);
-        Checks("linear_activate").apart(out, &[product.x]);
-        match self.enqueue_product(product.x, product.w, &product.epilogue, product.out) {
+        check_product(x, w, epilogue, product.out);
+        Checks("linear_activate").apart(out, &[x]);
+        let gate_scale = gate_scale(w, activation);
+        let target = (if gate_scale.is_some() { out } else { &*product.out }, gate_scale);
+        match self.enqueue_product(x, w, epilogue, target) {
             Some(pieces) => self.finish_rows(&pieces, Some(activation), out),
+            None if gate_scale.is_some() => {}
             None => self.enqueue_activate(product.out, activation, out),
         }
     }
@@ -175,7 +179,8 @@ impl Cuda {
         check_add_norm(product.out, norm);
         Checks("linear_add_norm").apart(norm.out, &[product.x]);
         Checks("linear_add_norm").apart(norm.residual, &[product.x]);
-        match self.enqueue_product(product.x, product.w, &product.epilogue, product.out) {
+        let target = (&*product.out, None);
+        match self.enqueue_product(product.x, product.w, &product.epilogue, target) {
             Some(pieces) => self.finish_add_norm(&pieces, norm),
             None => self.enqueue_add_rms_norm(product.out, norm),
         }
@@ -444,7 +449,23 @@ pub(crate) fn by_columns(columns: usize) -> (usize, u32) {
     }
 }
 
+/// The scale of the gate, if gate and up take turns in the weight.
+fn gate_scale(w: &CudaWeight, activation: Activation) -> Option<f32> {
+    match activation {
+        Activation::SiluGated { gate_scale } => (w.gated() > 0).then_some(gate_scale),
+        Activation::ReluSquared => {
+            assert!(w.gated() == 0, "linear_activate: a gated weight without a gate");
+            None
+        }
+    }
+}
+
 fn check_linear(x: &CudaTensor, w: &CudaWeight, epilogue: &Epilogue<'_, Cuda>, out: &CudaTensor) {
+    assert!(w.gated() == 0, "linear: the weight is for a gated activation");
+    check_product(x, w, epilogue, out);
+}
+
+fn check_product(x: &CudaTensor, w: &CudaWeight, epilogue: &Epilogue<'_, Cuda>, out: &CudaTensor) {
     let check = Checks("linear");
     check.same_rows(x, out);
     check.columns("x", x, w.inputs());

@@ -19,6 +19,7 @@ arguments! { "finish.h";
         plan: KPlan,
         width: u32,
         outputs: u32,
+        gated: u32,
     }
 
     /// Results, or results behind an activation.
@@ -58,6 +59,7 @@ impl Pieces<'_> {
             plan: self.w.plan(),
             width: self.width as u32,
             outputs: self.w.outputs() as u32,
+            gated: self.w.gated() as u32,
         }
     }
 }

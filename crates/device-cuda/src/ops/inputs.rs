@@ -99,13 +99,26 @@ impl Cuda {
     /// Where a kernel leaves its result for a product too, if one is likely to ask for it: rows of whole blocks. Rows
     /// without data are left as they are there; no other row sees them.
     pub(crate) fn next_inputs(&self, out: &CudaTensor) -> Option<RoundedInputs> {
+        self.next_inputs_in(ScratchKind::Inputs, out)
+    }
+
+    /// The same for a kernel that itself reads inputs at an address: not there.
+    pub(crate) fn next_inputs_apart(&self, out: &CudaTensor, read: u64) -> Option<RoundedInputs> {
+        let kinds = [ScratchKind::OtherInputs, ScratchKind::Inputs];
+        kinds
+            .into_iter()
+            .filter_map(|scratch| self.next_inputs_in(scratch, out))
+            .find(|next| next.address != read)
+    }
+
+    fn next_inputs_in(&self, scratch: ScratchKind, out: &CudaTensor) -> Option<RoundedInputs> {
         let height = self.likely_height(out.bucket)?;
         let kind = lock(&self.inputs).kind?;
         if !out.columns.is_multiple_of(BLOCK) {
             return None;
         }
         let rows = out.bucket.next_multiple_of(height);
-        let address = self.scratch(ScratchKind::Inputs, (rows * out.columns * 2) as u64)?;
+        let address = self.scratch(scratch, (rows * out.columns * 2) as u64)?;
         Some(RoundedInputs::new(out, kind, height, address))
     }
 }

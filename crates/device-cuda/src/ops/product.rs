@@ -7,10 +7,11 @@
 use crate::arguments::{Ptr, arguments};
 use crate::cuda::Cuda;
 use crate::launch::{Grid, Kernel};
+use crate::ops::inputs::RoundedInputs;
 use crate::pack::Architecture;
 use crate::scratch::ScratchKind;
 use crate::storage::{CudaBuffer, CudaTensor};
-use crate::views::{KPlan, Matrix, optional};
+use crate::views::{KPlan, Matrix, RoundedRows, optional};
 use crate::weight::{BLOCK, CudaWeight, Kind, TILE};
 use paceline_device::{Activation, Epilogue};
 
@@ -47,6 +48,10 @@ arguments! { "product.h";
         experts: Ptr<i32>,
         weights: Ptr<u64>,
         plan: KPlan,
+        /// Where the results of gate and up are left for the next product too.
+        rounded: RoundedRows,
+        gated: u32,
+        gate_scale: f32,
     }
 }
 
@@ -185,13 +190,14 @@ impl Cuda {
     }
 
     /// Enqueues `x · wᵀ` with a bf16 or f16 weight. Results go to `out`, unless partial sums are returned. `None` also if
-    /// there was no memory, which whoever waits next is told.
+    /// there was no memory, which whoever waits next is told. With `gate_scale`, gate and up take turns in the weight, and
+    /// results are those of the activation.
     pub(crate) fn enqueue_product<'a>(
         &self,
         x: &CudaTensor,
         w: &'a CudaWeight,
         epilogue: &Epilogue<'a, Self>,
-        out: &CudaTensor,
+        (out, gate_scale): (&CudaTensor, Option<f32>),
     ) -> Option<Pieces<'a>> {
         self.reserve_pieces(w, x.bucket)?;
         match self.way(w, x.bucket) {
@@ -218,6 +224,7 @@ impl Cuda {
             }
             Way::Wide(width) => {
                 let inputs = self.round_inputs(x, w, width.rows)?;
+                let next = gate_scale.and_then(|_| self.next_inputs_apart(out, inputs));
                 let arguments = WideArgs {
                     weight: Ptr::new(w.address()),
                     inputs: Ptr::new(inputs),
@@ -228,8 +235,14 @@ impl Cuda {
                     experts: Ptr::NULL,
                     weights: Ptr::NULL,
                     plan: w.plan(),
+                    rounded: RoundedInputs::rows(next),
+                    gated: u32::from(gate_scale.is_some()),
+                    gate_scale: gate_scale.unwrap_or(1.0),
                 };
                 self.enqueue_wide(width, w.kind(), x.bucket.div_ceil(width.rows), &arguments);
+                if next.is_some() {
+                    self.keep_inputs(next);
+                }
                 None
             }
         }
@@ -255,6 +268,9 @@ impl Cuda {
             experts: strips.experts,
             weights,
             plan: KPlan::whole(w.outputs(), w.inputs()),
+            rounded: RoundedRows::NOWHERE,
+            gated: 0,
+            gate_scale: 1.0,
         };
         self.enqueue_wide(width.unwrap_or(&widths[2]), w.kind(), strips.most, &arguments);
     }

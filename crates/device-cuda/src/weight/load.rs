@@ -33,6 +33,8 @@ arguments! { "weight.h";
         first_row: u32,
         rows: u32,
         columns: u32,
+        /// Rows of gate and of up, which take turns; 0 where they do not.
+        gated: u32,
     }
 
     /// Rows of a weight that are made up.
@@ -48,6 +50,8 @@ arguments! { "weight.h";
         first_row: u32,
         rows: u32,
         columns: u32,
+        /// Rows of gate and of up, which take turns; 0 where they do not.
+        gated: u32,
     }
 }
 
@@ -256,6 +260,7 @@ fn load_part(
             first_row: (first_row + start) as u32,
             rows: count as u32,
             columns: part.columns as u32,
+            gated: weight.gated() as u32,
         };
         let blocks = (count * part.columns.div_ceil(8)).div_ceil(256).min(4096) as u32;
         Launch::new(&cuda.context, &PACK_ROWS, Grid::new(blocks, 256), &arguments)?
@@ -292,6 +297,7 @@ fn make_up_part(
             first_row: (first_row + start) as u32,
             rows: (end - start) as u32,
             columns: part.columns as u32,
+            gated: weight.gated() as u32,
         };
         let blocks = ((end - start) * part.columns.div_ceil(8)).div_ceil(256).min(4096) as u32;
         Launch::new(&cuda.context, &RANDOM_ROWS, Grid::new(blocks, 256), &arguments)?

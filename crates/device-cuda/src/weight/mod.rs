@@ -55,6 +55,8 @@ struct Inner {
     kind: Kind,
     outputs: usize,
     inputs: usize,
+    /// Rows of gate and of up, which take turns; 0 where they do not.
+    gated: usize,
     address: u64,
     bytes: u64,
     plan: KPlan,
@@ -67,11 +69,13 @@ pub struct CudaWeight {
 }
 
 impl CudaWeight {
-    /// Packs parts stacked along the outputs, as `store_as` or as the type that holds them.
+    /// Packs parts stacked along the outputs, as `store_as` or as the type that holds them. Those of a gated layer are gate
+    /// and up, as many outputs each.
     pub(crate) fn pack(
         cuda: &Cuda,
         parts: &[WeightPart<'_>],
         store_as: Option<DType>,
+        gated: bool,
     ) -> Result<Self, DeviceError> {
         let first = parts.first().map_or("without parts", |part| part.name);
         if let Some(dtype) = store_as
@@ -86,7 +90,8 @@ impl CudaWeight {
             return Err(bad(first, "has no rows".to_owned()));
         }
         let kind = store_as.map_or_else(|| kind_of(parts), Kind::of);
-        let weight = Self::zeroed(cuda, kind, outputs, inputs, first)?;
+        let gated = if gated { gated_rows(kind, outputs) } else { 0 };
+        let weight = Self::zeroed(cuda, kind, (outputs, inputs, gated), first)?;
         load::load(cuda, &weight, parts)?;
         Ok(weight)
     }
@@ -95,8 +100,7 @@ impl CudaWeight {
     fn zeroed(
         cuda: &Cuda,
         kind: Kind,
-        outputs: usize,
-        inputs: usize,
+        (outputs, inputs, gated): (usize, usize, usize),
         name: &str,
     ) -> Result<Self, DeviceError> {
         let elements = match kind {
@@ -112,6 +116,7 @@ impl CudaWeight {
                 kind,
                 outputs,
                 inputs,
+                gated,
                 address,
                 bytes,
                 plan: KPlan::shared(outputs, inputs, cuda.multiprocessors() as usize),
@@ -142,6 +147,11 @@ impl CudaWeight {
         self.inner.address
     }
 
+    /// Rows of gate and of up, which take turns of eight; 0 where rows lie as they are stacked.
+    pub(crate) fn gated(&self) -> usize {
+        self.inner.gated
+    }
+
     /// Where sums over the inputs are cut; for weights in tiles.
     pub(crate) fn plan(&self) -> KPlan {
         self.inner.plan
@@ -165,6 +175,14 @@ impl CudaWeight {
             pitch: self.pitch() as u32,
         }
     }
+}
+
+/// Rows of gate and of up, if they can take turns of eight.
+fn gated_rows(kind: Kind, outputs: usize) -> usize {
+    if kind == Kind::F32 || !outputs.is_multiple_of(16) {
+        return 0;
+    }
+    outputs / 2
 }
 
 /// Elements from one row of f32 to the next: rows start at multiples of sixteen bytes.
