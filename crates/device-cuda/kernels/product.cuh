@@ -1,8 +1,8 @@
 // What kernels of products have in common.
 //
 // Weight: tiles, see weight.cuh; a block of 128 outputs x 64 inputs is 16 KB in one piece.
-// Inputs: rounded to the weight's type by `round.cu` to [strip of N tokens][block of 64 inputs][N][64] in the same swizzle: a block is one piece too. Rows
-// without data and columns past the last are zero.
+// Inputs: rounded to the weight's type, by `round.cu` or by whatever made them, to [strip of N tokens][block of 64 inputs][N][64] in the same swizzle: a block is
+// one piece too. Columns past the last are zero. Rows without data may hold anything: a token's results come from its own row alone.
 #pragma once
 #include "args/product.h"
 #include "kplan.cuh"

@@ -44,7 +44,6 @@ template <int N, int Stages> __device__ void wide_produce(const WideArgs& a, uin
         }
     }
 }
-
 #endif
 
 template <int N, int Stages, bool Half> __device__ __forceinline__ void wide_product(const WideArgs& a) {
