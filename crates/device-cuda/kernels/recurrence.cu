@@ -89,16 +89,16 @@ template <bool Delta> __device__ __forceinline__ void keep(const RecurArgs& a) {
     StateRow row;
     if (!state_row(s, a.tables, blockIdx.y, live_rows(a.out), row, a.fault)) return;
     const int head = blockIdx.x, group = group_of(a, head), columns = s.columns, rows = s.rows, warps = blockDim.x / 32, lane = threadIdx.x % 32;
-    const bool leads = a.tiled ? head < static_cast<int>(s.groups) : head % (s.heads / s.groups) == 0;
+    if (a.leaves && row.is_short(s)) return; // they are there
     for (int position = max(row.start, row.state_end) + threadIdx.x / 32; position < row.end; position += warps) {
         const int token = row.first_token + position - row.start;
         const size_t place = ring_of_head(s, row, head, position), of_token = static_cast<size_t>(token) * s.heads + head;
         const float2 factor = reinterpret_cast<const float2*>(a.factors)[of_token];
         for (int c = lane; c < columns; c += 32) s.values[place * columns + c] = Delta ? a.entered[of_token * columns + c] : factor.y * row_of(a.values, token)[head * columns + c];
         if (lane == 0) s.decays[place] = factor.x;
-        if (!leads) continue;
+        if (!leads(a, head)) continue;
         const float* key = Delta ? a.unit_keys + (static_cast<size_t>(token) * s.groups + group) * rows : row_of(a.keys, token) + group * rows;
-        float* to = const_cast<float*>(ring_key(s, row, group, position));
+        float* to = ring_key(s, row, group, position);
         for (int i = lane; i < rows; i += 32) to[i] = key[i];
     }
 }

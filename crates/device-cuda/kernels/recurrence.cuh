@@ -9,7 +9,8 @@
 //
 // `relate` has a warp per token and group: what does not depend on the state is there for all tokens of a prompt at once. `recur` (one of several) has a thread block per request, head and
 // some columns, goes through chunks and leaves states and snapshots. `keep` writes the entries that later steps need, when nobody reads those of this step any more: the
-// ring is by position, and a prompt that begins inside a chunk comes round to its own entries; heads share the keys of their group.
+// ring is by position, and a prompt that begins inside a chunk comes round to its own entries; heads share the keys of their group. Rows that are short enough for all their
+// entries to have places of their own have none to wait for: where `leaves` says so, `recur` leaves theirs, and with 2 there are no other rows and no `keep`.
 #pragma once
 #include "states.cuh"
 #include "args/recurrence.h"
@@ -17,7 +18,9 @@
 constexpr int CHUNK = STATE_GRID;
 
 __device__ __forceinline__ int group_of(const RecurArgs& a, int head) { return a.tiled ? head % a.states.groups : head / (a.states.heads / a.states.groups); }
-__device__ __forceinline__ const float* ring_key(const StateView& s, const StateRow& row, int group, int position) {
+// Whether the head is the one of its group that leaves its keys.
+__device__ __forceinline__ bool leads(const RecurArgs& a, int head) { return a.tiled ? head < static_cast<int>(a.states.groups) : head % (a.states.heads / a.states.groups) == 0; }
+__device__ __forceinline__ float* ring_key(const StateView& s, const StateRow& row, int group, int position) {
     return s.keys + ((static_cast<size_t>(row.slot) * s.groups + group) * s.entries + position % s.entries) * s.rows;
 }
 __device__ __forceinline__ size_t ring_of_head(const StateView& s, const StateRow& row, int head, int position) {

@@ -33,8 +33,8 @@ template <bool Delta, int Rows, int C> __device__ __forceinline__ void fetch(con
     const size_t of_head = (static_cast<size_t>(row.slot) * s.heads + head) * entries;
     auto key = [&](int t) { return Delta ? a.unit_keys + (static_cast<size_t>(span.token + t) * s.groups + group) * R : row_of(a.keys, span.token + t) + group * R; };
     auto query = [&](int t) { return Delta ? a.unit_queries + (static_cast<size_t>(span.token + t) * s.groups + group) * R : row_of(a.queries, span.token + t) + group * R; };
-    // Mamba2 needs keys for the fold alone.
-    if (Delta || folds(row, span.base))
+    // Mamba2 needs keys for the fold alone, and to leave them.
+    if (Delta || folds(row, span.base) || (part == 0 && leads(a, head)))
 #pragma unroll 1
         for (int i = thread; i < (span.entries + span.tokens) * (R / 4); i += THREADS) {
             const int at = i / (R / 4), c = i % (R / 4) * 4;
@@ -103,7 +103,7 @@ __device__ __forceinline__ void products(Memory<Rows, C, Batch>& m, const Chunk<
 
 // u of `live` tokens from `t` on, a thread per column.
 template <int Rows, int C, int Batch>
-__device__ __forceinline__ void substitute(const RecurArgs& a, const Memory<Rows, C, Batch>& m, Chunk<Rows, C>& chunk, const Span& span, int t, int live, int head, int part) {
+__device__ __forceinline__ void substitute(const RecurArgs& a, const Memory<Rows, C, Batch>& m, Chunk<Rows, C>& chunk, const Span& span, int t, int live, int head, int part, bool short_row) {
     const int c = threadIdx.x, columns = a.states.columns;
     float u[CHUNK];
 #pragma unroll
@@ -120,13 +120,12 @@ __device__ __forceinline__ void substitute(const RecurArgs& a, const Memory<Rows
 #pragma unroll
         for (int s = 0; s < CHUNK; s++) u[s] = s == span.entries + t + i ? own : u[s];
         chunk.u[span.entries + t + i][c] = own;
-        a.entered[(static_cast<size_t>(span.token + t + i) * a.states.heads + head) * columns + part * C + c] = own;
+        if (!short_row) a.entered[(static_cast<size_t>(span.token + t + i) * a.states.heads + head) * columns + part * C + c] = own;
     }
 }
 
 template <bool Delta, int Rows, int C, int Batch>
 __device__ __forceinline__ void outputs(const RecurArgs& a, const Memory<Rows, C, Batch>& m, const Chunk<Rows, C>& chunk, const Span& span, int t, int live, int head, int part) {
-    const float skip = Delta ? 0 : a.skip[head];
 #pragma unroll 1
     for (int i = threadIdx.x; i < live * C; i += THREADS) {
         const int own = t + i / C, c = i % C;
@@ -141,22 +140,21 @@ __device__ __forceinline__ void outputs(const RecurArgs& a, const Memory<Rows, C
                 sum = s + j <= span.entries + own ? next : sum;
             }
         }
-        if constexpr (!Delta) sum = __fmaf_rn(skip, chunk.v[own][c], sum);
+        if constexpr (!Delta) sum = __fmaf_rn(a.skip[head], chunk.v[own][c], sum);
         row_of(a.out, span.token + own)[head * a.states.columns + part * C + c] = sum;
     }
 }
 
 // Up to `Batch` tokens of a chunk from `t` on.
 template <bool Delta, int Rows, int C, int Batch>
-__device__ __forceinline__ void run_tokens(const RecurArgs& a, Memory<Rows, C, Batch>& m, Chunk<Rows, C>& chunk, const float (&state)[Rows][C / 32], const Span& span, int t, int head, int part) {
+__device__ __forceinline__ void run_tokens(const RecurArgs& a, Memory<Rows, C, Batch>& m, Chunk<Rows, C>& chunk, const float (&state)[Rows][C / 32], const Span& span, int t, int head, int part, bool short_row) {
     const int tokens = min(Batch, span.tokens - t);
 #pragma unroll 1
-    for (int at = 0; at < tokens; at += 4) {
+    for (int at = 0; at < tokens;) {
         const int live = tokens - at;
-        if (live == 1) products<Delta, Rows, C, Batch, 1>(m, chunk, state, span.entries, t + at, at);
-        else if (live == 2) products<Delta, Rows, C, Batch, 2>(m, chunk, state, span.entries, t + at, at);
-        else if (live == 3) products<Delta, Rows, C, Batch, 3>(m, chunk, state, span.entries, t + at, at);
-        else products<Delta, Rows, C, Batch, 4>(m, chunk, state, span.entries, t + at, at);
+        if (live >= 4) products<Delta, Rows, C, Batch, 4>(m, chunk, state, span.entries, t + at, at), at += 4;
+        else if (live >= 2) products<Delta, Rows, C, Batch, 2>(m, chunk, state, span.entries, t + at, at), at += 2;
+        else products<Delta, Rows, C, Batch, 1>(m, chunk, state, span.entries, t + at, at), at += 1;
     }
     __syncthreads();
 #pragma unroll 1
@@ -169,10 +167,29 @@ __device__ __forceinline__ void run_tokens(const RecurArgs& a, Memory<Rows, C, B
     }
     __syncthreads();
     if constexpr (Delta) {
-        if (threadIdx.x < C) substitute(a, m, chunk, span, t, tokens, head, part);
+        if (threadIdx.x < C) substitute(a, m, chunk, span, t, tokens, head, part, short_row);
         __syncthreads();
     }
     outputs<Delta>(a, m, chunk, span, t, tokens, head, part);
+}
+
+// The entries of a chunk's tokens that no stored state contains, of a row whose entries have places of their own in the rings.
+template <int Rows, int C> __device__ __forceinline__ void leave(const RecurArgs& a, const Chunk<Rows, C>& chunk, const StateRow& row, const Span& span, int head, int part) {
+    const StateView& s = a.states;
+    const int lane = threadIdx.x % 32, first = max(max(row.start, row.state_end) - span.base, span.entries);
+#pragma unroll 1
+    for (int e = first + threadIdx.x / 32; e < span.entries + span.tokens; e += WARPS) {
+        const int place = (span.base + e) % s.entries;
+        const size_t of_head = (row.slot * s.heads + head) * s.entries + place;
+#pragma unroll 1
+        for (int c = lane; c < C; c += 32) s.values[of_head * s.columns + part * C + c] = chunk.u[e][c];
+        if (part != 0) continue;
+        if (lane == 0) s.decays[of_head] = chunk.g[e];
+        if (!leads(a, head)) continue;
+        float* key = s.keys + static_cast<size_t>((row.slot * s.groups + group_of(a, head)) * s.entries + place) * (Rows * WARPS);
+#pragma unroll 1
+        for (int i = lane; i < Rows * WARPS; i += 32) key[i] = chunk.k[e][i];
+    }
 }
 
 // A full chunk goes into the state.
@@ -182,7 +199,7 @@ template <int Rows, int C> __device__ __forceinline__ void fold(float (&state)[R
     for (int i = 0; i < Rows; i++)
 #pragma unroll
         for (int c = 0; c < C / 32; c++) state[i][c] *= decay[0];
-#pragma unroll 2
+#pragma unroll 1
     for (int s = 0; s < CHUNK; s++) {
         float u[C / 32];
 #pragma unroll
@@ -229,10 +246,11 @@ template <bool Delta, int Rows, int C, int Batch> __device__ __forceinline__ voi
         __syncthreads();
         weigh<Delta>(m, chunk, span);
         for (int t = 0; t < span.tokens; t += Batch) {
-            run_tokens<Delta>(a, m, chunk, state, span, t, head, part);
+            run_tokens<Delta>(a, m, chunk, state, span, t, head, part, row.is_short(s));
             if (t + Batch < span.tokens) __syncthreads(); // done with the sums
         }
         if (span.tokens == 0) __syncthreads(); // decays are there
+        if (row.is_short(s)) leave(a, chunk, row, span, head, part);
         if (folds(row, base)) {
             fold(state, chunk, m.fold_decay);
             if (base + CHUNK == row.snapshot_at) store(place(s.saved_matrices, row.snapshot));
@@ -246,17 +264,26 @@ template <bool Delta, int Rows, int C, int Batch> __device__ __forceinline__ voi
     extern __shared__ __align__(16) char memory[];
     enter();
     const int tokens = live_rows(a.out), requests = request_rows(a.tables);
-    StateRow row;
-    for (int request = blockIdx.y; request < requests; request += gridDim.y)
-        if (state_row(a.states, a.tables, request, tokens, row, a.fault)) scan_row<Delta>(a, *reinterpret_cast<Memory<Rows, C, Batch>*>(memory), row);
+    __shared__ StateRow row; // read again where it is needed, rather than kept in registers
+    __shared__ bool there;
+    for (int request = blockIdx.y; request < requests; request += gridDim.y) {
+        __syncthreads();
+        if (threadIdx.x == 0) there = state_row(a.states, a.tables, request, tokens, row, a.fault);
+        __syncthreads();
+        if (there && a.leaves == 2 && !row.is_short(a.states)) report(a.fault, RecordHeader::BAD_SLOT);
+        if (there) scan_row<Delta>(a, *reinterpret_cast<Memory<Rows, C, Batch>*>(memory), row);
+    }
 }
 
 // What `src/ops/recurrence.rs` asks for.
 template <int Rows, int C, int Batch>
 constexpr bool sized = sizeof(Memory<Rows, C, Batch>) == 4 * (2 * (2 * CHUNK * (Rows * WARPS + 4) + 2 * CHUNK * C + 2 * CHUNK * CHUNK + 2 * CHUNK) + (WARPS + 1) * 2 * Batch * C + 2 * CHUNK + 4);
 
+// Thread blocks per multiprocessor that registers are counted out for.
+constexpr int SEVERAL = __CUDA_ARCH__ >= 1000 ? 2 : 3;
+
 #define SCAN(R, C, Batch, Blocks)                                                                                                                                                      \
     static_assert(sized<R / WARPS, C, Batch>);                                                                                                                                        \
     extern "C" __global__ void __launch_bounds__(THREADS, Blocks) scan_delta_##R##_##C(const __grid_constant__ RecurArgs a) { scan<true, R / WARPS, C, Batch>(a); } \
     extern "C" __global__ void __launch_bounds__(THREADS, Blocks) scan_space_##R##_##C(const __grid_constant__ RecurArgs a) { scan<false, R / WARPS, C, Batch>(a); }
-SCAN(128, 64, 4, 2) SCAN(128, 32, 16, 2) SCAN(256, 64, 4, 1) SCAN(256, 32, 16, 1)
+SCAN(128, 64, 4, SEVERAL) SCAN(128, 32, 16, 2) SCAN(256, 64, 4, 1) SCAN(256, 32, 16, 1)

@@ -7,6 +7,9 @@ struct StateRow {
     int state_at, state_end;                   // where the state stands, and where it is left
     int restore;                               // the snapshot that holds the state, or -1
     int snapshot_at, snapshot;                 // the position whose state is saved, or 0, and where
+
+    // Whether all entries that the row reads and leaves have places of their own in the rings.
+    __device__ __forceinline__ bool is_short(const StateView& s) const { return end - state_at <= static_cast<int>(s.entries); }
 };
 
 // The tokens of a request row; false if it has none, or if it names what is not there, which is reported. `tokens` are those of the step.

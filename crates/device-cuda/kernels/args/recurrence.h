@@ -35,6 +35,7 @@ struct RecurArgs {
     StateView states;
     Tables tables;
     uint32_t tiled;
+    uint32_t leaves;
     int32_t* fault;
 };
 static_assert(sizeof(RecurArgs) == 456);

@@ -47,6 +47,7 @@ arguments! { "recurrence.h";
         states: StateView,
         tables: Tables,
         tiled: u32,
+        leaves: u32,
         fault: Ptr<i32>,
     }
 }
@@ -105,8 +106,8 @@ struct Through<'a> {
     shared: u32,
     /// Its columns per thread block.
     columns: usize,
-    /// Whether a thread block takes several requests in turn.
-    loops: bool,
+    /// Whether it is `scan`, whose thread blocks take several requests in turn and leave entries of short rows.
+    scans: bool,
 }
 
 impl Rule {
@@ -140,14 +141,14 @@ impl Rule {
                     kernel: &scan[usize::from(wide)],
                     shared: scan_shared(self.rows, columns, batch),
                     columns,
-                    loops: true,
+                    scans: true,
                 }
             }
             _ => Through {
                 kernel: &self.recur,
                 shared: self.shared(),
                 columns: COLUMNS,
-                loops: false,
+                scans: false,
             },
         }
     }
@@ -305,6 +306,7 @@ impl Cuda {
             states: cache.view(),
             tables: Tables::of(step),
             tiled: 0,
+            leaves: 0,
             fault: Ptr::new(self.context.fault),
         }
     }
@@ -318,7 +320,7 @@ impl Cuda {
         let blocks = (shape.heads * shape.columns.div_ceil(through.columns)) as u32;
         // A program has room for more requests than most of its steps have: thread blocks that serve several in turn leave
         // fewer of them without work.
-        let rows = if through.loops {
+        let rows = if through.scans {
             requests.min((requests / 4).max((4 * multiprocessors).div_ceil(blocks)))
         } else {
             requests
@@ -327,8 +329,18 @@ impl Cuda {
         if blocks * rows <= multiprocessors {
             grid = grid.late();
         }
-        self.enqueue(through.kernel, grid, args);
-        self.enqueue(&rule.keep, Grid::of([shape.heads as u32, requests, 1], 128), args);
+        // Rows of a verify window at most are short enough for `scan` to leave their entries, see `recurrence.cuh`.
+        let leaves = match through.scans {
+            false => 0,
+            true if args.out.bucket as usize > 1 + shape.drafts => 1,
+            true => 2,
+        };
+        let args = RecurArgs { leaves, ..*args };
+        self.enqueue(through.kernel, grid, &args);
+        if leaves < 2 {
+            let grid = Grid::of([shape.heads as u32, requests, 1], 128);
+            self.enqueue(&rule.keep, grid, &args);
+        }
     }
 
     /// What lies between the kernels of a recurrence over up to `tokens` tokens.
