@@ -14,13 +14,14 @@ template <int Rows, int C> struct alignas(16) Chunk {
     float q[CHUNK][Rows * WARPS + 4];
     float u[CHUNK][C]; // of entries; those of tokens are written here
     float v[CHUNK][C];
-    float dots[CHUNK][2][CHUNK]; // by token, of its key and its query, by entry; then times the decay in between
+    float dots[CHUNK][2][CHUNK]; // by token, of its key and its query, by entry; the latter then times the decay in between
     float g[CHUNK], beta[CHUNK];
 };
 template <int Rows, int C, int Batch> struct alignas(16) Memory {
     Chunk<Rows, C> chunk[2];
     float partial[WARPS][2 * Batch][C];
-    float sums[2 * Batch][C]; // S'k, then S'q, by token
+    float sums[2 * Batch][C];        // S'k, then S'q, by token
+    float key_weight[CHUNK][CHUNK]; // dots of keys times the decay in between, by entry, then token
     float decay[CHUNK], fold_decay[CHUNK + 4];
 };
 
@@ -57,10 +58,9 @@ template <bool Delta, int Rows, int C> __device__ __forceinline__ void fetch(con
 template <bool Delta, int Rows, int C, int Batch> __device__ __forceinline__ void weigh(Memory<Rows, C, Batch>& m, Chunk<Rows, C>& chunk, const Span& span) {
     const int thread = threadIdx.x, t = thread / CHUNK, s = thread % CHUNK, at = span.entries + t;
     if (t < span.tokens) {
-        const bool counts = s <= at;
         const float factor = decay_between(chunk.g, s, at);
-        if (Delta) chunk.dots[t][0][s] = counts ? factor * chunk.dots[t][0][s] : 0;
-        chunk.dots[t][1][s] = counts ? factor * chunk.dots[t][1][s] : 0;
+        if (Delta) m.key_weight[s][t] = factor * chunk.dots[t][0][s];
+        if (s <= at) chunk.dots[t][1][s] *= factor;
     }
     if (thread < span.tokens) m.decay[thread] = decay_between(chunk.g, -1, span.entries + thread);
     if (thread >= 64 && thread <= 64 + CHUNK) m.fold_decay[thread - 64] = decay_between(chunk.g, thread - 65, CHUNK - 1);
@@ -101,26 +101,36 @@ __device__ __forceinline__ void products(Memory<Rows, C, Batch>& m, const Chunk<
         }
 }
 
-// u of `live` tokens from `t` on, a thread per column.
+// u of `live` tokens from `t` on, a thread per column. An entry is added to all tokens behind it at a time, so that each token's sum is in order of entries and none waits for another's.
 template <int Rows, int C, int Batch>
 __device__ __forceinline__ void substitute(const RecurArgs& a, const Memory<Rows, C, Batch>& m, Chunk<Rows, C>& chunk, const Span& span, int t, int live, int head, int part, bool short_row) {
-    const int c = threadIdx.x, columns = a.states.columns;
-    float u[CHUNK];
+    const int c = threadIdx.x, columns = a.states.columns, first = span.entries + t;
+    float sum[Batch];
 #pragma unroll
-    for (int s = 0; s < CHUNK; s++) u[s] = s < span.entries + t ? chunk.u[s][c] : 0; // a product with it changes nothing
-#pragma unroll 1
-    for (int i = 0; i < live; i++) {
-        float sum = m.decay[t + i] * m.sums[i][c];
+    for (int i = 0; i < Batch; i++) sum[i] = m.decay[t + i] * m.sums[i][c]; // what is past the last token is never looked at
+#pragma unroll 2
+    for (int s = 0; s < first; s++) {
+        const float u = chunk.u[s][c];
 #pragma unroll
-        for (int s = 0; s < CHUNK; s += 4) {
-            const float4 d = *reinterpret_cast<const float4*>(&chunk.dots[t + i][0][s]);
-            sum = __fmaf_rn(d.x, u[s], sum), sum = __fmaf_rn(d.y, u[s + 1], sum), sum = __fmaf_rn(d.z, u[s + 2], sum), sum = __fmaf_rn(d.w, u[s + 3], sum);
+        for (int i = 0; i < Batch; i += 4) {
+            const float4 w = *reinterpret_cast<const float4*>(&m.key_weight[s][t + i]);
+            sum[i] = __fmaf_rn(w.x, u, sum[i]), sum[i + 1] = __fmaf_rn(w.y, u, sum[i + 1]), sum[i + 2] = __fmaf_rn(w.z, u, sum[i + 2]), sum[i + 3] = __fmaf_rn(w.w, u, sum[i + 3]);
         }
-        const float own = chunk.beta[t + i] * (chunk.v[t + i][c] - sum);
+    }
 #pragma unroll
-        for (int s = 0; s < CHUNK; s++) u[s] = s == span.entries + t + i ? own : u[s];
-        chunk.u[span.entries + t + i][c] = own;
+    for (int i = 0; i < Batch; i++) {
+        if (i >= live) break;
+        const float own = chunk.beta[t + i] * (chunk.v[t + i][c] - sum[i]);
+        chunk.u[first + i][c] = own;
         if (!short_row) a.entered[(static_cast<size_t>(span.token + t + i) * a.states.heads + head) * columns + part * C + c] = own;
+#pragma unroll
+        for (int j = i / 4 * 4; j < Batch; j += 4) {
+            const float4 w = *reinterpret_cast<const float4*>(&m.key_weight[first + i][t + j]);
+            const float ws[4] = {w.x, w.y, w.z, w.w};
+#pragma unroll
+            for (int n = 0; n < 4; n++)
+                if (j + n > i) sum[j + n] = __fmaf_rn(ws[n], own, sum[j + n]);
+        }
     }
 }
 
@@ -277,7 +287,7 @@ template <bool Delta, int Rows, int C, int Batch> __device__ __forceinline__ voi
 
 // What `src/ops/recurrence.rs` asks for.
 template <int Rows, int C, int Batch>
-constexpr bool sized = sizeof(Memory<Rows, C, Batch>) == 4 * (2 * (2 * CHUNK * (Rows * WARPS + 4) + 2 * CHUNK * C + 2 * CHUNK * CHUNK + 2 * CHUNK) + (WARPS + 1) * 2 * Batch * C + 2 * CHUNK + 4);
+constexpr bool sized = sizeof(Memory<Rows, C, Batch>) == 4 * (2 * (2 * CHUNK * (Rows * WARPS + 4) + 2 * CHUNK * C + 2 * CHUNK * CHUNK + 2 * CHUNK) + (WARPS + 1) * 2 * Batch * C + CHUNK * CHUNK + 2 * CHUNK + 4);
 
 // Thread blocks per multiprocessor that registers are counted out for.
 constexpr int SEVERAL = __CUDA_ARCH__ >= 1000 ? 2 : 3;

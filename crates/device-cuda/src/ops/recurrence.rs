@@ -167,7 +167,7 @@ const fn scan_shared(rows: usize, columns: usize, batch: usize) -> u32 {
     let vectors = 2 * STATE_GRID * (rows + 4) + 2 * STATE_GRID * columns;
     let chunk = vectors + 2 * STATE_GRID * STATE_GRID + 2 * STATE_GRID;
     let sums = (8 + 1) * 2 * batch * columns;
-    (4 * (2 * chunk + sums + 2 * STATE_GRID + 4)) as u32
+    (4 * (2 * chunk + sums + STATE_GRID * STATE_GRID + 2 * STATE_GRID + 4)) as u32
 }
 
 impl Cuda {
