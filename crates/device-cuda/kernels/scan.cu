@@ -103,12 +103,12 @@ __device__ __forceinline__ void products(Memory<Rows, C, Batch>& m, const Chunk<
 
 // u of `live` tokens from `t` on, a thread per column. An entry is added to all tokens behind it at a time, so that each token's sum is in order of entries and none waits for another's.
 template <int Rows, int C, int Batch>
-__device__ __forceinline__ void substitute(const RecurArgs& a, const Memory<Rows, C, Batch>& m, Chunk<Rows, C>& chunk, const Span& span, int t, int live, int head, int part, bool short_row) {
-    const int c = threadIdx.x, columns = a.states.columns, first = span.entries + t;
+__device__ __forceinline__ void substitute(const Memory<Rows, C, Batch>& m, Chunk<Rows, C>& chunk, const Span& span, int t, int live) {
+    const int c = threadIdx.x, first = span.entries + t;
     float sum[Batch];
 #pragma unroll
     for (int i = 0; i < Batch; i++) sum[i] = m.decay[t + i] * m.sums[i][c]; // what is past the last token is never looked at
-#pragma unroll 2
+#pragma unroll 1
     for (int s = 0; s < first; s++) {
         const float u = chunk.u[s][c];
 #pragma unroll
@@ -122,7 +122,6 @@ __device__ __forceinline__ void substitute(const RecurArgs& a, const Memory<Rows
         if (i >= live) break;
         const float own = chunk.beta[t + i] * (chunk.v[t + i][c] - sum[i]);
         chunk.u[first + i][c] = own;
-        if (!short_row) a.entered[(static_cast<size_t>(span.token + t + i) * a.states.heads + head) * columns + part * C + c] = own;
 #pragma unroll
         for (int j = i / 4 * 4; j < Batch; j += 4) {
             const float4 w = *reinterpret_cast<const float4*>(&m.key_weight[first + i][t + j]);
@@ -157,7 +156,7 @@ __device__ __forceinline__ void outputs(const RecurArgs& a, const Memory<Rows, C
 
 // Up to `Batch` tokens of a chunk from `t` on.
 template <bool Delta, int Rows, int C, int Batch>
-__device__ __forceinline__ void run_tokens(const RecurArgs& a, Memory<Rows, C, Batch>& m, Chunk<Rows, C>& chunk, const float (&state)[Rows][C / 32], const Span& span, int t, int head, int part, bool short_row) {
+__device__ __forceinline__ void run_tokens(const RecurArgs& a, Memory<Rows, C, Batch>& m, Chunk<Rows, C>& chunk, const float (&state)[Rows][C / 32], const Span& span, int t, int head, int part) {
     const int tokens = min(Batch, span.tokens - t);
 #pragma unroll 1
     for (int at = 0; at < tokens;) {
@@ -177,7 +176,7 @@ __device__ __forceinline__ void run_tokens(const RecurArgs& a, Memory<Rows, C, B
     }
     __syncthreads();
     if constexpr (Delta) {
-        if (threadIdx.x < C) substitute(a, m, chunk, span, t, tokens, head, part, short_row);
+        if (threadIdx.x < C) substitute(m, chunk, span, t, tokens);
         __syncthreads();
     }
     outputs<Delta>(a, m, chunk, span, t, tokens, head, part);
@@ -200,6 +199,14 @@ template <int Rows, int C> __device__ __forceinline__ void leave(const RecurArgs
 #pragma unroll 1
         for (int i = lane; i < Rows * WARPS; i += 32) key[i] = chunk.k[e][i];
     }
+}
+
+// u of a chunk's tokens, of other rows, for `keep`.
+template <int Rows, int C> __device__ __forceinline__ void hand_over(const RecurArgs& a, const Chunk<Rows, C>& chunk, const Span& span, int head, int part) {
+    const StateView& s = a.states;
+#pragma unroll 1
+    for (int i = threadIdx.x; i < span.tokens * C; i += THREADS)
+        a.entered[(static_cast<size_t>(span.token + i / C) * s.heads + head) * s.columns + part * C + i % C] = chunk.u[span.entries + i / C][i % C];
 }
 
 // A full chunk goes into the state.
@@ -256,11 +263,12 @@ template <bool Delta, int Rows, int C, int Batch> __device__ __forceinline__ voi
         __syncthreads();
         weigh<Delta>(m, chunk, span);
         for (int t = 0; t < span.tokens; t += Batch) {
-            run_tokens<Delta>(a, m, chunk, state, span, t, head, part, row.is_short(s));
+            run_tokens<Delta>(a, m, chunk, state, span, t, head, part);
             if (t + Batch < span.tokens) __syncthreads(); // done with the sums
         }
         if (span.tokens == 0) __syncthreads(); // decays are there
         if (row.is_short(s)) leave(a, chunk, row, span, head, part);
+        else if (Delta) hand_over(a, chunk, span, head, part);
         if (folds(row, base)) {
             fold(state, chunk, m.fold_decay);
             if (base + CHUNK == row.snapshot_at) store(place(s.saved_matrices, row.snapshot));
