@@ -282,7 +282,7 @@ impl<R: Rule> Piece<'_, R> {
             // or the one beyond, which the chunk before has filled.
             column += unsafe {
                 match (shape.columns - column) / LANES {
-                    8.. if !R::CORRECTS => self.block::<S, 8>(s, &chunk, (base, head, column), buffers),
+                    8.. => self.block::<S, 8>(s, &chunk, (base, head, column), buffers),
                     4.. => self.block::<S, 4>(s, &chunk, (base, head, column), buffers),
                     _ => self.block::<S, 1>(s, &chunk, (base, head, column), buffers),
                 }
@@ -362,13 +362,7 @@ impl<R: Rule> Piece<'_, R> {
             let keys = &buffers.fold_keys;
             // SAFETY: forwarded.
             unsafe {
-                if N == 8 {
-                    // More sums than that leave no registers for anything else.
-                    chunk.fold::<S, 4>(s, keys, (column, width));
-                    chunk.fold::<S, 4>(s, keys, (column + 4 * LANES, width));
-                } else {
-                    chunk.fold::<S, N>(s, keys, (column, width));
-                }
+                chunk.fold::<S, N>(s, keys, (column, width));
             }
         }
         used

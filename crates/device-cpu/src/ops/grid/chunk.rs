@@ -7,6 +7,9 @@ use crate::simd::{LANES, Simd};
 /// The place of the decay from the base among weights: no entry of a chunk comes after its last one.
 const FROM_BASE: usize = GRID - 1;
 
+/// Rows between two looks at whether there are more.
+const UNROLL: usize = 4;
+
 /// What a token of the step has to do with the entries of its chunk before it.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Token {
@@ -107,71 +110,88 @@ impl Chunk {
         out: &mut [f32],
     ) {
         assert!(given.value.len() == out.len() && out.len() == (N - 1) * LANES + width);
-        // SAFETY: forwarded.
-        let (mut seen, mut read) = unsafe { self.read::<S, R, N>(s, given, (column, width)) };
-        let decay = s.splat(token.query_weights[FROM_BASE]);
-        for n in 0..N {
-            (seen[n], read[n]) = (s.mul(seen[n], decay), s.mul(read[n], decay));
-        }
-        for before in 0..entry {
-            let by_key = s.splat(token.key_weights[before]);
-            let by_query = s.splat(token.query_weights[before]);
-            for n in 0..N {
-                // SAFETY: within the entry's value.
-                let value = unsafe { load(s, self.values[before].add(column + n * LANES), width) };
-                if R::CORRECTS {
-                    seen[n] = s.mul_add(value, by_key, seen[n]);
-                }
-                read[n] = s.mul_add(value, by_query, read[n]);
-            }
-        }
         let (scale, skip) = (s.splat(token.scale), s.splat(given.skip));
-        let product = s.splat(token.own_product);
-        for n in 0..N {
-            // SAFETY: within the token's value, its entry's and its output, of as many columns.
+        let decay = token.query_weights[FROM_BASE];
+        let seen = if R::CORRECTS {
+            // SAFETY: forwarded.
+            unsafe {
+                self.read::<S, N>(
+                    s,
+                    given.key,
+                    (decay, &token.key_weights[..entry]),
+                    (column, width),
+                )
+            }
+        } else {
+            [s.splat(0.0); N]
+        };
+        let place = self.values[entry].cast_mut();
+        for (n, seen) in seen.iter().enumerate() {
+            // SAFETY: within the token's value and its entry's, of as many columns.
             unsafe {
                 let value = load(s, given.value.as_ptr().add(n * LANES), width);
-                let entered = if R::CORRECTS { s.sub(value, seen[n]) } else { value };
-                let entered = s.mul(scale, entered);
-                let mut output = s.mul_add(product, entered, read[n]);
+                let entered = if R::CORRECTS { s.sub(value, *seen) } else { value };
+                store(s, s.mul(scale, entered), place.add(column + n * LANES), width);
+            }
+        }
+        let weights = &token.query_weights[..entry];
+        // SAFETY: forwarded.
+        let read = unsafe { self.read::<S, N>(s, given.query, (decay, weights), (column, width)) };
+        let product = s.splat(token.own_product);
+        for (n, read) in read.iter().enumerate() {
+            // SAFETY: within the token's value, its entry's and its output, of as many columns.
+            unsafe {
+                let entered = load(s, place.add(column + n * LANES), width);
+                let mut output = s.mul_add(product, entered, *read);
                 if !R::CORRECTS {
+                    let value = load(s, given.value.as_ptr().add(n * LANES), width);
                     output = s.mul_add(skip, value, output);
                 }
-                let place = self.values[entry].add(column + n * LANES).cast_mut();
-                store(s, entered, place, width);
                 store(s, output, out.as_mut_ptr().add(n * LANES), width);
             }
         }
     }
 
-    /// What the state holds for a key, where that is needed, and for a query.
+    /// What the state, decayed, and the entries before a token hold for its key or its query. The state is read for one of
+    /// them at a time: registers then hold sums of twice the columns, and products take their other operand from memory.
     ///
     /// # Safety
     /// As [`token`](Self::token).
     #[inline(always)]
-    unsafe fn read<S: Simd, R: Rule, const N: usize>(
+    unsafe fn read<S: Simd, const N: usize>(
         &self,
         s: S,
-        given: &Given<'_>,
+        x: &[f32],
+        (decay, weights): (f32, &[f32]),
         (column, width): (usize, usize),
-    ) -> ([S::F; N], [S::F; N]) {
-        let (mut seen, mut read) = ([s.splat(0.0); N], [s.splat(0.0); N]);
-        let Some(state) = self.state else {
-            return (seen, read);
-        };
-        assert!(given.key.len() == self.rows && given.query.len() == self.rows);
-        for (row, (key, query)) in given.key.iter().zip(given.query).enumerate() {
-            let (key, query) = (s.splat(*key), s.splat(*query));
-            for n in 0..N {
-                // SAFETY: within the state.
-                let old = unsafe { load(s, state.add(row * self.columns + column + n * LANES), width) };
-                if R::CORRECTS {
-                    seen[n] = s.mul_add(old, key, seen[n]);
+    ) -> [S::F; N] {
+        let mut sums = [s.splat(0.0); N];
+        if let Some(state) = self.state {
+            assert!(x.len() == self.rows);
+            let (runs, rest) = x.as_chunks::<UNROLL>();
+            let mut row = 0;
+            for x in runs {
+                for x in x {
+                    // SAFETY: within the state.
+                    unsafe { add_row(s, *x, state.add(row * self.columns + column), width, &mut sums) };
+                    row += 1;
                 }
-                read[n] = s.mul_add(old, query, read[n]);
+            }
+            for x in rest {
+                // SAFETY: within the state.
+                unsafe { add_row(s, *x, state.add(row * self.columns + column), width, &mut sums) };
+                row += 1;
             }
         }
-        (seen, read)
+        let decay = s.splat(decay);
+        for sum in &mut sums {
+            *sum = s.mul(*sum, decay);
+        }
+        for (weight, value) in weights.iter().zip(&self.values) {
+            // SAFETY: within the entry's value.
+            unsafe { add_row(s, *weight, value.add(column), width, &mut sums) };
+        }
+        sums
     }
 
     /// The state behind a complete chunk, for `N` vectors of columns from `column` on with `width` lanes in use.
@@ -209,10 +229,14 @@ impl Chunk {
                     *sum = s.mul(unsafe { load(s, state.add(place + n * LANES), width) }, decay);
                 }
             }
-            for (key, values) in keys.iter().zip(&values) {
-                let key = s.splat(*key);
-                for n in 0..N {
-                    sums[n] = s.mul_add(key, values[n], sums[n]);
+            let (keys, _) = keys.as_chunks::<UNROLL>();
+            let (values, _) = values.as_chunks::<UNROLL>();
+            for (keys, values) in keys.iter().zip(values) {
+                for (key, values) in keys.iter().zip(values) {
+                    let key = s.splat(*key);
+                    for n in 0..N {
+                        sums[n] = s.mul_add(key, values[n], sums[n]);
+                    }
                 }
             }
             for (n, sum) in sums.iter().enumerate() {
@@ -220,6 +244,26 @@ impl Chunk {
                 unsafe { store(s, *sum, to.add(place + n * LANES), width) };
             }
         }
+    }
+}
+
+/// Adds `x` times `N` vectors from `row` on, the last with `width` elements.
+///
+/// # Safety
+/// As many readable elements.
+#[inline(always)]
+unsafe fn add_row<S: Simd, const N: usize>(
+    s: S,
+    x: f32,
+    row: *const f32,
+    width: usize,
+    sums: &mut [S::F; N],
+) {
+    let x = s.splat(x);
+    for (n, sum) in sums.iter_mut().enumerate() {
+        // SAFETY: forwarded.
+        let old = unsafe { load(s, row.add(n * LANES), width) };
+        *sum = s.mul_add(old, x, *sum);
     }
 }
 
