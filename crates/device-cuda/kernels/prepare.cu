@@ -4,8 +4,8 @@
 // steps begun, which `lay_out_step` counts behind it. A header that is not the step's, or of more words than there are, is not copied but replaced by an empty one.
 //
 // `lay_out_step` is one thread block. It first looks at everything that the plan names, and a plan with anything wrong in it becomes an empty one: no part of it is
-// applied. Then a warp per admission, a thread per block update, a thread per plan row, whose sums say where its rows begin, and a thread per token. Slots, entries of
-// block tables and plan rows are told apart by the plan: it names each slot once among its rows and once among its admissions, each entry once.
+// applied. Then a warp per admission, a thread per block update, a thread per plan row, whose sums say where its rows begin, and a thread per token. A slot that is admitted
+// twice, or an entry of a block table that is set twice, is as the last one says; plan rows are told apart by the plan, which has one per slot.
 #include "args/frame.h"
 #include "packing.cuh"
 #include "plan.cuh"
@@ -89,16 +89,29 @@ __device__ int32_t fault_of(const PlanView& plan, const PrepareArgs& a) {
     return error ? error : tokens > a.step.token_bucket || samples > a.step.logits_bucket ? RecordHeader::BAD_PLAN : 0;
 }
 
-// Requests take over slots. The words of a slot and of its lists: a warp per admission.
+// Requests take over slots. The words of a slot and of its lists: a warp per admission, unless another one of the slot comes later.
 __device__ void admit(const PlanView& plan, const PrepareArgs& a) {
     const int lane = threadIdx.x % 32;
     for (uint32_t i = threadIdx.x / 32; i < plan.header->admissions; i += PACKERS / 32) {
         const AdmissionWords& x = plan.admissions[i];
+        bool later = false;
+        for (uint32_t j = i + 1 + lane; j < plan.header->admissions; j += 32) later |= plan.admissions[j].slot == x.slot;
+        if (__any_sync(~0u, later)) continue;
         const int32_t *state = reinterpret_cast<const int32_t*>(&x.state), *list = plan.lists + x.first_list;
         int32_t *slot = reinterpret_cast<int32_t*>(a.slots.state + x.slot), *lists = a.slots.lists + static_cast<size_t>(x.slot) * LIST_WORDS;
         for (uint32_t j = lane; j < sizeof(Slot) / 4; j += 32) slot[j] = state[j];
         for (uint32_t j = lane; j < x.list_words; j += 32) lists[j] = list[j];
     }
+}
+
+// Entries of block tables. Each first takes the largest number among the updates that name it, below any block, and then the block of that one.
+__device__ void update_blocks(const PlanView& plan, const PrepareArgs& a) {
+    const uint32_t count = plan.header->block_updates;
+    auto entry = [&](uint32_t i) { return a.slots.block_table + static_cast<size_t>(plan.updates[i].slot) * a.slots.blocks_per_slot + plan.updates[i].index; };
+    for (uint32_t i = threadIdx.x; i < count; i += PACKERS) atomicMin(entry(i), -1 - static_cast<int32_t>(i));
+    __syncthreads();
+    for (uint32_t i = threadIdx.x; i < count; i += PACKERS)
+        if (__ldcg(entry(i)) == -1 - static_cast<int32_t>(i)) *entry(i) = plan.updates[i].block;
 }
 
 // What a plan row runs: tokens from `start` on, the last `drafts` of which may be taken back.
@@ -175,10 +188,7 @@ extern "C" __global__ void __launch_bounds__(PACKERS, 1) lay_out_step(const __gr
     }
     const PlanView plan(a.plan);
     admit(plan, a);
-    for (uint32_t i = threadIdx.x; i < plan.header->block_updates; i += PACKERS) {
-        const BlockUpdate& x = plan.updates[i];
-        a.slots.block_table[static_cast<size_t>(x.slot) * a.slots.blocks_per_slot + x.index] = x.block;
-    }
+    update_blocks(plan, a);
     __syncthreads();
     const int rows = plan.header->rows;
     Pair before = {0, 0};
