@@ -8,7 +8,7 @@ use paceline_device::{Backend, DeviceError, KvShape, Scratch};
 use paceline_device_cpu::{Cpu, Instructions};
 use paceline_models::{Decoder, DraftHead, DraftStates, Eagle3, Forward};
 use paceline_testkit::{
-    FIXTURES, Fixture, HEADS, HeadFixture, Program, Stepper, assert_same_bits, random_draft_model,
+    FIXTURES, Fixture, HEADS, HeadFixture, Program, Solo, assert_same_bits, random_draft_model,
     random_eagle3, relative_error, storyteller,
 };
 use paceline_types::TokenId;
@@ -34,15 +34,8 @@ fn assert_close(found: &[f32], expected: &[f32], what: &str) {
     assert!(error < TOLERANCE, "{what}: relative error {error}");
 }
 
-/// Runs a prompt through model and head, which is left at the prompt's last token. Samples the last rows.
-fn run_prompt<B: Backend>(runner: &mut Stepper<B>, prompt: &[TokenId], chunk: usize, samples: usize) {
-    let last = prompt.len() - 1;
-    for start in (0..last).step_by(chunk) {
-        let end = last.min(start + chunk);
-        step(runner, Program::Model, &prompt[start..end], start, 0);
-        let samples = if end == last { samples.min(end - start) } else { 0 };
-        step(runner, Program::Draft, &prompt[start + 1..=end], start, samples);
-    }
+fn run_prompt<B: Backend>(runner: &mut Solo<B>, prompt: &[TokenId], chunk: usize, samples: usize) {
+    runner.prompt_with_head(prompt, chunk, samples).unwrap();
 }
 
 #[test]
@@ -59,21 +52,7 @@ fn logits_and_chains_match_the_reference() {
             run_prompt(&mut runner, prompt, 256, expected.len() / vocabulary);
             assert_close(&runner.logits().unwrap(), &expected, &what);
 
-            // The last row in a step of its own, as the next pass takes its state from row 0.
-            run_prompt(&mut runner, prompt, prompt.len() - 2, 1);
-            let (mut chain, mut logits) = (runner.sampled(1).unwrap(), runner.logits().unwrap());
-            while chain.len() < head.chains[index].len() {
-                let position = prompt.len() - 2 + chain.len();
-                step(
-                    &mut runner,
-                    Program::DraftAgain,
-                    &chain[chain.len() - 1..],
-                    position,
-                    1,
-                );
-                chain.extend(runner.sampled(1).unwrap());
-                logits.extend(runner.logits().unwrap());
-            }
+            let (chain, logits) = runner.chain(prompt, head.chains[index].len()).unwrap();
             assert_eq!(chain, head.chains[index], "{what}");
             assert_close(&logits, &head.chain_logits(index), &format!("{what}, the chain"));
         }

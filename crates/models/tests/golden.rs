@@ -3,9 +3,8 @@
 mod support;
 
 use paceline_device_cpu::Instructions;
-use paceline_testkit::Program;
 use paceline_testkit::{FIXTURES, Fixture, assert_same_bits, relative_error};
-use support::{assert_greedy, cpu, greedy, prompt_logits, runner, step};
+use support::{assert_greedy, cpu, greedy, prompt_logits, runner};
 
 /// Allowed norm of the difference over the norm.
 const TOLERANCE: f64 = 2e-4;
@@ -50,11 +49,7 @@ fn draft_heads_match_the_reference() {
         };
         heads += 1;
         let mut runner = runner(&cpu(2, Instructions::detect()), &fixture.checkpoint());
-        let prompt = &fixture.prompts[1];
-        let followers = &prompt[1..];
-        step(&mut runner, Program::Model, &prompt[..followers.len()], 0, 0);
-        step(&mut runner, Program::Draft, followers, 0, followers.len());
-        let logits = runner.logits().unwrap();
+        let logits = runner.head_logits(&fixture.prompts[1]).unwrap();
         let error = relative_error(&logits, &expected[..logits.len()]);
         assert!(error < TOLERANCE, "{name}: relative error {error}");
     }

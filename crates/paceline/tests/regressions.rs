@@ -1,11 +1,8 @@
 //! Failures that the field knows, by name. Each test runs the engine's own scheduler, pipeline, runner and device in the
 //! situation that went wrong elsewhere, and compares with the same request alone and without drafts, bit by bit.
 
-mod support;
-
+use paceline_selftest::mixes::{Asked, CpuBench as Bench, Drafter, Ending, Outcome, Script, Setup};
 use paceline_types::{SamplingParams, TokenId};
-use support::scripted::Script;
-use support::{Asked, Bench, Drafter, Ending, Outcome, Setup};
 
 const HYBRIDS: [&str; 4] = ["storyteller", "qwen3_next", "granite_h", "nemotron_h"];
 

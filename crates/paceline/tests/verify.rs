@@ -1,12 +1,9 @@
 //! Windows of drafts through scheduler, pipeline and device: whatever is drafted, tokens and log-probabilities are
 //! those of a run without drafts, to the last bit. Every model × every window × every way to be right and wrong.
 
-mod support;
-
 use paceline_schedule::Counters;
+use paceline_selftest::mixes::{Asked, CpuBench as Bench, Drafter, Script, Setup};
 use paceline_types::{SamplingParams, TokenId};
-use support::scripted::Script;
-use support::{Asked, Bench, Drafter, Setup};
 
 /// Every reference model with recurrent layers, two without, and the default model.
 const MODELS: [&str; 13] = [

@@ -5,9 +5,10 @@ use paceline_types::DType;
 use std::fmt;
 
 /// How far a device may be from the reference.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub enum Limit {
     /// Not at all: the same bits.
+    #[default]
     Exact,
     /// The largest difference, relative to the expected value or to the root mean square of all of them, whichever is
     /// larger.

@@ -5,6 +5,7 @@ use crate::rig::{Mode, Rig};
 use paceline_device::{Backend, DeviceError, ElementTypes};
 use paceline_device_cpu::{Cpu, CpuOptions};
 use paceline_types::DType;
+use std::fmt::Display;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// How much is tried.
@@ -36,6 +37,10 @@ pub enum Yardstick {
     Reference,
     /// The device itself: other rows beside it, other buckets and other cuts into steps change no bit.
     Law,
+    /// What a reference implementation made of a model.
+    Golden,
+    /// Runs of single requests, on the device itself.
+    Alone,
 }
 
 /// How an operation did.
@@ -227,15 +232,7 @@ impl<'a, B: Backend> Judge<'a, B> {
     pub(crate) fn outcome(&mut self, operation: &str, yardstick: Yardstick) -> &mut Outcome {
         let known = |outcome: &Outcome| outcome.operation == operation && outcome.yardstick == yardstick;
         let index = self.outcomes.iter().position(known).unwrap_or_else(|| {
-            self.outcomes.push(Outcome {
-                operation: operation.to_owned(),
-                yardstick,
-                cases: 0,
-                worst: 0.0,
-                limit: Limit::Exact,
-                near_ties: 0,
-                misses: Vec::new(),
-            });
+            self.outcomes.push(Outcome::new(operation, yardstick));
             self.outcomes.len() - 1
         });
         &mut self.outcomes[index]
@@ -243,6 +240,19 @@ impl<'a, B: Backend> Judge<'a, B> {
 }
 
 impl Outcome {
+    /// Nothing was tried yet.
+    pub(crate) fn new(operation: &str, yardstick: Yardstick) -> Self {
+        Self {
+            operation: operation.to_owned(),
+            yardstick,
+            cases: 0,
+            worst: 0.0,
+            limit: Limit::Exact,
+            near_ties: 0,
+            misses: Vec::new(),
+        }
+    }
+
     /// Whether nothing was missed.
     pub fn is_ok(&self) -> bool {
         self.misses.is_empty()
@@ -289,7 +299,7 @@ fn all_equal(found: &[Output], expected: &[Output]) -> Result<(), String> {
 }
 
 /// A panic is a miss like any other: a device refuses operands that way.
-fn guarded(run: impl FnOnce() -> Result<Vec<Output>, DeviceError>) -> Result<Vec<Output>, String> {
+pub(crate) fn guarded<T, E: Display>(run: impl FnOnce() -> Result<T, E>) -> Result<T, String> {
     match catch_unwind(AssertUnwindSafe(run)) {
         Ok(result) => result.map_err(|error| format!("failed: {error}")),
         Err(panic) => {

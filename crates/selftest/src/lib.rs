@@ -8,6 +8,8 @@ mod experts;
 mod frame;
 mod judge;
 mod mixers;
+pub mod mixes;
+mod models;
 mod norms;
 mod play;
 mod products;
@@ -19,10 +21,12 @@ mod sampling;
 mod scene;
 mod sequence;
 mod stage;
+pub mod stories;
 mod table;
 
 pub use compare::Limit;
 pub use judge::{Effort, Open, OperationsConfig, Outcome, Yardstick};
+pub use models::{ModelsConfig, models};
 pub use random::Random;
 pub use table::{Header, Misses};
 

@@ -34,6 +34,8 @@ impl fmt::Display for Outcome {
         let against = match yardstick {
             Yardstick::Reference => "cpu",
             Yardstick::Law => "itself",
+            Yardstick::Golden => "golden",
+            Yardstick::Alone => "alone",
         };
         let worst = if self.worst > 0.0 {
             format!("{:.1e}", self.worst)

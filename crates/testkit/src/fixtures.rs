@@ -32,6 +32,9 @@ pub struct Fixture {
     /// Folder name.
     #[serde(skip)]
     pub name: String,
+    /// The folder.
+    #[serde(skip)]
+    folder: PathBuf,
     /// Prompts that the reference implementation was run on.
     pub prompts: Vec<Vec<TokenId>>,
     /// Greedy continuation of each.
@@ -43,20 +46,27 @@ pub struct Fixture {
 impl Fixture {
     /// Reads a fixture's expectations.
     pub fn read(name: &str) -> Self {
+        Self::read_in(&repository(), name)
+    }
+
+    /// The same in a repository that lies elsewhere.
+    pub fn read_in(root: &Path, name: &str) -> Self {
+        let folder = root.join("fixtures").join(name);
         Self {
             name: name.to_owned(),
-            ..expectations(name)
+            folder: folder.clone(),
+            ..expectations(&folder)
         }
     }
 
     /// Its model.
     pub fn checkpoint(&self) -> Checkpoint {
-        Checkpoint::open(&folder(&self.name)).unwrap_or_else(|e| panic!("{e}"))
+        Checkpoint::open(&self.folder).unwrap_or_else(|e| panic!("{e}"))
     }
 
     /// Its folder.
     pub fn folder(&self) -> PathBuf {
-        folder(&self.name)
+        self.folder.clone()
     }
 
     /// Logits of the last positions of a prompt.
@@ -71,13 +81,13 @@ impl Fixture {
     }
 
     fn golden(&self, tensor: &str) -> Option<Vec<f32>> {
-        golden(&self.name, tensor)
+        golden(&self.folder, tensor)
     }
 }
 
 /// What a fixture's folder says that must come out.
-fn expectations<T: DeserializeOwned>(name: &str) -> T {
-    let path = folder(name).join("golden.json");
+fn expectations<T: DeserializeOwned>(folder: &Path) -> T {
+    let path = folder.join("golden.json");
     let text = std::fs::read_to_string(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
     serde_json::from_str(&text).unwrap_or_else(|e| panic!("{}: {e}", path.display()))
 }
@@ -91,6 +101,9 @@ pub struct HeadFixture {
     /// Folder name.
     #[serde(skip)]
     pub name: String,
+    /// The folder.
+    #[serde(skip)]
+    folder: PathBuf,
     /// The reference model it is for.
     pub target: String,
     /// For each prompt of the model, greedy drafts: the first from the model's states, the others from the head's.
@@ -100,15 +113,22 @@ pub struct HeadFixture {
 impl HeadFixture {
     /// Reads a head's expectations.
     pub fn read(name: &str) -> Self {
+        Self::read_in(&repository(), name)
+    }
+
+    /// The same in a repository that lies elsewhere.
+    pub fn read_in(root: &Path, name: &str) -> Self {
+        let folder = root.join("fixtures").join(name);
         Self {
             name: name.to_owned(),
-            ..expectations(name)
+            folder: folder.clone(),
+            ..expectations(&folder)
         }
     }
 
     /// The head.
     pub fn checkpoint(&self) -> Checkpoint {
-        Checkpoint::open(&folder(&self.name)).unwrap_or_else(|e| panic!("{e}"))
+        Checkpoint::open(&self.folder).unwrap_or_else(|e| panic!("{e}"))
     }
 
     /// Logits rows at the end of a prompt, each from the states of a token and the token after it.
@@ -122,12 +142,12 @@ impl HeadFixture {
     }
 
     fn golden(&self, tensor: &str) -> Vec<f32> {
-        golden(&self.name, tensor).unwrap_or_else(|| panic!("{}: no {tensor}", self.name))
+        golden(&self.folder, tensor).unwrap_or_else(|| panic!("{}: no {tensor}", self.name))
     }
 }
 
-fn golden(name: &str, tensor: &str) -> Option<Vec<f32>> {
-    let path = folder(name).join("golden.safetensors");
+fn golden(folder: &Path, tensor: &str) -> Option<Vec<f32>> {
+    let path = folder.join("golden.safetensors");
     let file = std::fs::read(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
     let header_len = u64::from_le_bytes(file[..8].try_into().expect("eight bytes")) as usize;
     let header: serde_json::Value = serde_json::from_slice(&file[8..8 + header_len]).expect("a header");
@@ -158,20 +178,27 @@ pub struct DraftReference {
 
 /// The default model.
 pub fn storyteller() -> Checkpoint {
-    Checkpoint::open(&root().join("assets/storyteller")).unwrap_or_else(|e| panic!("{e}"))
+    storyteller_in(&repository())
+}
+
+/// The default model of a repository that lies elsewhere.
+pub fn storyteller_in(root: &Path) -> Checkpoint {
+    Checkpoint::open(&root.join("assets/storyteller")).unwrap_or_else(|e| panic!("{e}"))
 }
 
 /// What it should say.
 pub fn storyteller_reference() -> Vec<DraftReference> {
-    let path = root().join("assets/storyteller/reference.json");
+    storyteller_reference_in(&repository())
+}
+
+/// What the default model of a repository that lies elsewhere should say.
+pub fn storyteller_reference_in(root: &Path) -> Vec<DraftReference> {
+    let path = root.join("assets/storyteller/reference.json");
     let text = std::fs::read_to_string(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
     serde_json::from_str(&text).unwrap_or_else(|e| panic!("{}: {e}", path.display()))
 }
 
-fn folder(name: &str) -> PathBuf {
-    root().join("fixtures").join(name)
-}
-
-fn root() -> &'static Path {
-    Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."))
+/// The repository that this was built in.
+pub fn repository() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }

@@ -8,14 +8,17 @@ mod fixtures;
 mod held;
 mod random;
 mod schemas;
+mod solo;
 mod stepper;
 
 pub use compare::{assert_same_bits, relative_error};
 pub use files::{Stored, in_memory, safetensors};
 pub use fixtures::{
-    DraftReference, FIXTURES, Fixture, HEADS, HeadFixture, storyteller, storyteller_reference,
+    DraftReference, FIXTURES, Fixture, HEADS, HeadFixture, repository, storyteller, storyteller_in,
+    storyteller_reference, storyteller_reference_in,
 };
 pub use held::{Gate, held};
 pub use random::{random_draft_model, random_eagle3};
 pub use schemas::random_schema;
+pub use solo::{GREEDY, Solo, greedy_difference};
 pub use stepper::{Program, SampleRow, StepRow, Stepper, StepperConfig};

@@ -50,6 +50,7 @@ const ALLOWED: [(&str, &[&str]); 19] = [
             "device-cpu",
             "models",
             "runner",
+            "schedule",
             "weights",
             "paceline",
             "testkit",

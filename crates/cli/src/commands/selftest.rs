@@ -2,36 +2,69 @@
 
 use crate::flags::SelftestFlags;
 use crate::{Ending, engine, seed};
-use anyhow::Result;
+use anyhow::{Result, bail};
 use paceline::OnFreshDevices;
 use paceline_device::{Backend, DeviceError};
-use paceline_selftest::{Effort, Header, Misses, OperationsConfig, Outcome, operations};
+use paceline_selftest::{
+    Effort, Header, Misses, ModelsConfig, OperationsConfig, Outcome, models, operations,
+};
 use paceline_types::DType;
 use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+/// Where the reference models are if nobody says.
+const FIXTURES: &str = "fixtures";
 
 /// Judges a device and prints a table. What was missed is listed below it.
 pub(crate) fn run(flags: &SelftestFlags) -> Result<Ending> {
     let seed = flags.seed.unwrap_or_else(seed::random);
-    let task = Judgement {
+    let judgement = Judgement {
         seed,
         only: flags.only.clone(),
+        root: repository(flags.fixtures.as_deref())?,
+        mixes: flags.mixes,
     };
-    let outcomes = engine::device(flags.device)?.run_afresh(task)?;
+    let without_models = judgement.root.is_none();
+    let outcomes = engine::device(flags.device)?.run_afresh(judgement)?;
+    let mut out = io::stdout().lock();
+    if without_models {
+        writeln!(
+            out,
+            "no folder {FIXTURES} here: whole models were not judged (--fixtures DIR)"
+        )?;
+    }
+    write!(out, "{}", Misses(&outcomes))?;
     let missed = outcomes.iter().filter(|outcome| !outcome.is_ok()).count();
     let cases: usize = outcomes.iter().map(|outcome| outcome.cases).sum();
-    let mut out = io::stdout().lock();
-    write!(out, "{}", Misses(&outcomes))?;
+    let lines = outcomes.len();
     writeln!(
         out,
-        "seed {seed}: {cases} cases, {missed} of {} lines missed",
-        outcomes.len()
+        "seed {seed}: {cases} cases, {missed} of {lines} lines missed"
     )?;
     Ok(if missed == 0 { Ending::Done } else { Ending::Failed })
+}
+
+/// The repository that a folder of reference models belongs to; `None` if none was named and none is here.
+fn repository(fixtures: Option<&Path>) -> Result<Option<PathBuf>> {
+    let folder = fixtures.unwrap_or(Path::new(FIXTURES));
+    let root = folder.join("..");
+    if folder.join("llama/golden.json").is_file() && root.join("assets/storyteller").is_dir() {
+        return Ok(Some(root));
+    }
+    match fixtures {
+        Some(folder) => bail!(
+            "{} is not the folder `fixtures` of a checkout of Paceline, with `assets` beside it",
+            folder.display()
+        ),
+        None => Ok(None),
+    }
 }
 
 struct Judgement {
     seed: u64,
     only: Option<String>,
+    root: Option<PathBuf>,
+    mixes: usize,
 }
 
 impl OnFreshDevices for Judgement {
@@ -41,6 +74,12 @@ impl OnFreshDevices for Judgement {
         let info = open(DType::F32)?.info();
         let mut out = io::stdout().lock();
         writeln!(out, "{info}, kernels for {}\n{Header}", info.kernels)?;
+        let mut printed = Ok(());
+        let mut print = |outcome: &Outcome| {
+            if printed.is_ok() {
+                printed = writeln!(out, "{outcome}").and_then(|()| out.flush());
+            }
+        };
         let config = OperationsConfig {
             seed: self.seed,
             effort: if info.shares_host_memory {
@@ -48,16 +87,19 @@ impl OnFreshDevices for Judgement {
             } else {
                 Effort::Whole
             },
-            only: self.only,
+            only: self.only.clone(),
             keep_going: true,
         };
-        let mut printed = Ok(());
-        let mut print = |outcome: &Outcome| {
-            if printed.is_ok() {
-                printed = writeln!(out, "{outcome}");
-            }
-        };
-        let outcomes = operations(open, &config, &mut print)?;
+        let mut outcomes = operations(open, &config, &mut print)?;
+        if let Some(root) = self.root {
+            let config = ModelsConfig {
+                root,
+                seed: self.seed,
+                mixes: self.mixes,
+                only: self.only,
+            };
+            outcomes.extend(models(open, &config, &mut print));
+        }
         printed?;
         Ok(outcomes)
     }

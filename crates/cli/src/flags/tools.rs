@@ -5,6 +5,7 @@ use super::speculation::{DraftTokens, MethodFlag};
 use clap::Args;
 use clap_complete::Shell;
 use paceline::DeviceChoice;
+use std::path::PathBuf;
 
 const INSPECT: &str = "\
 Examples:
@@ -68,20 +69,28 @@ pub(crate) struct DoctorFlags {
 const SELFTEST: &str = "\
 Examples:
   paceline selftest
-  paceline selftest --device cuda:0
+  paceline selftest --device cuda:0 --mixes 2000
   paceline selftest --device cuda:0 --only attention --seed 7";
 
-/// Judge a device: every operation against the CPU on random inputs, and against itself.
+/// Judge a device: every operation against the CPU and against itself, then whole models.
 ///
-/// Integers, copies, f32 products and choices of tokens must be the CPU's to the last bit; for everything else a tolerance
-/// is stated. Token rows alone, together and cut into other steps must give equal bits. The exit code is 1 if anything was
-/// missed.
+/// Inputs are random. Integers, copies, f32 products and choices of tokens must be the CPU's to the last bit; for everything
+/// else a tolerance is stated. Token rows alone, together and cut into other steps must give equal bits. Reference models
+/// must give what they gave their reference, and requests in random mixes what each gives alone. The exit code is 1 if
+/// anything was missed.
 #[derive(Debug, Args)]
 #[command(after_help = SELFTEST)]
 pub(crate) struct SelftestFlags {
     /// Device: auto, cpu or cuda:N [default: $PACELINE_DEVICE, or auto].
     #[arg(long, value_name = "DEVICE")]
     pub(crate) device: Option<DeviceChoice>,
+    /// Folder with the reference models of the repository [default: fixtures, where there is one; else only operations
+    /// are judged].
+    #[arg(long, value_name = "DIR")]
+    pub(crate) fixtures: Option<PathBuf>,
+    /// Random mixes of requests.
+    #[arg(long, value_name = "N", default_value_t = 40)]
+    pub(crate) mixes: usize,
     /// Judge only what has NAME in its name.
     #[arg(long, value_name = "NAME")]
     pub(crate) only: Option<String>,

@@ -1,10 +1,9 @@
 //! The same tokens, whatever happens around them.
 
 use crate::grammars::{ENDS, assert_valid, finished, named, prompt};
-use crate::support::scripted::Script;
-use crate::support::{Asked, Bench, Drafter, Ending, Setup};
 use paceline_grammar::GrammarSpec;
 use paceline_schedule::Counters;
+use paceline_selftest::mixes::{Asked, CpuBench as Bench, Drafter, Ending, Script, Setup};
 use paceline_testkit::random_schema;
 use paceline_types::SamplingParams;
 use serde_json::{Value, json};

@@ -1,8 +1,8 @@
 //! A drafter that knows how the texts go on, and makes of it what it likes.
 
-use super::Device;
-use paceline_device::DeviceError;
 use paceline_device::abi::{Plan, PlanRow, Slot};
+use paceline_device::{Checked, DeviceError};
+use paceline_device_cpu::Cpu;
 use paceline_runner::{Proposer, Stage};
 use paceline_types::{MAX_DRAFTS, TokenId};
 use std::collections::HashMap;
@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 /// How drafts are made from the text that is to come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Script {
+pub enum Script {
     /// Always what the model will choose.
     Right,
     /// Never.
@@ -22,7 +22,8 @@ pub(crate) enum Script {
 }
 
 impl Script {
-    pub(crate) const ALL: [Self; 4] = [Self::Right, Self::Wrong, Self::Random, Self::Alternating];
+    /// All of them.
+    pub const ALL: [Self; 4] = [Self::Right, Self::Wrong, Self::Random, Self::Alternating];
 
     /// Up to `most` drafts for the positions from `length` on.
     fn drafts(self, text: &[TokenId], length: usize, most: usize) -> impl Iterator<Item = i32> {
@@ -46,16 +47,16 @@ impl Script {
 }
 
 /// Whole texts, prompts included, by the seed of the request and the length of its prompt.
-pub(crate) type Texts = HashMap<(u64, usize), Vec<TokenId>>;
+pub type Texts = HashMap<(u64, usize), Vec<TokenId>>;
 
 /// The drafter.
-pub(crate) struct Scripted {
+pub(super) struct Scripted {
     script: Script,
     texts: Arc<Texts>,
 }
 
 impl Scripted {
-    pub(crate) fn new(script: Script, texts: Texts) -> Self {
+    pub(super) fn new(script: Script, texts: Texts) -> Self {
         Self {
             script,
             texts: Arc::new(texts),
@@ -63,12 +64,12 @@ impl Scripted {
     }
 }
 
-impl Proposer<Device> for Scripted {
+impl Proposer<Checked<Cpu>> for Scripted {
     fn is_neural(&self) -> bool {
         false
     }
 
-    fn propose(&self, stage: &Stage<'_, Device>) -> Result<(), DeviceError> {
+    fn propose(&self, stage: &Stage<'_, Checked<Cpu>>) -> Result<(), DeviceError> {
         let (script, texts) = (self.script, Arc::clone(&self.texts));
         let (plan, slots) = (stage.plan.inner(), stage.slots.state.inner());
         stage

@@ -6,8 +6,9 @@ use std::sync::Arc;
 /// Tokens that it speaks of; the smallest model knows them all.
 const TOKENS: TokenId = 200;
 
+/// A constraint that follows from its seed.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Whimsy(pub(crate) u64);
+pub struct Whimsy(pub u64);
 
 impl Constraint for Whimsy {
     fn matcher(&self) -> Box<dyn Matcher> {
@@ -17,7 +18,7 @@ impl Constraint for Whimsy {
 
 impl Whimsy {
     /// A constraint with its name.
-    pub(crate) fn named(seed: u64) -> (String, Arc<dyn Constraint>) {
+    pub fn named(seed: u64) -> (String, Arc<dyn Constraint>) {
         (format!("whimsy {seed}"), Arc::new(Self(seed)))
     }
 
