@@ -26,8 +26,8 @@ pub(crate) fn judge<B: Backend>(judge: &mut Judge<'_, B>) {
 /// Every shape with keys and values stored in a type.
 fn layers<B: Backend>(judge: &mut Judge<'_, B>, kv: DType) {
     let operation = format!("store_kv, attention {}", kv.name().to_lowercase());
-    let limit = limit(judge.elements());
     for shape in SHAPES {
+        let limit = limit(judge.elements(), shape.heads * shape.head_dim);
         let brief = shape.is_large() && !judge.is_whole();
         // Across 512 positions where that does not take long.
         let long = if brief { 50 } else { 530 };
@@ -65,11 +65,15 @@ fn layers<B: Backend>(judge: &mut Judge<'_, B>, kv: DType) {
     }
 }
 
-/// Keys and values that are stored in 16 bits are rounded to them, and queries and weights may be.
-pub(crate) fn limit(elements: ElementTypes) -> Limit {
+/// What attention may be off by, for rows of `columns` elements. Keys and values that are stored in 16 bits are rounded to
+/// them, and queries and weights may be: some thousandths of a row, which is less than one key of a thousand makes.
+pub(crate) fn limit(elements: ElementTypes, columns: usize) -> Limit {
     match elements.kv {
         DType::F32 => within(TOLERANCE, elements.activations),
-        _ => Limit::Within(6.0 * grain(DType::BF16)),
+        _ => Limit::Rows {
+            columns,
+            tolerance: 2.0 * grain(DType::BF16),
+        },
     }
 }
 

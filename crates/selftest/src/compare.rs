@@ -13,13 +13,31 @@ pub enum Limit {
     /// The largest difference, relative to the expected value or to the root mean square of all of them, whichever is
     /// larger.
     Within(f64),
+    /// The largest norm of a row's difference, relative to the norm of the row that is expected. Of a row that was
+    /// rounded on the way this says more than its single elements do.
+    Rows {
+        /// Elements of a row.
+        columns: usize,
+        /// How far a row may be off.
+        tolerance: f64,
+    },
+}
+
+impl Limit {
+    /// The largest error that it lets pass.
+    pub fn tolerance(self) -> f64 {
+        match self {
+            Self::Exact => 0.0,
+            Self::Within(tolerance) | Self::Rows { tolerance, .. } => tolerance,
+        }
+    }
 }
 
 impl fmt::Display for Limit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Exact => f.write_str("exact"),
-            Self::Within(tolerance) => write!(f, "{tolerance:.1e}"),
+            Self::Within(tolerance) | Self::Rows { tolerance, .. } => write!(f, "{tolerance:.1e}"),
         }
     }
 }
@@ -102,9 +120,56 @@ pub(crate) fn difference(found: &Output, expected: &Output, stored: DType) -> Re
                 let errors = found.iter().zip(expected_numbers).map(|(a, b)| error(a, b));
                 Ok(errors.fold(0.0, f64::max))
             }
+            Limit::Rows { columns, tolerance } => {
+                row_errors(what, (found, expected_numbers), columns, tolerance)
+            }
         },
         _ => Err(format!("{what} is of another kind")),
     }
+}
+
+/// The largest error of a row, or the first row whose error is larger than `tolerance`.
+fn row_errors(
+    what: &str,
+    (found, expected): (&[f32], &[f32]),
+    columns: usize,
+    tolerance: f64,
+) -> Result<f64, String> {
+    if found.len() != expected.len() {
+        let (found, expected) = (found.len(), expected.len());
+        return Err(format!("{what} has {found} elements, not {expected}"));
+    }
+    let mut worst = 0.0;
+    let rows = found.chunks(columns.max(1)).zip(expected.chunks(columns.max(1)));
+    for (row, (found, expected)) in rows.enumerate() {
+        let difference: Vec<f32> = found.iter().zip(expected).map(|(a, b)| a - b).collect();
+        let error = relative_error_of_norms(&difference, expected);
+        if error > tolerance {
+            let furthest = difference
+                .iter()
+                .map(|x| if x.is_nan() { f32::INFINITY } else { x.abs() });
+            let column = furthest
+                .enumerate()
+                .max_by(|a, b| a.1.total_cmp(&b.1))
+                .map_or(0, |(column, _)| column);
+            let (found, expected) = (found[column], expected[column]);
+            let index = row * columns + column;
+            return Err(format!(
+                "{what}[{index}] is {found}, not {expected}; row {row} is off by {error:.1e} of its norm"
+            ));
+        }
+        worst = f64::max(worst, error);
+    }
+    Ok(worst)
+}
+
+fn relative_error_of_norms(difference: &[f32], expected: &[f32]) -> f64 {
+    let (difference, expected) = (root_mean_square(difference), root_mean_square(expected));
+    if difference == 0.0 {
+        return 0.0;
+    }
+    let error = difference / expected;
+    if error.is_nan() { f64::INFINITY } else { error }
 }
 
 fn relative_error(found: f32, expected: f32, scale: f64) -> f64 {
@@ -167,6 +232,20 @@ mod tests {
         assert!(near(&[1.0, 0.0, 1.2, 0.0]).is_err());
         assert!(near(&[1.0, f32::NAN, 1.0, 0.0]).is_err());
         assert!(near(&[f32::INFINITY, 0.0, 1.0, 0.0]).is_err());
+    }
+
+    #[test]
+    fn rows_are_measured_by_their_norms() {
+        let limit = Limit::Rows {
+            columns: 2,
+            tolerance: 0.1,
+        };
+        let near = |found: &[f32]| compare(found, &[3.0, 4.0, 0.3, 0.4], limit, DType::F32);
+        assert!((near(&[3.0, 4.2, 0.3, 0.4]).unwrap() - 0.04).abs() < 1e-6);
+        let missed = near(&[3.0, 4.0, 0.3, 0.5]).unwrap_err();
+        assert_eq!(missed, "x[3] is 0.5, not 0.4; row 1 is off by 2.0e-1 of its norm");
+        assert!(near(&[3.0, f32::NAN, 0.3, 0.4]).is_err());
+        assert!(near(&[3.0, 4.0]).is_err());
     }
 
     #[test]

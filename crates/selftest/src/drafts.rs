@@ -37,7 +37,7 @@ pub(crate) fn judge<B: Backend>(judge: &mut Judge<'_, B>) {
             let game = Neural { texts, drafter };
             judge.compare("prepare_drafts, take_drafts", &case, &game);
         }
-        let limit = attention::limit(judge.elements());
+        let limit = attention::limit(judge.elements(), HEADS * HEAD_DIM);
         let case = format!("blocks of {block_size}");
         judge.compare("clear_kv", &case, &Cleared { block_size, limit });
     }
@@ -316,6 +316,10 @@ impl Case for Neural {
     }
 }
 
+const HEADS: usize = 4;
+const KV_HEADS: usize = 2;
+const HEAD_DIM: usize = 32;
+
 /// Keys and values of tokens that a drafter does not see, as attention finds them.
 struct Cleared {
     block_size: usize,
@@ -324,8 +328,7 @@ struct Cleared {
 
 impl Case for Cleared {
     fn run<B: Backend>(&self, rig: &Rig<'_, B>) -> Result<Vec<Output>, DeviceError> {
-        let (heads, kv_heads, head_dim) = (4, 2, 32);
-        let (queries, keys) = (heads * head_dim, kv_heads * head_dim);
+        let (queries, keys) = (HEADS * HEAD_DIM, KV_HEADS * HEAD_DIM);
         let stage = Stage::new(rig, self.block_size)?;
         let mut player = Player::new(rig.random("cleared"), self.block_size);
         let table = rig.inputs("tokens", (VOCABULARY, queries + 2 * keys), (2.0, false))?;
@@ -341,8 +344,8 @@ impl Case for Cleared {
         let cache = rig.device.kv_cache(KvShape {
             blocks: stage.slots.limits.blocks,
             block_size: self.block_size,
-            heads: kv_heads,
-            head_dim,
+            heads: KV_HEADS,
+            head_dim: HEAD_DIM,
         })?;
         let program = rig.program(|device| {
             device.prepare(stage.prepare_args());

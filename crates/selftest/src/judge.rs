@@ -282,10 +282,7 @@ impl Outcome {
 }
 
 fn larger(a: Limit, b: Limit) -> Limit {
-    match (a, b) {
-        (Limit::Within(a), Limit::Within(b)) => Limit::Within(a.max(b)),
-        (Limit::Exact, other) | (other, Limit::Exact) => other,
-    }
+    if b.tolerance() > a.tolerance() { b } else { a }
 }
 
 fn all_equal(found: &[Output], expected: &[Output]) -> Result<(), String> {

@@ -68,9 +68,11 @@ impl Player {
     }
 
     fn row(&mut self, slot: usize, state: &Slot) -> Row {
-        let gone = state.finished != 0;
-        let afresh = self.random.once_in(if gone { 2 } else { 25 });
-        if self.owners[slot].is_none() || afresh {
+        let ended = self.owners[slot]
+            .as_ref()
+            .is_none_or(|owner| owner.purpose != Purpose::Text && owner.planned == owner.prompt.len());
+        let afresh = self.random.once_in(if state.finished != 0 { 2 } else { 25 });
+        if ended || afresh {
             self.admit(slot);
         } else if self.random.once_in(12) {
             return self.stale_row(slot);
@@ -80,11 +82,8 @@ impl Player {
         };
         let mut row = if owner.planned < owner.prompt.len() {
             self.prefill(slot, &owner)
-        } else if owner.purpose == Purpose::Text {
-            self.verify(&owner)
         } else {
-            self.admit(slot);
-            return self.row(slot, &Slot::default());
+            self.verify(&owner)
         };
         if self.random.once_in(2) {
             row.0.snapshot_at = (self.random.below(6) * STATE_GRID) as i32;
