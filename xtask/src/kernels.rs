@@ -10,6 +10,8 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
 
 /// The compiler that packs are made with. Another one makes other code.
 const NVRTC: &str = "nvidia-cuda-nvrtc==13.4.92";
@@ -24,7 +26,23 @@ pub(crate) enum Mode {
     Check,
 }
 
-/// Compiles every kernel for every architecture, or only files whose name is given, without writing packs.
+/// Compiles every kernel for one architecture and writes its pack: for trying kernels out. What is committed has all.
+pub(crate) fn run_one(root: &Path, architecture: &str) -> Result<(), String> {
+    let compiler = open(root)?;
+    let known = Architecture::ALL
+        .into_iter()
+        .find(|known| known.name() == architecture);
+    let architecture = known.ok_or_else(|| format!("there are no packs for {architecture}"))?;
+    let cubins: Vec<_> = compile_files(&compiler, architecture)?
+        .into_iter()
+        .map(|(file, compiled)| (file, compiled.cubin))
+        .collect();
+    let pack = pack::write(&cubins).map_err(|error| error.to_string())?;
+    let path = root.join(PACKS).join(format!("{}.zst", architecture.name()));
+    settle(Mode::Write, &path, &pack)
+}
+
+/// Compiles every kernel for every architecture, or only the file whose name is given, without writing packs.
 pub(crate) fn run(root: &Path, mode: Mode, only: Option<&str>) -> Result<(), String> {
     let compiler = open(root)?;
     if let Some(file) = only {
@@ -53,33 +71,34 @@ pub(crate) fn run(root: &Path, mode: Mode, only: Option<&str>) -> Result<(), Str
 
 type Results = Vec<(String, paceline_device_cuda::compiler::Compiled)>;
 
-/// Two files at a time per core would not be faster: the compiler is bound by the processor.
 fn compile_all(compiler: &Compiler) -> Result<Vec<(Architecture, Results)>, String> {
-    let files: Vec<String> = SOURCES
+    let compile = |architecture| Ok((architecture, compile_files(compiler, architecture)?));
+    Architecture::ALL.into_iter().map(compile).collect()
+}
+
+/// The files for one architecture, on all cores.
+fn compile_files(compiler: &Compiler, architecture: Architecture) -> Result<Results, String> {
+    let files: Vec<&str> = SOURCES
         .iter()
-        .filter_map(|(name, _)| name.strip_suffix(".cu").map(str::to_owned))
+        .filter_map(|(name, _)| name.strip_suffix(".cu"))
         .collect();
+    let (next, done) = (AtomicUsize::new(0), Mutex::new(BTreeMap::new()));
+    let work = || {
+        while let Some(file) = files.get(next.fetch_add(1, Ordering::Relaxed)) {
+            let compiled = compiler.compile(file, architecture.name());
+            done.lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .insert((*file).to_owned(), compiled);
+        }
+    };
     std::thread::scope(|scope| {
-        let threads: Vec<_> = Architecture::ALL
-            .into_iter()
-            .map(|architecture| {
-                let files = &files;
-                scope.spawn(move || {
-                    let compile =
-                        |file: &String| Ok((file.clone(), compiler.compile(file, architecture.name())?));
-                    files
-                        .iter()
-                        .map(compile)
-                        .collect::<Result<Results, String>>()
-                        .map(|done| (architecture, done))
-                })
-            })
-            .collect();
-        threads
-            .into_iter()
-            .map(|thread| thread.join().map_err(|_| "the compiler panicked".to_owned())?)
-            .collect()
-    })
+        let threads = std::thread::available_parallelism().map_or(1, usize::from);
+        (0..threads).for_each(|_| drop(scope.spawn(work)));
+    });
+    let done = done.into_inner().unwrap_or_else(PoisonError::into_inner);
+    done.into_iter()
+        .map(|(file, compiled)| Ok((file, compiled?)))
+        .collect()
 }
 
 /// What must not be in a kernel: registers that spill, and matrix instructions that the assembler had to serialise.

@@ -13,6 +13,7 @@ Tasks:
   tidy             Check the rules of STYLE.md that neither rustc nor clippy can check
   kernels          Compile the CUDA kernels to the packs that the binary holds
   kernels --check  Compile them and compare with the packs
+  kernels --for A  Compile them for one architecture, such as sm_90a, and write its pack
   kernels FILE     Compile one file of kernels and print what the compiler says";
 
 fn main() -> ExitCode {
@@ -21,6 +22,7 @@ fn main() -> ExitCode {
     match args[..] {
         ["tidy"] => run_tidy(),
         ["kernels"] => run_kernels(kernels::Mode::Write, None),
+        ["kernels", "--for", architecture] => report(kernels::run_one(&root(), architecture)),
         ["kernels", "--check"] => run_kernels(kernels::Mode::Check, None),
         ["kernels", file] => run_kernels(kernels::Mode::Check, Some(file)),
         ["--help" | "-h"] => {
@@ -39,7 +41,11 @@ fn root() -> PathBuf {
 }
 
 fn run_kernels(mode: kernels::Mode, only: Option<&str>) -> ExitCode {
-    match kernels::run(&root(), mode, only) {
+    report(kernels::run(&root(), mode, only))
+}
+
+fn report(result: Result<(), String>) -> ExitCode {
+    match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("kernels: {error}");
