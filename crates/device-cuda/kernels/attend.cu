@@ -318,7 +318,10 @@ template <int Dim> __device__ __forceinline__ void attend_merge(const AttentionA
     enter();
     const int lane = threadIdx.x % 32, heads = a.q.columns / Dim, item = blockIdx.x * (blockDim.x / 32) + threadIdx.x / 32, row = item / heads;
     if (row >= live_rows(a.q)) return;
-    const int position = a.tables.tokens[row].position, count = min(position / SPLIT + 1, static_cast<int>(a.splits));
+    const TokenRow token = a.tables.tokens[row];
+    // Requests of many tokens are `prefill`'s: it has written their rows.
+    if (token.request < 0 || token.request >= request_rows(a.tables) || a.tables.requests[token.request].token_count > a.few) return;
+    const int count = min(token.position / SPLIT + 1, static_cast<int>(a.splits));
     float most = -INFINITY, sum = 0, out[Dim / 32] = {};
     for (int split = 0; split < count; split++) {
         const size_t at = static_cast<size_t>(item) * a.splits + split;

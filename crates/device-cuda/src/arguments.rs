@@ -34,11 +34,6 @@ impl<T> Ptr<T> {
     }
 }
 
-/// A tensor map, as `cuTensorMapEncodeTiled` makes it.
-#[repr(C, align(64))]
-#[derive(Clone, Copy)]
-pub(crate) struct TensorMap(pub(crate) [u64; 16]);
-
 /// A type that an argument can have.
 #[cfg(test)]
 pub(crate) trait CType {
@@ -56,7 +51,6 @@ c_types! {
     u32 => "uint32_t",
     u64 => "uint64_t",
     u8 => "uint8_t",
-    TensorMap => "CUtensorMap",
     half::bf16 => "bf16",
     paceline_device::abi::Slot => "Slot",
     paceline_device::abi::Wide => "Wide",
@@ -99,6 +93,7 @@ macro_rules! arguments {
             $(#[$meta])*
             #[repr(C)]
             #[derive(Clone, Copy)]
+            #[allow(clippy::struct_field_names, reason = "kernels know them by these names")]
             pub(crate) struct $name { $($(#[$field_meta])* pub(crate) $field: $type,)* }
 
             // SAFETY: `repr(C)`, and the header below is what the test of the headers writes.

@@ -77,7 +77,7 @@ impl Compiler {
     fn compile_source(&self, name: &str, source: &str, architecture: &str) -> Result<Compiled, String> {
         let headers: Vec<(CString, CString)> = SOURCES
             .iter()
-            .filter(|(name, _)| !name.ends_with(".cu"))
+            .filter(|(name, _)| !is_kernel(name))
             .chain(&STANDARD)
             .map(|(name, text)| Ok((c_string(name)?, c_string(text)?)))
             .collect::<Result<_, String>>()?;
@@ -196,6 +196,11 @@ impl Compiler {
         };
         Err(format!("{call}: {text}"))
     }
+}
+
+/// Whether a source is a file of kernels, not a header.
+fn is_kernel(name: &str) -> bool {
+    Path::new(name).extension().is_some_and(|end| end == "cu")
 }
 
 fn c_string(text: &str) -> Result<CString, String> {

@@ -91,10 +91,8 @@ impl Context {
             return Ok(at);
         }
         // SAFETY: the range was just taken.
-        check(
-            unsafe { sys::cuMemsetD8Async(at, 0, bytes as usize, self.stream) },
-            "cuMemsetD8Async",
-        )?;
+        let zeroed = unsafe { sys::cuMemsetD8Async(at, 0, bytes as usize, self.stream) };
+        check(zeroed, "cuMemsetD8Async")?;
         Ok(at)
     }
 

@@ -143,9 +143,7 @@ fn describe(ordinal: i32) -> Result<Gpu, DeviceError> {
 fn attribute(device: sys::CUdevice, attribute: Attribute) -> Result<u32, DeviceError> {
     let mut value = 0;
     // SAFETY: a plain call with a place to write to.
-    check(
-        unsafe { sys::cuDeviceGetAttribute(&raw mut value, attribute, device) },
-        "cuDeviceGetAttribute",
-    )?;
+    let found = unsafe { sys::cuDeviceGetAttribute(&raw mut value, attribute, device) };
+    check(found, "cuDeviceGetAttribute")?;
     Ok(value as u32)
 }

@@ -138,10 +138,8 @@ impl Modules {
         if shared > allowed {
             let attribute = CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
             // SAFETY: the function is loaded.
-            check(
-                unsafe { sys::cuFuncSetAttribute(function, attribute, shared as i32) },
-                entry,
-            )?;
+            let allowed = unsafe { sys::cuFuncSetAttribute(function, attribute, shared as i32) };
+            check(allowed, entry)?;
         }
         functions.insert((file, entry), (function, allowed.max(shared)));
         Ok(function)
@@ -186,10 +184,8 @@ impl Modules {
             .ok_or_else(|| DeviceError::Failed(format!("the pack has no kernels of {file}")))?;
         let mut module = std::ptr::null_mut();
         // SAFETY: a whole cubin, whose header says how long it is.
-        check(
-            unsafe { sys::cuModuleLoadData(&raw mut module, cubin.as_ptr().cast()) },
-            file,
-        )?;
+        let loaded = unsafe { sys::cuModuleLoadData(&raw mut module, cubin.as_ptr().cast()) };
+        check(loaded, file)?;
         Ok(module)
     }
 }

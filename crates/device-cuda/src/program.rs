@@ -14,7 +14,7 @@ pub struct CudaProgram(Arc<Graph>);
 struct Graph {
     context: Arc<Context>,
     /// Null if it could not be made; the context knows why.
-    graph: sys::CUgraph,
+    template: sys::CUgraph,
     executable: sys::CUgraphExec,
 }
 
@@ -28,7 +28,7 @@ impl CudaProgram {
     pub(crate) fn new(context: &Arc<Context>, launches: &[Launch]) -> Self {
         let mut graph = Graph {
             context: Arc::clone(context),
-            graph: std::ptr::null_mut(),
+            template: std::ptr::null_mut(),
             executable: std::ptr::null_mut(),
         };
         if context.failure().is_none() {
@@ -66,11 +66,11 @@ impl Graph {
                 .iter()
                 .try_for_each(|launch| launch.issue(stream, self.context.dependent));
             let ended = check(
-                sys::cuStreamEndCapture(stream, &raw mut self.graph),
+                sys::cuStreamEndCapture(stream, &raw mut self.template),
                 "cuStreamEndCapture",
             );
             issued.and(ended)?;
-            let made = sys::cuGraphInstantiateWithFlags(&raw mut self.executable, self.graph, 0);
+            let made = sys::cuGraphInstantiateWithFlags(&raw mut self.executable, self.template, 0);
             check(made, "cuGraphInstantiate")?;
             check(sys::cuGraphUpload(self.executable, stream), "cuGraphUpload")
         }
@@ -85,8 +85,8 @@ impl Drop for Graph {
             if !self.executable.is_null() {
                 let _ = sys::cuGraphExecDestroy(self.executable);
             }
-            if !self.graph.is_null() {
-                let _ = sys::cuGraphDestroy(self.graph);
+            if !self.template.is_null() {
+                let _ = sys::cuGraphDestroy(self.template);
             }
         }
     }

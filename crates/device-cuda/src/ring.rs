@@ -71,8 +71,10 @@ impl Ring {
             "place {place} of a ring of {}",
             self.seen.len()
         );
+        #[allow(clippy::cast_ptr_alignment, reason = "pinned memory starts at a page")]
+        let words = self.memory.host.cast::<i32>();
         // SAFETY: within the memory, as checked.
-        unsafe { self.memory.host.cast::<i32>().add(place * self.stride) }
+        unsafe { words.add(place * self.stride) }
     }
 
     fn mark(&self, place: usize) -> &AtomicU32 {

@@ -141,12 +141,11 @@ fn has_gpu() -> bool {
 
 /// How a GPU stores keys and values: in full where the weights are, so that nothing is rounded on the way.
 fn kv_type(files: ModelFiles<'_>, config: &EngineConfig) -> DType {
-    let full = match files.model.config().filter(|_| config.random_weights) {
-        Some(json) => paceline_models::stored_type(json) == DType::F32,
-        None => {
-            let mut matrices = files.model.tensors().filter(|tensor| tensor.shape.len() > 1);
-            matrices.all(|tensor| tensor.dtype == DType::F32)
-        }
+    let full = if let Some(json) = files.model.config().filter(|_| config.random_weights) {
+        paceline_models::stored_type(json) == DType::F32
+    } else {
+        let mut matrices = files.model.tensors().filter(|tensor| tensor.shape.len() > 1);
+        matrices.all(|tensor| tensor.dtype == DType::F32)
     };
     match config.dtype {
         None if full => DType::F32,
