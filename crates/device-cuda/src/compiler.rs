@@ -18,8 +18,9 @@ typedef unsigned long long uintptr_t; typedef long long intptr_t;
 ";
 
 /// What every kernel is compiled with. Fused multiply-add is written where it is meant, so that two kernels of one
-/// operation cannot differ in what the compiler makes of them.
-const OPTIONS: [&str; 4] = ["-std=c++17", "-fmad=false", "-lineinfo", "-Xptxas=-v"];
+/// operation cannot differ in what the compiler makes of them. No line numbers: they would name the folder of the build, and
+/// packs are the same wherever they are made.
+const OPTIONS: [&str; 3] = ["-std=c++17", "-fmad=false", "-Xptxas=-v"];
 
 /// NVRTC, opened.
 pub struct Compiler {
