@@ -6,7 +6,7 @@ use paceline_testkit::repository;
 
 #[test]
 fn the_engine_accepts_what_the_references_chains_say() {
-    let stories = follow(&CpuBench::default(), &repository());
+    let stories = follow(&CpuBench::default(), &repository(), None);
     let misses: Vec<_> = stories.iter().filter_map(|story| story.miss.as_ref()).collect();
     assert!(misses.is_empty(), "{misses:#?}");
     let steps: u64 = stories.iter().map(|story| story.course.steps).sum();

@@ -2,7 +2,7 @@
 
 use crate::mixes::{Asked, Bench, Devices, Drafter, Setup};
 use paceline_testkit::{DraftReference, storyteller_reference_in};
-use paceline_types::SamplingParams;
+use paceline_types::{DType, SamplingParams};
 use std::path::Path;
 
 const DRAFTS: usize = 3;
@@ -26,13 +26,13 @@ pub struct Story {
     pub miss: Option<(String, String)>,
 }
 
-/// Every text of the reference, through the engine with the model's own head.
-pub fn follow<D: Devices>(bench: &Bench<D>, root: &Path) -> Vec<Story> {
+/// Every text of the reference, through the engine with the model's own head, its weights converted if that is said.
+pub fn follow<D: Devices>(bench: &Bench<D>, root: &Path, dtype: Option<DType>) -> Vec<Story> {
     let cases = storyteller_reference_in(root);
-    cases.iter().map(|case| story(bench, case)).collect()
+    cases.iter().map(|case| story(bench, case, dtype)).collect()
 }
 
-fn story<D: Devices>(bench: &Bench<D>, case: &DraftReference) -> Story {
+fn story<D: Devices>(bench: &Bench<D>, case: &DraftReference, dtype: Option<DType>) -> Story {
     let length = case.mtp_drafts.len();
     let params = SamplingParams {
         temperature: 0.0,
@@ -41,6 +41,7 @@ fn story<D: Devices>(bench: &Bench<D>, case: &DraftReference) -> Story {
     };
     let request = Asked::new(case.prompt_ids.clone(), params);
     let setup = Setup {
+        dtype,
         drafter: Drafter::Mtp,
         drafts: DRAFTS,
         ..Setup::plain("storyteller")

@@ -53,8 +53,12 @@ impl<B: Backend> Engine<B> {
         mut config: RunnerConfig,
         texts: Texts,
     ) -> Self {
-        let full = setup.dtype.is_none_or(|dtype| dtype == DType::F32) && setup.model != "storyteller";
-        let kv = if full { DType::F32 } else { DType::BF16 };
+        // As weights are stored: the reference models' in f32, the default model's in bf16.
+        let kv = match setup.dtype {
+            Some(dtype) => dtype,
+            None if setup.model == "storyteller" => DType::BF16,
+            None => DType::F32,
+        };
         let backend = bench.devices.open(setup.threads, kv).expect("a device");
         let load = |name: &str| {
             let checkpoint = bench.checkpoint(name);

@@ -208,14 +208,16 @@ pub struct Outcome {
 /// A model as it is loaded.
 type Loaded = (&'static str, Option<DType>);
 
+/// Engines that run one request after the other, by model and longest text.
+type PlainEngines<B> = HashMap<(Loaded, usize), Engine<B>>;
+
 /// Checkpoints, plain engines and solo runs on some devices, shared by many runs.
 pub struct Bench<D: Devices> {
     devices: D,
     /// The repository that models come from.
     root: PathBuf,
     checkpoints: RefCell<HashMap<String, Rc<Checkpoint>>>,
-    /// Engines that run one request after the other, by model and longest text.
-    plain: RefCell<HashMap<(Loaded, usize), Engine<D::Device>>>,
+    plain: RefCell<PlainEngines<D::Device>>,
     solo: RefCell<HashMap<String, Rc<Given>>>,
 }
 
