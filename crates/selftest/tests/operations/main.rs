@@ -4,7 +4,10 @@ mod wrong;
 
 use paceline_device::{Backend, Checked};
 use paceline_device_cpu::{Cpu, CpuOptions};
-use paceline_selftest::{Effort, Misses, OperationsConfig, Outcome, Yardstick, operations};
+use paceline_selftest::{
+    Effort, Misses, ModelsConfig, OperationsConfig, Outcome, Yardstick, models, operations,
+};
+use paceline_testkit::repository;
 use wrong::Wrong;
 
 const SEED: u64 = 3;
@@ -102,4 +105,21 @@ fn a_difference_between_programs_is_found_where_no_tolerance_notices_it() {
     assert!(law.misses[0].contains("rows in a bucket of"), "{:?}", law.misses);
     let right = judge(|| Wrong::new("nothing"), Some("rms_norm"), true);
     assert_eq!(Misses(&right).to_string(), "");
+}
+
+#[test]
+fn a_difference_between_programs_makes_requests_differ_from_themselves_alone() {
+    let config = ModelsConfig {
+        root: repository(),
+        seed: SEED,
+        mixes: 12,
+        only: Some("identity".to_owned()),
+    };
+    let judge = |fault| models(&|_| Ok(Wrong::new(fault)), &config, &mut |_| {});
+    let outcomes = judge("rms_norm in every other program");
+    let missed = Misses(&outcomes).to_string();
+    assert!(missed.starts_with("MISS identity of mixes, mix "), "{missed}");
+    assert!(missed.contains("log-probabilities equal: false"), "{missed}");
+    assert!(missed.contains("Mix { setup: Setup { model: "), "{missed}");
+    assert_eq!(Misses(&judge("nothing")).to_string(), "");
 }
