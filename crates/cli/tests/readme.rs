@@ -106,6 +106,7 @@ fn shortened(command: &str) -> String {
         ["bench", "pipeline", ..] => &[("--batch-size", "1"), ("--depth", "1,2"), ("--output-len", "8")],
         ["bench", "speculation", ..] => &[("--output-len", "8"), ("--requests", "2"), ("--repeats", "1")],
         ["bench", "serve", ..] => &[("--output-len", "8"), ("--num-prompts", "12")],
+        ["selftest", ..] => &[("--only", "rms_norm")],
         _ => &[],
     };
     let (command, _) = command.split_once("  #").unwrap_or((command, ""));
@@ -226,6 +227,13 @@ fn the_commands_of_the_readme_do_what_they_say() {
                 "{command}"
             ),
             ["doctor", ..] => assert!(stdout(&place.run(&short)).contains("storyteller"), "{command}"),
+            ["selftest", ..] => {
+                let table = stdout(&place.run(&short));
+                assert!(
+                    table.contains("rms_norm") && table.contains(" 0 of 4 lines missed"),
+                    "{table}"
+                );
+            }
             ["bench", "latency", ..] => {
                 check_table(&command, &stdout(&place.run(&short)), ("output tok/s", 7));
             }
