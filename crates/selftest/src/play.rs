@@ -289,7 +289,7 @@ impl Player {
         bytemuck::cast_slice(&numbers).to_vec()
     }
 
-    /// Drafts for some slots, as a drafter that nobody knows would leave them.
+    /// Drafts for some slots, as any drafter might leave them.
     pub(crate) fn draft(&mut self, states: &mut [Slot]) {
         for slot in states {
             if self.random.once_in(3) || slot.finished != 0 {

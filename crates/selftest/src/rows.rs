@@ -65,7 +65,7 @@ pub(crate) trait RowOperation {
     fn enqueue<B: Backend>(&self, device: &B, operands: &Operands<B>);
 }
 
-/// Rows through an operation, so many at a time.
+/// Rows through an operation, in batches of a given size.
 #[derive(Clone, Copy)]
 pub(crate) struct Batched<'a, O> {
     pub(crate) operation: &'a O,

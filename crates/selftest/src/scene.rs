@@ -202,7 +202,7 @@ impl Scene {
             .collect();
         let token = random.below(self.vocabulary);
         mask[token / 32] |= 1 << (token % 32);
-        // Bits behind the vocabulary are nobody's.
+        // Bits behind the vocabulary stand for no token.
         let behind = self.mask_words() * 32 - self.vocabulary;
         if let Some(last) = mask.last_mut() {
             *last &= u32::MAX >> behind;

@@ -12,7 +12,7 @@ use paceline_types::DType;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
-/// Where the reference models are if nobody says.
+/// Where the reference models are unless a folder is named.
 const FIXTURES: &str = "fixtures";
 
 /// Judges a device and prints a table. What was missed is listed below it.
