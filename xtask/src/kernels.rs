@@ -115,12 +115,12 @@ fn refuse(file: &str, architecture: Architecture, log: &str) -> Result<(), Strin
 /// A line per kernel: architecture, file, kernel and what it takes.
 fn findings(file: &str, architecture: Architecture, log: &str) -> String {
     let mut lines: BTreeMap<String, String> = BTreeMap::new();
-    let mut kernel = String::new();
+    let mut kernel = "";
     for line in log.lines() {
         if let Some((_, rest)) = line.split_once("Compiling entry function '") {
-            kernel = rest.split('\'').next().unwrap_or_default().to_owned();
+            kernel = rest.split('\'').next().unwrap_or_default();
         } else if let Some((_, used)) = line.split_once(": Used ") {
-            lines.insert(kernel.clone(), used.trim().to_owned());
+            lines.insert(kernel.to_owned(), used.trim().to_owned());
         }
     }
     let mut text = String::new();
