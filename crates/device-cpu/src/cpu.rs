@@ -101,6 +101,7 @@ impl Backend for Cpu {
             total_memory: memory.total,
             free_memory: memory.bytes(),
             shares_host_memory: true,
+            power_of_two_blocks: false,
         }
     }
 

@@ -140,6 +140,7 @@ impl Backend for Cuda {
             total_memory: memory.map(|(_, total)| total),
             free_memory: memory.map(|(free, _)| free),
             shares_host_memory: false,
+            power_of_two_blocks: true,
         }
     }
 

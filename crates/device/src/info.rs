@@ -22,6 +22,8 @@ pub struct DeviceInfo {
     pub free_memory: Option<u64>,
     /// Its memory is the host's: what it takes, the host no longer has.
     pub shares_host_memory: bool,
+    /// Blocks have a power of two of tokens: others would take other kernels, and results would depend on the block size.
+    pub power_of_two_blocks: bool,
 }
 
 /// The types of elements in a device's storage.

@@ -37,6 +37,7 @@ impl Default for Recorder {
             total_memory: None,
             free_memory: None,
             shares_host_memory: true,
+            power_of_two_blocks: false,
         };
         Self {
             info: Arc::new(info),

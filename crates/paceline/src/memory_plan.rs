@@ -82,6 +82,13 @@ impl MemoryPlan {
     /// Plans the memory that an engine takes on a device.
     pub fn new(outline: Outline, config: &EngineConfig, device: &DeviceInfo) -> Result<Self, StartError> {
         config.check()?;
+        if device.power_of_two_blocks && !config.block_size.is_power_of_two() {
+            return Err(StartError::Option {
+                option: "block-size",
+                value: config.block_size.to_string(),
+                bound: format!("a power of two on {}", device.name),
+            });
+        }
         let (model, speculation, elements) = (outline.model(), *outline.speculation(), device.elements);
         let room = Room::of(config, device);
         let max_model_len = longest(config, &model.dims)?;

@@ -46,6 +46,41 @@ fn plan(checkpoint: &Checkpoint, change: impl FnOnce(&mut EngineConfig), device:
 }
 
 #[test]
+fn a_device_of_its_own_is_used_up_to_a_share_of_all_that_it_has() {
+    let device = DeviceInfo {
+        name: "cuda:0".to_owned(),
+        shares_host_memory: false,
+        power_of_two_blocks: true,
+        total_memory: Some(10 * GIB),
+        free_memory: Some(8 * GIB),
+        ..Recorder::new().info()
+    };
+    let plan = |change: fn(&mut EngineConfig)| {
+        let change = |config: &mut EngineConfig| {
+            config.available_memory = None;
+            config.max_num_seqs = 256;
+            change(config);
+        };
+        plan(&storyteller(), change, &device)
+    };
+    // Nine tenths of all are more than is free.
+    assert_eq!(plan(|_| {}).budget, 8 * GIB);
+    let half = plan(|config| config.memory_utilization = Some(0.5));
+    assert_eq!(half.budget, 5 * GIB);
+    // What weights and states leave goes to blocks.
+    assert!(
+        half.total() <= half.budget && half.total() > half.budget / 10 * 9,
+        "{half}"
+    );
+    let mut config = config();
+    config.block_size = 24;
+    let refused = Outline::load(&storyteller(), &config, &device)
+        .and_then(|outline| MemoryPlan::new(outline, &config, &device));
+    let refused = refused.err().map(|error| error.to_string()).unwrap_or_default();
+    assert_eq!(refused, "`block-size` is 24; it must be a power of two on cuda:0");
+}
+
+#[test]
 fn by_default_blocks_are_for_requests_of_a_useful_length() {
     let device = Recorder::new().info();
     let plan = |change: fn(&mut EngineConfig)| plan(&storyteller(), change, &device);

@@ -307,8 +307,12 @@ fn mixes<B: Backend>(open: &Open<'_, B>, config: &ModelsConfig) -> Findings {
     };
     let mut random = Random::new(config.seed, "mixes");
     let mut seen = Seen::default();
+    let powers = open(DType::F32).is_ok_and(|device| device.info().power_of_two_blocks);
     for index in 0..config.mixes {
-        let mix = Mix::random(&mut random, false);
+        let mut mix = Mix::random(&mut random, false);
+        if powers {
+            mix.setup.block_size = mix.setup.block_size.next_power_of_two();
+        }
         findings.cases += 1;
         if let Err(why) = attempt(&bench, &mut seen, &mix) {
             let fails = |mix: &Mix| attempt(&bench, &mut Seen::default(), mix).err();
