@@ -24,11 +24,7 @@ fn the_shapes_to_measure_with_have_their_published_sizes() {
         let model = paceline_models::load_config_only(&Recorder::silent(), config).expect(name);
         let millions = |elements: u64| (elements as f64 / 1e6).round() as u64;
         assert_eq!(millions(model.stats.parameters), parameters, "{name}");
-        assert_eq!(
-            model.stats.draft_parameters / 1_000_000,
-            draft_parameters,
-            "{name}"
-        );
+        assert_eq!(millions(model.stats.draft_parameters), draft_parameters, "{name}");
     }
     let files = std::fs::read_dir(&folder).expect("the folder is there");
     let configs = files
