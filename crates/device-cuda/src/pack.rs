@@ -79,7 +79,7 @@ pub fn write(cubins: &[(String, Vec<u8>)]) -> io::Result<Vec<u8>> {
     zstd::encode_all(bytes.as_slice(), LEVEL)
 }
 
-/// What [`write`] was given; `None` if these are not bytes that it made.
+/// What [`write()`] was given; `None` if these are not bytes that it made.
 pub fn read(pack: &[u8]) -> Option<Vec<(String, Vec<u8>)>> {
     let bytes = zstd::decode_all(pack).ok()?;
     let mut rest = bytes.as_slice();
