@@ -28,12 +28,6 @@ using bf16 = __nv_bfloat16;
 #define HOPPER 0
 #endif
 
-#ifndef CUDA_VERSION
-struct alignas(64) CUtensorMap {
-    uint64_t opaque[16];
-};
-#endif
-
 __device__ __forceinline__ uint32_t shared_address(const void* p) { return static_cast<uint32_t>(__cvta_generic_to_shared(p)); }
 
 // --- dependent launch
@@ -100,11 +94,6 @@ __device__ __forceinline__ uint32_t add_at(uint32_t place, uint32_t x) {
 __device__ __forceinline__ void bulk_load(uint32_t to, const void* from, uint32_t bytes, uint32_t bar) {
     asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to), "l"(from), "r"(bytes), "r"(bar) : "memory");
 }
-__device__ __forceinline__ void tensor_prefetch(const CUtensorMap* map) { asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory"); }
-// A box of a two-dimensional tensor; what lies outside of it reads as zero.
-__device__ __forceinline__ void tensor_load(uint32_t to, const CUtensorMap* map, int column, int row, uint32_t bar) {
-    asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3}], [%4];" ::"r"(to), "l"(map), "r"(column), "r"(row), "r"(bar) : "memory");
-}
 
 // --- copies of sixteen bytes, or four, per thread that complete in groups
 __device__ __forceinline__ void copy_async(void* to, const void* from) { asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared_address(to)), "l"(from) : "memory"); }
@@ -139,10 +128,6 @@ template <int N, int M> __device__ __forceinline__ void regained(uint32_t (&x)[N
 template <int Count> __device__ __forceinline__ void registers_take() { asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(Count)); }
 template <int Count> __device__ __forceinline__ void registers_give() { asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(Count)); }
 
-// --- 8 x 8 matrices of 16-bit elements from registers to shared memory, transposed: lane i names the place of row i % 8 of matrix i / 8
-__device__ __forceinline__ void store_transposed(uint32_t address, uint32_t a, uint32_t b, uint32_t c, uint32_t d) {
-    asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(a), "r"(b), "r"(c), "r"(d) : "memory");
-}
 __device__ __forceinline__ uint32_t pack(float low, float high) {
     __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
     return *reinterpret_cast<uint32_t*>(&pair);
