@@ -4,6 +4,7 @@ use crate::arena::Arena;
 use crate::driver::{self, Found, Gpu, check};
 use crate::launch::Launch;
 use crate::pack::{Architecture, Modules};
+use crate::times::KernelTimes;
 use cudarc::driver::sys;
 use paceline_device::DeviceError;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -29,6 +30,8 @@ pub(crate) struct Context {
     pub(crate) fault: u64,
     /// Whether a kernel may start before the one ahead of it has ended.
     pub(crate) dependent: bool,
+    /// Times of kernels, where they are asked for.
+    pub(crate) times: Mutex<Option<KernelTimes>>,
 }
 
 // SAFETY: handles of the driver may be used from any thread; what is changed through them is behind locks.
@@ -66,6 +69,7 @@ impl Context {
             started: Instant::now(),
             clock: 0,
             fault: 0,
+            times: Mutex::new(KernelTimes::asked_for()),
         };
         context.fault = context.zeroed(4, "the error word")?;
         context.start_clock()?;

@@ -284,7 +284,7 @@ impl Backend for Cuda {
 
     fn end_capture(&self) -> CudaProgram {
         self.keep_inputs(None);
-        CudaProgram::new(&self.context, &self.context.end_capture())
+        CudaProgram::new(&self.context, self.context.end_capture())
     }
 
     fn launch(&self, program: &CudaProgram) {

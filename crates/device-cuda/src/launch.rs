@@ -130,6 +130,11 @@ impl Launch {
         })
     }
 
+    /// Its name and its thread blocks.
+    pub(crate) fn label(&self) -> (&'static str, [u32; 3]) {
+        (self.name, self.grid.blocks)
+    }
+
     /// Puts it on a stream, which may be capturing. `dependent`: it may start before what is ahead of it has ended.
     pub(crate) fn issue(&self, stream: sys::CUstream, dependent: bool) -> Result<(), DeviceError> {
         let mut attributes = Vec::with_capacity(2);

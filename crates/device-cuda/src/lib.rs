@@ -19,6 +19,7 @@ mod read;
 mod ring;
 mod scratch;
 mod storage;
+mod times;
 mod views;
 mod weight;
 

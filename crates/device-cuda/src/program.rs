@@ -1,6 +1,6 @@
 //! A captured step: one straight graph of kernels.
 
-use crate::context::Context;
+use crate::context::{Context, lock};
 use crate::driver::check;
 use crate::launch::Launch;
 use cudarc::driver::sys;
@@ -16,6 +16,8 @@ struct Graph {
     /// Null if it could not be made; the context knows why.
     template: sys::CUgraph,
     executable: sys::CUgraphExec,
+    /// What it is made of, if kernels are timed.
+    launches: Vec<Launch>,
 }
 
 // SAFETY: the handles may be used from any thread, and are only launched.
@@ -25,15 +27,19 @@ unsafe impl Sync for Graph {}
 
 impl CudaProgram {
     /// Makes a graph of the operations that were collected. A failure is remembered by the context.
-    pub(crate) fn new(context: &Arc<Context>, launches: &[Launch]) -> Self {
+    pub(crate) fn new(context: &Arc<Context>, launches: Vec<Launch>) -> Self {
         let mut graph = Graph {
             context: Arc::clone(context),
             template: std::ptr::null_mut(),
             executable: std::ptr::null_mut(),
+            launches: Vec::new(),
         };
         if context.failure().is_none() {
             context.bind();
-            context.remember(graph.build(launches));
+            context.remember(graph.build(&launches));
+        }
+        if lock(&context.times).is_some() {
+            graph.launches = launches;
         }
         Self(Arc::new(graph))
     }
@@ -47,6 +53,10 @@ impl CudaProgram {
             return;
         }
         context.bind();
+        if let Some(times) = lock(&context.times).as_mut() {
+            let program = Arc::as_ptr(&self.0) as usize;
+            return context.remember(times.run(program, &self.0.launches, context.stream));
+        }
         // SAFETY: the graph is whole, and everything that it names lives as long as the context.
         context.remember(check(
             unsafe { sys::cuGraphLaunch(*executable, context.stream) },
