@@ -12,16 +12,6 @@
 
 constexpr int THREADS = 256, RUN = 8;
 
-// The input at a position: of this step, of one before, of the snapshot that the request starts from, or zero before the sequence.
-__device__ __forceinline__ float seen(const ConvArgs& a, const StateRow& row, int position, int channel) {
-    if (position >= row.start) return row_of(a.x, row.first_token + position - row.start)[channel];
-    if (position < 0) return 0;
-    const StateView& s = a.states;
-    const int before = s.conv_width - 1;
-    if (row.restore >= 0) return s.saved_inputs[(static_cast<size_t>(row.restore) * before + position + before - row.start) * s.conv_channels + channel];
-    return s.inputs[(static_cast<size_t>(row.slot) * s.conv_inputs + position % s.conv_inputs) * s.conv_channels + channel];
-}
-
 // A run of tokens from `first` on. `Width` 0: any.
 template <int Width> __device__ __forceinline__ void convolve(const ConvArgs& a, const StateRow& row, int first, int channel) {
     const float bias = a.bias ? a.bias[channel] : 0;
@@ -30,7 +20,7 @@ template <int Width> __device__ __forceinline__ void convolve(const ConvArgs& a,
         const int width = a.states.conv_width;
         for (int i = 0; i < tokens; i++) {
             float sum = bias;
-            for (int j = 0; j < width; j++) sum = fmaf(a.weight[static_cast<size_t>(channel) * width + j], seen(a, row, row.start + first + i + j - (width - 1), channel), sum);
+            for (int j = 0; j < width; j++) sum = fmaf(a.weight[static_cast<size_t>(channel) * width + j], seen(a.x, a.states, row, row.start + first + i + j - (width - 1), channel), sum);
             row_of(a.out, row.first_token + first + i)[channel] = silu(sum);
         }
     } else {
@@ -38,7 +28,7 @@ template <int Width> __device__ __forceinline__ void convolve(const ConvArgs& a,
 #pragma unroll
         for (int j = 0; j < Width; j++) taps[j] = a.weight[static_cast<size_t>(channel) * Width + j];
 #pragma unroll
-        for (int i = 0; i < RUN + Width - 1; i++) x[i] = i < tokens + Width - 1 ? seen(a, row, row.start + first + i - (Width - 1), channel) : 0;
+        for (int i = 0; i < RUN + Width - 1; i++) x[i] = i < tokens + Width - 1 ? seen(a.x, a.states, row, row.start + first + i - (Width - 1), channel) : 0;
 #pragma unroll
         for (int i = 0; i < RUN; i++) {
             float sum = bias;
@@ -60,14 +50,14 @@ template <int Width> __device__ __forceinline__ void causal_conv(const ConvArgs&
         for (int first = strip * RUN; first < row.tokens; first += a.strips * RUN) convolve<Width>(a, row, first, channel);
         if (row.snapshot_at > 0)
             for (int place = strip; place < before; place += a.strips)
-                s.saved_inputs[(static_cast<size_t>(row.snapshot) * before + place) * s.conv_channels + channel] = seen(a, row, row.snapshot_at - before + place, channel);
+                s.saved_inputs[(static_cast<size_t>(row.snapshot) * before + place) * s.conv_channels + channel] = seen(a.x, a.states, row, row.snapshot_at - before + place, channel);
     }
     __syncthreads();
     if (!there) return;
     // What later steps need; inputs of a snapshot are a part of it.
     const int room = s.conv_inputs, from = max(row.restore >= 0 ? max(row.start - before, 0) : row.start, row.end - room);
     for (int position = from + strip; position < row.end; position += a.strips)
-        s.inputs[(static_cast<size_t>(row.slot) * room + position % room) * s.conv_channels + channel] = seen(a, row, position, channel);
+        s.inputs[(static_cast<size_t>(row.slot) * room + position % room) * s.conv_channels + channel] = seen(a.x, a.states, row, position, channel);
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS) causal_conv_4(const __grid_constant__ ConvArgs a) { causal_conv<4>(a); }

@@ -6,19 +6,32 @@
 #include "rounded.cuh"
 #include "args/finish.h"
 
-// Four neighbouring outputs of a token, which begin at row `row` of the weight. All pieces are asked for before the first is added.
-__device__ __forceinline__ float4 finish_four(const FinishArgs& a, int token, int column, int row) {
-    const int tile = row / TILE, count = last_worker(a.plan, tile) - first_worker(a.plan, tile) + 1;
-    const float4* at = reinterpret_cast<const float4*>(a.pieces + (static_cast<size_t>(tile) * a.plan.pieces * a.width + token) * TILE + row % TILE);
-    const uint32_t step = a.width * (TILE / 4);
-    float4 part[PIECE_LIMIT];
+// Four neighbouring outputs of a token, which begin at row `row` of the weight. Where their pieces are depends on shapes alone: it is found out before the wait, and the pieces are asked for
+// before it is known whether the token has data. A kernel this small is made of latencies.
+struct FourOutputs {
+    const float4* at;
+    uint32_t step;
+    int count;
+
+    __device__ __forceinline__ FourOutputs(const FinishArgs& a, int token, int row) {
+        const int tile = min(row / TILE, static_cast<int>(a.plan.tiles) - 1);
+        count = last_worker(a.plan, tile) - first_worker(a.plan, tile) + 1, step = a.width * (TILE / 4);
+        at = reinterpret_cast<const float4*>(a.pieces + (static_cast<size_t>(tile) * a.plan.pieces * a.width + token) * TILE + row % TILE);
+    }
+    // All pieces are asked for before the first is added.
+    __device__ __forceinline__ float4 sum() const {
+        float4 part[PIECE_LIMIT];
 #pragma unroll
-    for (int piece = 0; piece < PIECE_LIMIT; piece++, at += step)
-        if (piece < count) part[piece] = *at;
-    float4 sum = part[0];
+        for (int piece = 0; piece < PIECE_LIMIT; piece++)
+            if (piece < count) part[piece] = at[piece * step];
+        float4 sum = part[0];
 #pragma unroll
-    for (int piece = 1; piece < PIECE_LIMIT; piece++)
-        if (piece < count) sum = each(sum, part[piece], [](float a, float b) { return __fadd_rn(a, b); });
+        for (int piece = 1; piece < PIECE_LIMIT; piece++)
+            if (piece < count) sum = each(sum, part[piece], [](float a, float b) { return __fadd_rn(a, b); });
+        return sum;
+    }
+};
+__device__ __forceinline__ float4 with_epilogue(const FinishArgs& a, float4 sum, int column) {
     const int outputs = a.outputs;
     if (a.bias) sum = each(sum, load_four(a.bias, column, outputs), [](float a, float b) { return a + b; });
     if (a.scale) sum = each(sum, load_four(a.scale, column, outputs), [](float a, float b) { return a * b; });
@@ -26,36 +39,65 @@ __device__ __forceinline__ float4 finish_four(const FinishArgs& a, int token, in
 }
 
 // A thread for four outputs, blockIdx.y for the token.
-extern "C" __global__ void __launch_bounds__(128) finish_rows(const __grid_constant__ FinishRowsArgs a) {
-    enter();
+template <class Then> __device__ __forceinline__ void finish_four(const FinishRowsArgs& a, Then then) {
+    release_dependents();
     const int token = blockIdx.y, column = (blockIdx.x * blockDim.x + threadIdx.x) * 4;
-    if (token >= live_rows(a.out) || column >= a.out.columns) return;
-    store_four(row_of(a.out, token), column, a.out.columns, finish_four(a.product, token, column, column));
+    const FourOutputs outputs(a.product, token, column);
+    depend();
+    const int live = live_rows(a.out);
+    const float4 sum = outputs.sum();
+    if (token < live && column < a.out.columns) then(token, column, with_epilogue(a.product, sum, column));
+}
+
+extern "C" __global__ void __launch_bounds__(128) finish_rows(const __grid_constant__ FinishRowsArgs a) {
+    finish_four(a, [&](int token, int column, float4 x) { store_four(row_of(a.out, token), column, a.out.columns, x); });
+}
+
+extern "C" __global__ void __launch_bounds__(128) finish_relu_squared(const __grid_constant__ FinishRowsArgs a) {
+    finish_four(a, [&](int token, int column, float4 x) {
+        const float4 active = each(x, [](float x) { const float p = fmaxf(x, 0.0f); return p * p; });
+        store_four(row_of(a.out, token), column, a.out.columns, active);
+        store_rounded(a.rounded, token, column, active);
+    });
 }
 
 extern "C" __global__ void __launch_bounds__(128) finish_silu_gated(const __grid_constant__ FinishRowsArgs a) {
-    enter();
+    release_dependents();
     const int token = blockIdx.y, column = (blockIdx.x * blockDim.x + threadIdx.x) * 4, columns = a.out.columns;
-    if (token >= live_rows(a.out) || column >= columns) return;
-    const float4 gate = finish_four(a.product, token, column, packed_row(column, a.product.gated)), up = finish_four(a.product, token, columns + column, packed_row(columns + column, a.product.gated));
-    const float4 active = each(gate, up, [&](float g, float u) { return silu(g * a.gate_scale) * u; });
+    const FourOutputs gates(a.product, token, packed_row(column, a.product.gated)), ups(a.product, token, packed_row(columns + column, a.product.gated));
+    depend();
+    const int live = live_rows(a.out);
+    const float4 gate = gates.sum(), up = ups.sum();
+    if (token >= live || column >= columns) return;
+    const float4 active = each(with_epilogue(a.product, gate, column), with_epilogue(a.product, up, columns + column), [&](float g, float u) { return silu(g * a.gate_scale) * u; });
     store_four(row_of(a.out, token), column, columns, active);
     store_rounded(a.rounded, token, column, active);
 }
 
-extern "C" __global__ void __launch_bounds__(128) finish_relu_squared(const __grid_constant__ FinishRowsArgs a) {
-    enter();
-    const int token = blockIdx.y, column = (blockIdx.x * blockDim.x + threadIdx.x) * 4;
-    if (token >= live_rows(a.out) || column >= a.out.columns) return;
-    const float4 active = each(finish_four(a.product, token, column, column), [](float x) { const float p = fmaxf(x, 0.0f); return p * p; });
-    store_four(row_of(a.out, token), column, a.out.columns, active);
-    store_rounded(a.rounded, token, column, active);
-}
-
 template <int Threads> __device__ __forceinline__ void finish_add_norm(const FinishAddNormArgs& a) {
-    enter();
-    if (blockIdx.x >= live_rows(a.norm.out)) return;
-    add_and_norm<Threads, 1>(a.norm, blockIdx.x, [&](int column) { return finish_four(a.product, blockIdx.x, column, column); }, [&](int column, float4 x) { store_rounded(a.rounded, blockIdx.x, column, x); });
+    release_dependents();
+    const int row = blockIdx.x, columns = a.norm.residual.columns, own = threadIdx.x * 4;
+    float *residual = row_of(a.norm.residual, row), *out = row_of(a.norm.out, row);
+    const FourOutputs outputs(a.product, row, own);
+    if (own < columns) prefetch(a.norm.weight + own);
+    depend();
+    const int live = live_rows(a.norm.out);
+    auto added = [&](float4 sum, int c) {
+        return each(with_epilogue(a.product, sum, c), load_four(residual, c, columns), [&](float d, float r) { return __fmaf_rn(d, a.norm.scale, r); });
+    };
+    float4 x = make_float4(0, 0, 0, 0);
+    if (own < columns) x = added(outputs.sum(), own);
+    if (row >= live) return;
+    auto first = [&](int c) {
+        const float4 sum = c == own ? x : added(FourOutputs(a.product, row, c).sum(), c);
+        store_four(residual, c, columns, sum);
+        return sum;
+    };
+    norm_columns<Threads, 1>(columns, a.norm.eps, first, [&](int c) { return load_four(residual, c, columns); }, [&](int c, float4 x, float factor) {
+        const float4 y = scaled(x, factor, load_four(a.norm.weight, c, columns));
+        store_four(out, c, columns, y);
+        store_rounded(a.rounded, row, c, y);
+    });
 }
 extern "C" __global__ void __launch_bounds__(256) finish_add_norm_256(const __grid_constant__ FinishAddNormArgs a) { finish_add_norm<256>(a); }
 extern "C" __global__ void __launch_bounds__(512) finish_add_norm_512(const __grid_constant__ FinishAddNormArgs a) { finish_add_norm<512>(a); }

@@ -90,6 +90,9 @@ __device__ __forceinline__ uint32_t add_at(uint32_t place, uint32_t x) {
     return before;
 }
 
+// Asks for a line of weights: a load behind the wait finds it in L2.
+__device__ __forceinline__ void prefetch(const void* p) { asm volatile("prefetch.global.L2 [%0];" ::"l"(p)); }
+
 // --- copies from global to shared memory that complete on a barrier
 __device__ __forceinline__ void bulk_load(uint32_t to, const void* from, uint32_t bytes, uint32_t bar) {
     asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to), "l"(from), "r"(bytes), "r"(bar) : "memory");

@@ -11,6 +11,7 @@
 #include "plan.cuh"
 
 constexpr int COPIERS = 256;
+constexpr uint32_t EARLY = 1024; // groups of sixteen bytes that a short plan has at most
 
 // What is wrong with a plan by its header: 0 for nothing. `words`: of the whole plan.
 __device__ int32_t fault_of(const PlanHeader& h, uint64_t number, const PrepareArgs& a, uint64_t& words) {
@@ -30,6 +31,11 @@ extern "C" __global__ void __launch_bounds__(COPIERS) take_plan(const __grid_con
     enter();
     const uint64_t time = nanoseconds() - a.clock, begun = steps_begun(a.rings);
     const int32_t* from = a.rings.plans + begun % a.rings.depth * a.rings.plan_stride;
+    // A trip over the bus takes longer than anything else here: a short plan comes with its header, whatever that says.
+    const uint32_t first = blockIdx.x * COPIERS + threadIdx.x;
+    const bool early = first < min(EARLY, a.rings.plan_words / 4);
+    int4 ahead;
+    if (early) ahead = __ldcv(reinterpret_cast<const int4*>(from) + first);
     if (threadIdx.x < sizeof(PlanHeader) / 4) reinterpret_cast<int32_t*>(&header)[threadIdx.x] = __ldcv(from + threadIdx.x);
     __syncthreads();
     uint64_t words = 0;
@@ -46,7 +52,8 @@ extern "C" __global__ void __launch_bounds__(COPIERS) take_plan(const __grid_con
     // Places are a whole number of sixteen bytes, and so is what buffers are given; what stands behind the plan in the last of them comes along.
     const uint32_t quads = static_cast<uint32_t>((words + 3) / 4), step = gridDim.x * COPIERS;
 #pragma unroll 4
-    for (uint32_t i = blockIdx.x * COPIERS + threadIdx.x; i < quads; i += step) reinterpret_cast<int4*>(a.plan)[i] = __ldcv(reinterpret_cast<const int4*>(from) + i);
+    for (uint32_t i = early ? first + step : first; i < quads; i += step) reinterpret_cast<int4*>(a.plan)[i] = __ldcv(reinterpret_cast<const int4*>(from) + i);
+    if (early && first < quads) reinterpret_cast<int4*>(a.plan)[first] = ahead;
 }
 
 // What is wrong with one entry of the plan: 0 for nothing.

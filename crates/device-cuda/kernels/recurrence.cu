@@ -7,40 +7,6 @@
 constexpr int WARPS = 8, C = 32, THREADS = WARPS * 32;
 
 // --- what does not depend on the state
-template <int J> __device__ __forceinline__ void load_vector(float (&x)[J], const float* from, int rows) {
-#pragma unroll
-    for (int j = 0; j < J; j++) {
-        const int i = j * 32 + threadIdx.x % 32;
-        x[j] = i < rows ? from[i] : 0;
-    }
-}
-template <int J> __device__ __forceinline__ void store_vector(const float (&x)[J], float* to, int rows) {
-#pragma unroll
-    for (int j = 0; j < J; j++) {
-        const int i = j * 32 + threadIdx.x % 32;
-        if (i < rows) to[i] = x[j];
-    }
-}
-template <int J> __device__ __forceinline__ float dot(const float (&x)[J], const float (&y)[J]) {
-    float sum = x[0] * y[0];
-#pragma unroll
-    for (int j = 1; j < J; j++) sum = fmaf(x[j], y[j], sum);
-    return warp_sum(sum);
-}
-template <int J> __device__ __forceinline__ void to_unit_length(float (&x)[J], float scale) {
-    const float inverse = 1.0f / sqrtf(dot(x, x) + 1e-6f);
-#pragma unroll
-    for (int j = 0; j < J; j++) x[j] = x[j] * inverse * scale;
-}
-
-// Log decay, and what a value is multiplied by.
-template <bool Delta> __device__ __forceinline__ float2 factors(const RecurArgs& a, int token, int head) {
-    const float step = softplus(row_of(a.a, token)[head] + a.dt_bias[head]);
-    if constexpr (Delta) return make_float2(a.decay[head] * step, sigmoid(row_of(a.b, token)[head]));
-    const float dt = fminf(fmaxf(step, a.least), a.most);
-    return make_float2(dt * a.decay[head], dt);
-}
-
 template <bool Delta, int J> __device__ __forceinline__ void relate(const RecurArgs& a) {
     constexpr int Batch = J > 4 ? 4 : 8; // keys that are on their way at a time
     enter();

@@ -17,9 +17,9 @@
 
 constexpr int CHUNK = STATE_GRID;
 
-__device__ __forceinline__ int group_of(const RecurArgs& a, int head) { return a.tiled ? head % a.states.groups : head / (a.states.heads / a.states.groups); }
+template <class Args> __device__ __forceinline__ int group_of(const Args& a, int head) { return a.tiled ? head % a.states.groups : head / (a.states.heads / a.states.groups); }
 // Whether the head is the one of its group that leaves its keys.
-__device__ __forceinline__ bool leads(const RecurArgs& a, int head) { return a.tiled ? head < static_cast<int>(a.states.groups) : head % (a.states.heads / a.states.groups) == 0; }
+template <class Args> __device__ __forceinline__ bool leads(const Args& a, int head) { return a.tiled ? head < static_cast<int>(a.states.groups) : head % (a.states.heads / a.states.groups) == 0; }
 __device__ __forceinline__ float* ring_key(const StateView& s, const StateRow& row, int group, int position) {
     return s.keys + ((static_cast<size_t>(row.slot) * s.groups + group) * s.entries + position % s.entries) * s.rows;
 }
@@ -47,4 +47,41 @@ __device__ __forceinline__ float decay_between(const float (&g)[CHUNK], int abov
         d = r <= at && r > above ? d + x : d;
     }
     return expf(d);
+}
+
+// --- vectors of a warp: lane i has every 32nd element from i on
+template <int J> __device__ __forceinline__ void load_vector(float (&x)[J], const float* from, int rows) {
+#pragma unroll
+    for (int j = 0; j < J; j++) {
+        const int i = j * 32 + threadIdx.x % 32;
+        x[j] = i < rows ? from[i] : 0;
+    }
+}
+template <int J> __device__ __forceinline__ void store_vector(const float (&x)[J], float* to, int rows) {
+#pragma unroll
+    for (int j = 0; j < J; j++) {
+        const int i = j * 32 + threadIdx.x % 32;
+        if (i < rows) to[i] = x[j];
+    }
+}
+template <int J> __device__ __forceinline__ float dot(const float (&x)[J], const float (&y)[J]) {
+    float sum = x[0] * y[0];
+#pragma unroll
+    for (int j = 1; j < J; j++) sum = fmaf(x[j], y[j], sum);
+    return warp_sum(sum);
+}
+template <int J> __device__ __forceinline__ void to_unit_length(float (&x)[J], float scale) {
+    const float inverse = 1.0f / sqrtf(dot(x, x) + 1e-6f);
+#pragma unroll
+    for (int j = 0; j < J; j++) x[j] = x[j] * inverse * scale;
+}
+
+// Log decay, and what a value is multiplied by.
+template <bool Delta, class Args> __device__ __forceinline__ float2 factors(const Args& a, int token, int head) {
+    const float step = softplus(row_of(a.a, token)[head] + a.dt_bias[head]);
+    if constexpr (Delta) return make_float2(a.decay[head] * step, sigmoid(row_of(a.b, token)[head]));
+    else {
+        const float dt = fminf(fmaxf(step, a.least), a.most);
+        return make_float2(dt * a.decay[head], dt);
+    }
 }

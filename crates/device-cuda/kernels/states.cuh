@@ -32,3 +32,16 @@ __device__ __forceinline__ bool state_row(const StateView& s, const Tables& t, i
     if (!holds) report(fault, RecordHeader::BAD_SLOT);
     return holds;
 }
+
+// Where the input of a convolution at a position is: of this step, of one before, or of the snapshot that the request starts from. Null before the sequence, where it is zero.
+__device__ __forceinline__ const float* place_seen(const Matrix& x, const StateView& s, const StateRow& row, int position, int channel) {
+    if (position >= row.start) return row_of(x, row.first_token + position - row.start) + channel;
+    if (position < 0) return nullptr;
+    const int before = s.conv_width - 1;
+    if (row.restore >= 0) return s.saved_inputs + (static_cast<size_t>(row.restore) * before + position + before - row.start) * s.conv_channels + channel;
+    return s.inputs + (static_cast<size_t>(row.slot) * s.conv_inputs + position % s.conv_inputs) * s.conv_channels + channel;
+}
+__device__ __forceinline__ float seen(const Matrix& x, const StateView& s, const StateRow& row, int position, int channel) {
+    const float* at = place_seen(x, s, row, position, channel);
+    return at ? *at : 0;
+}

@@ -354,6 +354,10 @@ impl Backend for Cuda {
         self.enqueue_state_space(&args);
     }
 
+    fn mix_delta(&self, conv: CausalConv<'_, Self>, rule: DeltaRule<'_, Self>, norm: GatedNorm<'_, Self>) {
+        self.enqueue_mix_delta(&conv, &rule, &norm);
+    }
+
     fn gated_norm(&self, args: GatedNorm<'_, Self>) {
         self.enqueue_gated_norm(&args);
     }

@@ -1,5 +1,5 @@
 //! Times of kernels, for whoever looks for where a step spends its time: with `PACELINE_KERNEL_TIMES=FILE` in the environment
-//! programs run kernel by kernel, each timed alone, and a table per program is written to FILE when the device goes. Steps are
+//! programs run kernel by kernel, each timed alone, and FILE has a table per program, anew after every step. Steps are
 //! slower then: nothing overlaps, and an event on either side of a kernel adds about a microsecond to it.
 
 use crate::driver::check;
@@ -72,7 +72,8 @@ impl KernelTimes {
             let sum = times.by_kernel.entry(launch.label()).or_default();
             *sum = (sum.0 + 1, sum.1 + 1e3 * f64::from(milliseconds));
         }
-        Ok(())
+        std::fs::write(&self.path, self.tables())
+            .map_err(|error| DeviceError::Failed(format!("{VARIABLE}: {}: {error}", self.path.display())))
     }
 
     /// The tables, the largest share first.
@@ -109,9 +110,6 @@ impl KernelTimes {
 
 impl Drop for KernelTimes {
     fn drop(&mut self) {
-        if let Err(error) = std::fs::write(&self.path, self.tables()) {
-            eprintln!("{VARIABLE}: {}: {error}", self.path.display());
-        }
         for event in self.events.drain(..) {
             // SAFETY: made here, used by nobody else.
             let _ = unsafe { sys::cuEventDestroy_v2(event) };

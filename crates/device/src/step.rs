@@ -49,7 +49,7 @@ pub struct StepLimits {
 
 /// The device-resident description of a step, read by the operations.
 ///
-/// Tokens of one request are consecutive and in order. Everything here is contents, never shape.
+/// Tokens of one request are consecutive and in order. What buffers hold is contents, never shape.
 #[derive(Clone)]
 pub struct StepTables<B: Backend> {
     /// The bounds the tables were made for.
@@ -68,6 +68,8 @@ pub struct StepTables<B: Backend> {
     pub logits_rows: B::Buffer<LogitsRow>,
     /// Per slot: `blocks_per_request` block ids, in order of position.
     pub block_table: B::Buffer<i32>,
+    /// Whether a request may have any number of tokens: without, it has its newest one and drafts. A part of the shape.
+    pub prompts: bool,
 }
 
 impl<B: Backend> StepTables<B> {
@@ -89,6 +91,7 @@ impl<B: Backend> StepTables<B> {
             request_rows: backend.buffer(requests)?,
             logits_rows: backend.buffer(samples)?,
             block_table: backend.buffer(requests * blocks_per_request)?,
+            prompts: true,
         })
     }
 
@@ -100,6 +103,13 @@ impl<B: Backend> StepTables<B> {
         tables.requests = self.requests.with_bucket(requests);
         tables.samples = self.samples.with_bucket(samples);
         tables
+    }
+
+    /// The same tables under a program in which every request has its newest token and drafts, and no more.
+    #[must_use]
+    pub fn without_prompts(mut self) -> Self {
+        self.prompts = false;
+        self
     }
 }
 

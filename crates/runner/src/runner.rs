@@ -195,7 +195,8 @@ impl<B: Backend> DeviceRunner<B> {
             shape.tokens.min(limits.requests),
             shape.tokens.min(limits.samples),
         );
-        let step = self.tables.with_buckets(shape.tokens, requests, samples);
+        let mut step = self.tables.with_buckets(shape.tokens, requests, samples);
+        step.prompts = shape.prompts;
         backend.prepare(Prepare {
             rings: &self.rings,
             plan: &self.plan,

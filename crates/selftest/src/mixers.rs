@@ -5,7 +5,7 @@ use crate::recurrences::{Dims, Recurrence, decay};
 use crate::rig::Rig;
 use crate::sequence::Session;
 use paceline_device::{
-    Backend, CausalConv, DeltaRule, DeviceError, GateOrder, GatedNorm, HeadMap, StateSpace,
+    Backend, CausalConv, DeltaRule, DeviceError, GateOrder, GatedNorm, HeadMap, StateSpace, StepTables,
 };
 
 impl Recurrence {
@@ -28,7 +28,7 @@ impl Recurrence {
         let (mixed, ruled, out) = (mixed?, ruled?, out?);
         let [q, k, v] =
             [0..keys, keys..2 * keys, 2 * keys..channels].map(|range| device.columns(&mixed, range));
-        let program = rig.program(|device| {
+        let enqueue = |device: &B, tables: &StepTables<B>| {
             session.fill(device);
             let conv = CausalConv {
                 x: &x,
@@ -61,8 +61,11 @@ impl Recurrence {
                 out: &mut out.clone(),
             };
             device.mix_delta(conv, rule, norm);
-        });
-        session.run(&program, &out, self.limit)
+        };
+        let windows = tables.clone().without_prompts();
+        let programs =
+            [tables, &windows].map(|tables| rig.program(move |device: &B| enqueue(device, tables)));
+        session.run_apart(programs.each_ref(), &out, self.limit)
     }
 
     pub(super) fn mix_space<B: Backend>(

@@ -261,6 +261,7 @@ impl<'a> Mixer<'a> {
 pub(crate) struct Session<'a, B: Backend> {
     rig: &'a Rig<'a, B>,
     steps: Vec<Vec<Piece>>,
+    drafts: usize,
     pub(crate) tables: StepTables<B>,
     table: B::Weight,
     /// A row per token.
@@ -294,6 +295,7 @@ impl<'a, B: Backend> Session<'a, B> {
             x: rig.device.tensor(&tables.tokens, columns)?,
             rig,
             steps,
+            drafts: texts.drafts,
             tables,
         })
     }
@@ -319,10 +321,21 @@ impl<'a, B: Backend> Session<'a, B> {
         out: &B::Tensor,
         limit: Limit,
     ) -> Result<Vec<Output>, DeviceError> {
+        self.run_apart([program, program], out, limit)
+    }
+
+    /// The same with a program for any step, and one for those in which no request has more than a token and drafts.
+    pub(crate) fn run_apart<F: Fn(&B)>(
+        &self,
+        [any, windows]: [&Launcher<'_, B, F>; 2],
+        out: &B::Tensor,
+        limit: Limit,
+    ) -> Result<Vec<Output>, DeviceError> {
         let (mut right, mut wrong) = (Results::new(), Vec::new());
         for (number, step) in self.steps.iter().enumerate() {
             self.write(number, step);
-            program.launch();
+            let prompts = step.iter().any(|piece| piece.len() > 1 + self.drafts);
+            if prompts { any } else { windows }.launch();
             let numbers = self.rig.device.read_tensor(out).wait()?;
             let tokens: usize = step.iter().map(Piece::len).sum();
             let columns = numbers.len().checked_div(tokens).unwrap_or(1).max(1);

@@ -330,16 +330,7 @@ impl Cuda {
     }
 
     pub(crate) fn enqueue_gated_norm(&self, args: &GatedNorm<'_, Self>) {
-        let check = Checks("gated_norm");
-        check.same_shape(args.x, args.gate);
-        check.same_shape(args.x, args.out);
-        check.divides("group", args.group, args.x.columns);
-        check.apart(args.out, &[args.x, args.gate]);
-        if let Some(weight) = args.weight
-            && weight.len() != args.group
-        {
-            check.length("weight", weight, args.x.columns);
-        }
+        check_gated_norm(args);
         // Groups are read and rounded four columns at a time.
         let next = self
             .next_inputs(args.out)
@@ -490,4 +481,18 @@ fn check_activate(x: &CudaTensor, activation: Activation, out: &CudaTensor) {
     check.same_rows(x, out);
     check.columns("x", x, out.columns * activation.fan_in());
     check.apart(out, &[x]);
+}
+
+/// Whether the operands of a gated norm belong together.
+pub(crate) fn check_gated_norm(args: &GatedNorm<'_, Cuda>) {
+    let check = Checks("gated_norm");
+    check.same_shape(args.x, args.gate);
+    check.same_shape(args.x, args.out);
+    check.divides("group", args.group, args.x.columns);
+    check.apart(args.out, &[args.x, args.gate]);
+    if let Some(weight) = args.weight
+        && weight.len() != args.group
+    {
+        check.length("weight", weight, args.x.columns);
+    }
 }

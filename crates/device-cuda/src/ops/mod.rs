@@ -11,6 +11,7 @@ pub(crate) mod experts;
 mod finish;
 mod frame;
 pub(crate) mod inputs;
+mod mix;
 mod ngram;
 mod product;
 mod recurrence;
@@ -29,6 +30,7 @@ pub(crate) fn headers() -> Vec<(&'static str, String)> {
         experts::header(),
         finish::header(),
         frame::header(),
+        mix::header(),
         ngram::header(),
         product::header(),
         recurrence::header(),

@@ -172,21 +172,8 @@ const fn scan_shared(rows: usize, columns: usize, batch: usize) -> u32 {
 
 impl Cuda {
     pub(crate) fn enqueue_causal_conv(&self, args: &CausalConv<'_, Self>) {
-        let check = Checks("causal_conv");
         let shape = args.cache.shape();
-        check.room("token rows", &args.step.token_rows, args.x.bucket);
-        check.same_shape(args.x, args.out);
-        check.columns("x", args.x, shape.conv_channels);
-        check.length("weight", args.weight, shape.conv_channels * shape.conv_width);
-        check.apart(args.out, &[args.x]);
-        assert!(
-            shape.conv_width <= MAX_WIDTH,
-            "causal_conv: {} taps",
-            shape.conv_width
-        );
-        if let Some(bias) = args.bias {
-            check.length("bias", bias, shape.conv_channels);
-        }
+        check_causal_conv(args);
         let requests = args.step.requests.bucket;
         // Where a request may have many tokens, several threads share a channel.
         let strips = if args.x.bucket > 16 * requests { 8 } else { 1 };
@@ -209,23 +196,9 @@ impl Cuda {
     }
 
     pub(crate) fn enqueue_delta_rule(&self, args: &DeltaRule<'_, Self>) {
-        let check = Checks("delta_rule");
         let shape = args.cache.shape();
-        check.room("token rows", &args.step.token_rows, args.q.bucket);
-        check.same_shape(args.q, args.k);
-        check.columns("k", args.k, shape.groups * shape.rows);
-        check.divides("key heads", shape.groups, shape.heads);
-        check.columns("v", args.v, shape.heads * shape.columns);
-        check.columns("a", args.a, shape.heads);
-        check.columns("b", args.b, shape.heads);
-        check.length("decay", args.decay, shape.heads);
-        check.length("dt_bias", args.dt_bias, shape.heads);
-        check.same_shape(args.v, args.out);
-        for tensor in [args.v, args.a, args.b] {
-            check.same_rows(args.q, tensor);
-        }
-        check.apart(args.out, &[args.q, args.k, args.v, args.a, args.b]);
-        let rule = rule_for(check, &DELTA, shape);
+        check_delta_rule(args);
+        let rule = rule_for(Checks("delta_rule"), &DELTA, shape);
         let Some(scratch) = self.recurrence_scratch(shape, args.out.bucket, true) else {
             return;
         };
@@ -368,6 +341,45 @@ impl Cuda {
             entered,
         })
     }
+}
+
+/// Whether the operands of a convolution belong together.
+pub(crate) fn check_causal_conv(args: &CausalConv<'_, Cuda>) {
+    let check = Checks("causal_conv");
+    let shape = args.cache.shape();
+    check.room("token rows", &args.step.token_rows, args.x.bucket);
+    check.same_shape(args.x, args.out);
+    check.columns("x", args.x, shape.conv_channels);
+    check.length("weight", args.weight, shape.conv_channels * shape.conv_width);
+    check.apart(args.out, &[args.x]);
+    assert!(
+        shape.conv_width <= MAX_WIDTH,
+        "causal_conv: {} taps",
+        shape.conv_width
+    );
+    if let Some(bias) = args.bias {
+        check.length("bias", bias, shape.conv_channels);
+    }
+}
+
+/// Whether the operands of a delta rule belong together.
+pub(crate) fn check_delta_rule(args: &DeltaRule<'_, Cuda>) {
+    let check = Checks("delta_rule");
+    let shape = args.cache.shape();
+    check.room("token rows", &args.step.token_rows, args.q.bucket);
+    check.same_shape(args.q, args.k);
+    check.columns("k", args.k, shape.groups * shape.rows);
+    check.divides("key heads", shape.groups, shape.heads);
+    check.columns("v", args.v, shape.heads * shape.columns);
+    check.columns("a", args.a, shape.heads);
+    check.columns("b", args.b, shape.heads);
+    check.length("decay", args.decay, shape.heads);
+    check.length("dt_bias", args.dt_bias, shape.heads);
+    check.same_shape(args.v, args.out);
+    for tensor in [args.v, args.a, args.b] {
+        check.same_rows(args.q, tensor);
+    }
+    check.apart(args.out, &[args.q, args.k, args.v, args.a, args.b]);
 }
 
 /// See `recurrence.cuh`.

@@ -42,6 +42,7 @@ impl<B: Backend> Checked<B> {
             request_rows: tables.request_rows.inner.clone(),
             logits_rows: tables.logits_rows.inner.clone(),
             block_table: tables.block_table.inner.clone(),
+            prompts: tables.prompts,
         }
     }
 

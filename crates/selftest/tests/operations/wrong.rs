@@ -64,6 +64,7 @@ fn step(step: &StepTables<Wrong>) -> StepTables<Cpu> {
         request_rows: step.request_rows.clone(),
         logits_rows: step.logits_rows.clone(),
         block_table: step.block_table.clone(),
+        prompts: step.prompts,
     }
 }
 

@@ -1,0 +1,140 @@
+//! Recurrent layers between their two products, in one kernel where there is one for the shape.
+
+use crate::arguments::{Ptr, arguments};
+use crate::cuda::Cuda;
+use crate::launch::{Grid, Kernel};
+use crate::ops::checks::Checks;
+use crate::ops::dense::check_gated_norm;
+use crate::ops::inputs::RoundedInputs;
+use crate::ops::recurrence::{check_causal_conv, check_delta_rule};
+use crate::storage::CudaTensor;
+use crate::views::{Matrix, RoundedRows, StateView, Tables, optional};
+use paceline_device::{CausalConv, DeltaRule, GateOrder, GatedNorm, HeadMap};
+use paceline_types::STATE_GRID;
+
+arguments! { "mix.h";
+    /// Of `mix_delta`. `queries`, `keys` and `values` are the first channels of the convolution that belong to them.
+    struct MixArgs {
+        x: Matrix,
+        gate: Matrix,
+        a: Matrix,
+        b: Matrix,
+        out: Matrix,
+        rounded: RoundedRows,
+        taps: Ptr<f32>,
+        bias: Ptr<f32>,
+        decay: Ptr<f32>,
+        dt_bias: Ptr<f32>,
+        norm: Ptr<f32>,
+        states: StateView,
+        tables: Tables,
+        queries: u32,
+        keys: u32,
+        values: u32,
+        tiled: u32,
+        eps: f32,
+        fault: Ptr<i32>,
+    }
+}
+
+const MIX_DELTA: Kernel<MixArgs> = Kernel::new("mix", "mix_delta");
+
+/// Rows and columns of a state, taps of the convolution, and tokens at a time that the kernel is made for.
+const SIDE: usize = 128;
+const TAPS: usize = 4;
+const BATCH: usize = 4;
+/// Threads of a thread block.
+const THREADS: u32 = 128;
+
+/// Shared memory of a thread block, as `Memory` in `kernels/mix.cu` has it.
+const SHARED: usize = {
+    let entries = STATE_GRID * (SIDE + 4) + STATE_GRID * SIDE;
+    let tokens = BATCH * (SIDE + 4) + 4 * BATCH * SIDE;
+    let inputs = (BATCH + 2 * TAPS - 1) * 3 * SIDE;
+    let small = 2 * STATE_GRID * BATCH + BATCH + SIDE + 3 * STATE_GRID + 4;
+    4 * (entries + tokens + inputs + small)
+};
+
+impl Cuda {
+    /// Enqueues convolution, delta rule and gated norm: as one kernel for decodes and verify windows, whose state no other
+    /// thread block has to see, and one after the other for prompts and other shapes. Either way the bits are the same.
+    pub(crate) fn enqueue_mix_delta(
+        &self,
+        conv: &CausalConv<'_, Self>,
+        rule: &DeltaRule<'_, Self>,
+        norm: &GatedNorm<'_, Self>,
+    ) {
+        let Some(mut args) = self.mix_args(conv, rule, norm) else {
+            self.enqueue_causal_conv(conv);
+            self.enqueue_delta_rule(rule);
+            return self.enqueue_gated_norm(norm);
+        };
+        check_causal_conv(conv);
+        check_delta_rule(rule);
+        check_gated_norm(norm);
+        Checks("mix_delta").apart(norm.out, &[conv.x, rule.a, rule.b]);
+        let next = self.next_inputs(norm.out);
+        args.rounded = RoundedInputs::rows(next);
+        let items = conv.cache.shape().heads as u32 * args.tables.request_bucket;
+        // As many as run at a time: `TOGETHER` in the kernel.
+        let together = if self.context.gpu.capability.0 >= 9 { 3 } else { 2 };
+        let blocks = items.min(together * self.multiprocessors());
+        self.enqueue(
+            &MIX_DELTA,
+            Grid::new(blocks, THREADS).shared(SHARED as u32),
+            &args,
+        );
+        self.keep_inputs(next);
+    }
+
+    /// The arguments but for the place of rounded results, if the kernel serves this shape.
+    fn mix_args(
+        &self,
+        conv: &CausalConv<'_, Self>,
+        rule: &DeltaRule<'_, Self>,
+        norm: &GatedNorm<'_, Self>,
+    ) -> Option<MixArgs> {
+        let shape = conv.cache.shape();
+        let fits = (shape.rows, shape.columns, shape.conv_width) == (SIDE, SIDE, TAPS)
+            && !conv.step.prompts
+            && (norm.group, norm.order) == (SIDE, GateOrder::NormThenGate)
+            && is_view(norm.x, rule.out);
+        let weight = norm.weight.filter(|weight| weight.len() == SIDE)?.ptr();
+        let channel = |x: &CudaTensor| {
+            let of_conv = x.storage.address() == conv.out.storage.address() && x.stride == conv.out.stride;
+            let first = x.first.checked_sub(conv.out.first)?;
+            (of_conv && first + x.columns <= conv.out.columns).then_some(first as u32)
+        };
+        let args = MixArgs {
+            x: Matrix::of(conv.x),
+            gate: Matrix::of(norm.gate),
+            a: Matrix::of(rule.a),
+            b: Matrix::of(rule.b),
+            out: Matrix::of(norm.out),
+            rounded: RoundedRows::NOWHERE,
+            taps: conv.weight.ptr(),
+            bias: optional(conv.bias),
+            decay: rule.decay.ptr(),
+            dt_bias: rule.dt_bias.ptr(),
+            norm: weight,
+            states: conv.cache.view(),
+            tables: Tables::of(conv.step),
+            queries: channel(rule.q)?,
+            keys: channel(rule.k)?,
+            values: channel(rule.v)?,
+            tiled: u32::from(rule.head_map == HeadMap::Tiled),
+            eps: norm.eps,
+            fault: Ptr::new(self.context.fault),
+        };
+        let aligned = [&args.gate, &args.x]
+            .iter()
+            .all(|matrix| matrix.data.is_aligned(16) && matrix.stride.is_multiple_of(4));
+        (fits && aligned).then_some(args)
+    }
+}
+
+/// Whether both are the same columns of the same rows.
+fn is_view(x: &CudaTensor, of: &CudaTensor) -> bool {
+    let place = |x: &CudaTensor| (x.storage.address(), x.stride, x.first, x.columns, x.bucket);
+    place(x) == place(of)
+}
