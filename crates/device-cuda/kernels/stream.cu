@@ -17,8 +17,11 @@ template <int N, int Stages> __device__ void stream_produce(const StreamArgs& a,
         bulk_load(ring + stage * Stage<N>::bytes, a.weight + static_cast<size_t>(unit) * WEIGHT_BYTES, WEIGHT_BYTES, full + stage * 8);
     };
     uint32_t block = begin % a.plan.blocks;
+    constexpr int height = N < 128 ? N : 128, strip_bytes = height * BLOCK_K * 2; // inputs come in strips
     auto tokens = [&](int stage) {
-        bulk_load(ring + stage * Stage<N>::bytes + WEIGHT_BYTES, a.inputs + static_cast<size_t>(block) * Stage<N>::token_bytes, Stage<N>::token_bytes, full + stage * 8);
+#pragma unroll
+        for (int strip = 0; strip < N / height; strip++)
+            bulk_load(ring + stage * Stage<N>::bytes + WEIGHT_BYTES + strip * strip_bytes, a.inputs + (static_cast<size_t>(strip) * a.plan.blocks + block) * strip_bytes, strip_bytes, full + stage * 8);
         if (++block == a.plan.blocks) block = 0;
     };
     for (uint32_t unit = begin; unit < ahead; unit++) weights(unit, unit - begin);

@@ -112,7 +112,7 @@ impl Cuda {
     }
 
     fn next_inputs_in(&self, scratch: ScratchKind, out: &CudaTensor) -> Option<RoundedInputs> {
-        let height = self.likely_height(out.bucket)?;
+        let height = self.input_height(out.bucket);
         let kind = lock(&self.inputs).kind?;
         if !out.columns.is_multiple_of(BLOCK) {
             return None;

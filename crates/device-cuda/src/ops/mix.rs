@@ -7,6 +7,7 @@ use crate::ops::checks::Checks;
 use crate::ops::dense::check_gated_norm;
 use crate::ops::inputs::RoundedInputs;
 use crate::ops::recurrence::{check_causal_conv, check_delta_rule};
+use crate::pack::Architecture;
 use crate::storage::CudaTensor;
 use crate::views::{Matrix, RoundedRows, StateView, Tables, optional};
 use paceline_device::{CausalConv, DeltaRule, GateOrder, GatedNorm, HeadMap};
@@ -43,16 +44,18 @@ const MIX_DELTA: Kernel<MixArgs> = Kernel::new("mix", "mix_delta");
 const SIDE: usize = 128;
 const TAPS: usize = 4;
 const BATCH: usize = 4;
+/// Thread blocks per multiprocessor.
+const TOGETHER: u32 = 2;
 /// Threads of a thread block.
-const THREADS: u32 = 128;
+const THREADS: u32 = 256;
 
 /// Shared memory of a thread block, as `Memory` in `kernels/mix.cu` has it.
 const SHARED: usize = {
     let entries = STATE_GRID * (SIDE + 4) + STATE_GRID * SIDE;
-    let tokens = BATCH * (SIDE + 4) + 4 * BATCH * SIDE;
+    let tokens = BATCH * (SIDE + 4) + 2 * BATCH * SIDE;
     let inputs = (BATCH + 2 * TAPS - 1) * 3 * SIDE;
     let small = 2 * STATE_GRID * BATCH + BATCH + SIDE + 3 * STATE_GRID + 4;
-    4 * (entries + tokens + inputs + small)
+    4 * (SIDE * SIDE + entries + tokens + inputs + small)
 };
 
 impl Cuda {
@@ -76,9 +79,7 @@ impl Cuda {
         let next = self.next_inputs(norm.out);
         args.rounded = RoundedInputs::rows(next);
         let items = conv.cache.shape().heads as u32 * args.tables.request_bucket;
-        // As many as run at a time: `TOGETHER` in the kernel.
-        let together = if self.context.gpu.capability.0 >= 9 { 3 } else { 2 };
-        let blocks = items.min(together * self.multiprocessors());
+        let blocks = items.min(TOGETHER * self.multiprocessors());
         self.enqueue(
             &MIX_DELTA,
             Grid::new(blocks, THREADS).shared(SHARED as u32),
@@ -95,7 +96,13 @@ impl Cuda {
         norm: &GatedNorm<'_, Self>,
     ) -> Option<MixArgs> {
         let shape = conv.cache.shape();
-        let fits = (shape.rows, shape.columns, shape.conv_width) == (SIDE, SIDE, TAPS)
+        // Others have less shared memory per thread block.
+        let large = matches!(
+            self.context.architecture,
+            Architecture::Sm90a | Architecture::Sm100
+        );
+        let fits = large
+            && (shape.rows, shape.columns, shape.conv_width) == (SIDE, SIDE, TAPS)
             && !conv.step.prompts
             && (norm.group, norm.order) == (SIDE, GateOrder::NormThenGate)
             && is_view(norm.x, rule.out);

@@ -103,10 +103,19 @@ impl<A> Width<A> {
         (1024 + self.stages * (TILE + self.rows) * BLOCK * 2) as u32
     }
 
+    /// How high the strips of its inputs are: the same for all kernels of many rows, so that whoever makes inputs need not
+    /// know which one comes.
+    fn height(&self) -> usize {
+        self.rows.min(MOST_HEIGHT)
+    }
+
     fn kernel(&self, kind: Kind) -> &Kernel<A> {
         &self.kernels[usize::from(kind == Kind::F16)]
     }
 }
+
+/// How high a strip of inputs is at most.
+const MOST_HEIGHT: usize = 128;
 
 /// How a product of a number of rows is made.
 enum Way {
@@ -161,15 +170,12 @@ impl Cuda {
         self.options.wgmma && self.context.architecture == Architecture::Sm90a
     }
 
-    /// How high the strips of a product's inputs are, where that does not depend on the weight.
-    pub(crate) fn likely_height(&self, rows: usize) -> Option<usize> {
-        if let Some(width) = PIECES.iter().find(|width| rows <= width.rows) {
-            return Some(width.rows);
-        }
-        match self.has_wgmma() {
-            true if rows <= STREAM[5].rows => None,
-            true => Some(WIDE[2].rows),
-            false => Some(TOTALS[2].rows),
+    /// How high the strips of a product's inputs are, whatever the weight.
+    pub(crate) fn input_height(&self, rows: usize) -> usize {
+        match PIECES.iter().find(|width| rows <= width.rows) {
+            Some(width) => width.rows,
+            None if self.has_wgmma() => MOST_HEIGHT,
+            None => TOTALS[2].rows,
         }
     }
 
@@ -202,7 +208,7 @@ impl Cuda {
         self.reserve_pieces(w, x.bucket)?;
         match self.way(w, x.bucket) {
             Way::Stream(width) => {
-                let inputs = self.round_inputs(x, w, width.rows)?;
+                let inputs = self.round_inputs(x, w, width.height())?;
                 let pieces = self.scratch(ScratchKind::Pieces, piece_bytes(w, width.rows))?;
                 let arguments = StreamArgs {
                     weight: Ptr::new(w.address()),
@@ -223,7 +229,7 @@ impl Cuda {
                 })
             }
             Way::Wide(width) => {
-                let inputs = self.round_inputs(x, w, width.rows)?;
+                let inputs = self.round_inputs(x, w, width.height())?;
                 let next = gate_scale.and_then(|_| self.next_inputs_apart(out, inputs));
                 let arguments = WideArgs {
                     weight: Ptr::new(w.address()),
