@@ -37,7 +37,8 @@ template <class Args> void launch(void (*kernel)(Args), dim3 grid, int threads_,
     static char* dynamic = static_cast<char*>(std::aligned_alloc(256, 256 << 10));
     threads = threads_, emu_dynamic = dynamic, gridDim = {grid.x, grid.y, grid.z}, blockDim = {static_cast<unsigned>(threads_), 1, 1}, body = [&] { kernel(args); };
     for (unsigned y = 0; y < grid.y; y++)
-        for (unsigned x = 0; x < grid.x; x++) std::memset(dynamic, 0xFF, 256 << 10), blockIdx = {x, y, 0}, run_block();
+        for (unsigned z = 0; z < grid.z; z++)
+            for (unsigned x = 0; x < grid.x; x++) std::memset(dynamic, 0xFF, 256 << 10), blockIdx = {x, y, z}, run_block();
 }
 #else
 void check(cudaError_t error, const char* what) {
@@ -104,6 +105,12 @@ struct Layer {
         v.slots = s.slots, v.snapshots = s.snapshots, v.heads = s.heads, v.groups = s.groups, v.rows = 128, v.columns = s.columns, v.entries = entries;
         a.tables = Tables{tokens, requests, nullptr, nullptr, live_tokens, live_requests, nullptr, static_cast<uint32_t>(T), static_cast<uint32_t>(s.requests), 0, 0, 0};
         a.tiled = 0, a.leaves = 1, a.fault = fault;
+        const size_t channels = 2 * keys + wide;
+        v.conv_channels = static_cast<uint32_t>(channels), v.conv_width = 4, v.conv_inputs = 2 * s.drafts + 4;
+        v.inputs = numbers("inputs", s.slots * channels * v.conv_inputs, 1, 0), v.saved_inputs = numbers("saved inputs", s.snapshots * channels * 3, 1, 0);
+        conv.x = matrix(numbers(nullptr, T * channels, 1, 0), channels), conv.out = matrix(numbers("convolved", T * channels, 1, 0), channels);
+        conv.weight = numbers(nullptr, channels * 4, 1, 0), conv.bias = s.drafts ? numbers(nullptr, channels, 1, 0) : nullptr;
+        conv.states = v, conv.tables = a.tables, conv.strips = 8, conv.fault = fault;
     }
     void set(const std::vector<RequestRow>& rows, const std::vector<int>& starts) {
         wait();
@@ -113,17 +120,22 @@ struct Layer {
             for (int t = 0; t < rows[i].token_count; t++) tokens[(*live_tokens)++] = TokenRow{0, starts[i] + t, static_cast<int32_t>(i)};
         }
     }
+    void convolve(bool fast, int pieces) {
+        const unsigned channels = conv.states.conv_channels, rows = shape.requests;
+        if (fast) launch<ConvArgs>(convolutions::causal_conv_prompt, dim3((channels + 127) / 128, rows, pieces), 256, 0, conv);
+        else launch<ConvArgs>(convolutions::causal_conv_4, dim3((channels + 31) / 32, rows), 256, 0, conv);
+    }
     void relate() {
         const unsigned blocks = (static_cast<size_t>(*live_tokens) * shape.groups + 3) / 4;
         launch<RecurArgs>(shape.delta ? general::relate_delta_128 : general::relate_space_128, dim3(blocks), 128, 0, a);
     }
-    void through(bool fast, int rows) {
+    void through(bool fast, int rows, int more = 0) {
         const dim3 grid(shape.heads * shape.columns / 32, rows);
-        if (fast) launch<RecurArgs>(shape.delta ? prompts::prompt_delta_128 : prompts::prompt_space_128, grid, 256, sizeof(prompts::Memory), a);
+        if (fast) launch<RecurArgs>(shape.delta ? prompts::prompt_delta_128 : prompts::prompt_space_128, grid, 256, sizeof(prompts::Memory) + more, a);
         else launch<RecurArgs>(shape.delta ? scans::scan_delta_128_32 : scans::scan_space_128_32, grid, 256, sizeof(scans::Memory<16, 32, 16>), a);
     }
     void keep() { launch<RecurArgs>(shape.delta ? general::keep_delta : general::keep_space, dim3(shape.heads, shape.requests), 128, 0, a); }
-    void step(bool fast, int rows) { relate(), through(fast, rows), keep(), wait(); }
+    void step(bool fast, int rows) { convolve(fast, rows), relate(), through(fast, rows), keep(), wait(); }
 };
 
 // A game of random steps on both: prompts in pieces, windows of drafts of which some are taken back, snapshots and returns to them.
@@ -198,7 +210,10 @@ void times(const char* name, bool delta, int heads, int groups, int columns) {
         }
         layer.set(rows, std::vector<int>(count, 0));
         layer.step(true, count), layer.step(false, count);
-        printf("%s, %d x %d, us: relate %.0f, scan %.0f, prompt %.0f, keep %.0f\n", name, count, length, time_of([&] { layer.relate(); }), time_of([&] { layer.through(false, count); }), time_of([&] { layer.through(true, count); }), time_of([&] { layer.keep(); }));
+        const float relate = time_of([&] { layer.relate(); }), keep = time_of([&] { layer.keep(); });
+        printf("%s, %d x %d, us: relate %.0f, scan %.0f, prompt %.0f (%.0f one per multiprocessor), keep %.0f, convolution %.0f, in pieces", name, count, length, relate, time_of([&] { layer.through(false, count); }), time_of([&] { layer.through(true, count); }), time_of([&] { layer.through(true, count, 32 << 10); }), keep, time_of([&] { layer.convolve(false, 1); }));
+        for (int pieces : {1, 4, 9, 18}) printf(" %d: %.0f", pieces, time_of([&] { layer.convolve(true, pieces); }));
+        printf("\n");
         fflush(stdout);
     }
 }

@@ -57,8 +57,11 @@ const MAX_WIDTH: usize = 16;
 
 const CONV_4: Kernel<ConvArgs> = Kernel::new("causal_conv", "causal_conv_4");
 const CONV_ANY: Kernel<ConvArgs> = Kernel::new("causal_conv", "causal_conv_any");
+const CONV_PROMPT: Kernel<ConvArgs> = Kernel::new("causal_conv", "causal_conv_prompt");
 /// Threads of a thread block of the convolution.
 const CONV_THREADS: usize = 256;
+/// Channels and tokens that a thread block of `causal_conv_prompt` has at a time.
+const CONV_TILE: (usize, usize) = (128, 64);
 
 /// The kernels of one rule, for states of up to this many rows.
 struct Rule {
@@ -138,7 +141,7 @@ impl Rule {
     fn through(&self, args: &RecurArgs, shape: StateShape, cuda: &Cuda) -> Through<'_> {
         let aligned = [&args.keys, &args.queries, &args.values, &args.out]
             .iter()
-            .all(|matrix| matrix.data.is_aligned(16) && matrix.stride.is_multiple_of(4));
+            .all(|matrix| matrix.in_fours());
         // Ada and workstations have 99 KB of shared memory per thread block.
         let fits = self.rows <= 128
             || matches!(
@@ -228,23 +231,36 @@ impl Cuda {
         }
         let requests = args.step.requests.bucket;
         // Where a request may have many tokens, several threads share a channel.
-        let strips = if args.x.bucket > 16 * requests { 8 } else { 1 };
-        let blocks = shape.conv_channels.div_ceil(CONV_THREADS / strips);
-        let kernel = if shape.conv_width == 4 { &CONV_4 } else { &CONV_ANY };
-        self.enqueue(
-            kernel,
-            Grid::of([blocks as u32, requests as u32, 1], CONV_THREADS as u32),
-            &ConvArgs {
-                x: Matrix::of(args.x),
-                weight: args.weight.ptr(),
-                bias: optional(args.bias),
-                out: Matrix::of(args.out),
-                states: args.cache.view(),
-                tables: Tables::of(args.step),
-                strips: strips as u32,
-                fault: Ptr::new(self.context.fault),
-            },
-        );
+        let prompts = args.x.bucket > 16 * requests;
+        let strips = if prompts { 8 } else { 1 };
+        let conv = ConvArgs {
+            x: Matrix::of(args.x),
+            weight: args.weight.ptr(),
+            bias: optional(args.bias),
+            out: Matrix::of(args.out),
+            states: args.cache.view(),
+            tables: Tables::of(args.step),
+            strips: strips as u32,
+            fault: Ptr::new(self.context.fault),
+        };
+        let fours = conv.x.in_fours()
+            && conv.out.in_fours()
+            && conv.weight.is_aligned(16)
+            && conv.bias.is_aligned(16);
+        let (kernel, blocks) =
+            if shape.conv_width == 4 && prompts && fours && shape.conv_channels.is_multiple_of(4) {
+                let blocks = shape.conv_channels.div_ceil(CONV_TILE.0);
+                // Few requests, often one, have all the tokens.
+                let pieces = (4 * self.multiprocessors() as usize).div_ceil(blocks * requests.min(2));
+                let most = args.x.bucket.div_ceil(CONV_TILE.1);
+                (&CONV_PROMPT, [blocks, requests, pieces.min(most)])
+            } else {
+                let kernel = if shape.conv_width == 4 { &CONV_4 } else { &CONV_ANY };
+                let blocks = shape.conv_channels.div_ceil(CONV_THREADS / strips);
+                (kernel, [blocks, requests, 1])
+            };
+        let grid = Grid::of(blocks.map(|blocks| blocks as u32), CONV_THREADS as u32);
+        self.enqueue(kernel, grid, &conv);
     }
 
     pub(crate) fn enqueue_delta_rule(&self, args: &DeltaRule<'_, Self>) {
