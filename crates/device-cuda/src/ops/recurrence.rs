@@ -231,7 +231,7 @@ impl Cuda {
         }
         let requests = args.step.requests.bucket;
         // Where a request may have many tokens, several threads share a channel.
-        let prompts = args.x.bucket > 16 * requests;
+        let prompts = args.x.bucket > WINDOW * requests;
         let strips = if prompts { 8 } else { 1 };
         let conv = ConvArgs {
             x: Matrix::of(args.x),
