@@ -6,11 +6,46 @@
 // come next, of those that are certain or may be taken back. A snapshot holds the `width - 1` inputs before its position.
 //
 // A thread block per request and some channels, which alone reads and writes these channels of the request's slot: it writes when it has read all it needs. A thread has a
-// channel and every `strips`th run of eight tokens. Bytes: inputs and outputs once.
+// channel and every `strips`th run of eight tokens. Where a request may have many tokens and channels lie in fours, a thread has four, a warp a run, and several thread blocks share
+// the runs: the first of them has the first run, and with it all that is about the slot. Bytes: inputs and outputs once.
 #include "states.cuh"
 #include "args/recurrence.h"
 
 constexpr int THREADS = 256, RUN = 8;
+
+__device__ __forceinline__ void load_four(float (&to)[4], const float* from) {
+    const float4 x = *reinterpret_cast<const float4*>(from);
+    to[0] = x.x, to[1] = x.y, to[2] = x.z, to[3] = x.w;
+}
+
+// A run of tokens from `first` on, of four channels with four taps each.
+__device__ __forceinline__ void convolve_four(const ConvArgs& a, const StateRow& row, int first, int channel, const float (&taps)[4][4], const float (&bias)[4]) {
+    const int tokens = min(RUN, row.tokens - first);
+    float x[RUN + 3][4];
+#pragma unroll
+    for (int i = 0; i < RUN + 3; i++) {
+        const int token = first + i - 3;
+        if (token >= 0 && i < tokens + 3) load_four(x[i], row_of(a.x, row.first_token + token) + channel);
+    }
+    // Before the first token is what the slot has kept.
+    if (first == 0) {
+#pragma unroll
+        for (int i = 0; i < 3; i++)
+#pragma unroll
+            for (int c = 0; c < 4; c++) x[i][c] = seen(a.x, a.states, row, row.start + i - 3, channel + c);
+    }
+#pragma unroll
+    for (int i = 0; i < RUN; i++) {
+        float sum[4];
+#pragma unroll
+        for (int c = 0; c < 4; c++) {
+            sum[c] = bias[c];
+#pragma unroll
+            for (int j = 0; j < 4; j++) sum[c] = fmaf(taps[c][j], x[i + j][c], sum[c]);
+        }
+        if (i < tokens) *reinterpret_cast<float4*>(row_of(a.out, row.first_token + first + i) + channel) = make_float4(silu(sum[0]), silu(sum[1]), silu(sum[2]), silu(sum[3]));
+    }
+}
 
 // A run of tokens from `first` on. `Width` 0: any.
 template <int Width> __device__ __forceinline__ void convolve(const ConvArgs& a, const StateRow& row, int first, int channel) {
@@ -39,26 +74,56 @@ template <int Width> __device__ __forceinline__ void convolve(const ConvArgs& a,
     }
 }
 
+// Inputs of a channel that a snapshot and later steps need, of every `strips`th position; the slot is written when all of the thread block have read.
+__device__ __forceinline__ void save_inputs(const ConvArgs& a, const StateRow& row, int channel, int strip, int strips) {
+    const StateView& s = a.states;
+    const int before = s.conv_width - 1;
+    if (row.snapshot_at > 0)
+        for (int place = strip; place < before; place += strips)
+            s.saved_inputs[(static_cast<size_t>(row.snapshot) * before + place) * s.conv_channels + channel] = seen(a.x, a.states, row, row.snapshot_at - before + place, channel);
+}
+__device__ __forceinline__ void leave_inputs(const ConvArgs& a, const StateRow& row, int channel, int strip, int strips) {
+    const StateView& s = a.states;
+    // Inputs of a snapshot that the request starts from are a part of it.
+    const int room = s.conv_inputs, from = max(row.restore >= 0 ? max(row.start - static_cast<int>(s.conv_width) + 1, 0) : row.start, row.end - room);
+    for (int position = from + strip; position < row.end; position += strips)
+        s.inputs[(static_cast<size_t>(row.slot) * room + position % room) * s.conv_channels + channel] = seen(a.x, a.states, row, position, channel);
+}
+
 template <int Width> __device__ __forceinline__ void causal_conv(const ConvArgs& a) {
     enter();
     StateRow row;
     if (!state_row(a.states, a.tables, blockIdx.y, live_rows(a.x), row, a.fault)) return;
-    const StateView& s = a.states;
-    const int lanes = THREADS / a.strips, strip = threadIdx.x / lanes, channel = blockIdx.x * lanes + threadIdx.x % lanes, before = s.conv_width - 1;
-    const bool there = channel < static_cast<int>(s.conv_channels);
+    const int strips = a.strips, lanes = THREADS / strips, strip = threadIdx.x / lanes, channel = blockIdx.x * lanes + threadIdx.x % lanes;
+    const bool there = channel < static_cast<int>(a.states.conv_channels);
     if (there) {
-        for (int first = strip * RUN; first < row.tokens; first += a.strips * RUN) convolve<Width>(a, row, first, channel);
-        if (row.snapshot_at > 0)
-            for (int place = strip; place < before; place += a.strips)
-                s.saved_inputs[(static_cast<size_t>(row.snapshot) * before + place) * s.conv_channels + channel] = seen(a.x, a.states, row, row.snapshot_at - before + place, channel);
+        for (int first = strip * RUN; first < row.tokens; first += strips * RUN) convolve<Width>(a, row, first, channel);
+        save_inputs(a, row, channel, strip, strips);
     }
     __syncthreads();
-    if (!there) return;
-    // What later steps need; inputs of a snapshot are a part of it.
-    const int room = s.conv_inputs, from = max(row.restore >= 0 ? max(row.start - before, 0) : row.start, row.end - room);
-    for (int position = from + strip; position < row.end; position += a.strips)
-        s.inputs[(static_cast<size_t>(row.slot) * room + position % room) * s.conv_channels + channel] = seen(a.x, a.states, row, position, channel);
+    if (there) leave_inputs(a, row, channel, strip, strips);
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS) causal_conv_4(const __grid_constant__ ConvArgs a) { causal_conv<4>(a); }
 extern "C" __global__ void __launch_bounds__(THREADS) causal_conv_any(const __grid_constant__ ConvArgs a) { causal_conv<0>(a); }
+
+extern "C" __global__ void __launch_bounds__(THREADS, 2) causal_conv_prompt(const __grid_constant__ ConvArgs a) {
+    enter();
+    StateRow row;
+    if (!state_row(a.states, a.tables, blockIdx.y, live_rows(a.x), row, a.fault)) return;
+    constexpr int Warps = THREADS / 32, Channels = 128;
+    const int channels = a.states.conv_channels, channel = blockIdx.x * Channels + threadIdx.x % 32 * 4;
+    if (channel < channels) {
+        float taps[4][4], bias[4] = {};
+#pragma unroll
+        for (int c = 0; c < 4; c++) load_four(taps[c], a.weight + (channel + c) * 4);
+        if (a.bias) load_four(bias, a.bias + channel);
+#pragma unroll 1
+        for (int first = (blockIdx.z * Warps + threadIdx.x / 32) * RUN; first < row.tokens; first += gridDim.z * Warps * RUN) convolve_four(a, row, first, channel, taps, bias);
+    }
+    if (blockIdx.z != 0) return;
+    const int own = blockIdx.x * Channels + threadIdx.x % Channels, strip = threadIdx.x / Channels;
+    if (own < channels) save_inputs(a, row, own, strip, THREADS / Channels);
+    __syncthreads();
+    if (own < channels) leave_inputs(a, row, own, strip, THREADS / Channels);
+}

@@ -47,6 +47,10 @@ __device__ __forceinline__ void enter() {
     depend();
 }
 
+// --- barriers by number, of some warps of a thread block: 0 is `__syncthreads`. Who announces does not wait.
+__device__ __forceinline__ void meet(int barrier, int threads) { asm volatile("bar.sync %0, %1;" ::"r"(barrier), "r"(threads) : "memory"); }
+__device__ __forceinline__ void announce(int barrier, int threads) { asm volatile("bar.arrive %0, %1;" ::"r"(barrier), "r"(threads) : "memory"); }
+
 // --- barriers in shared memory, by address
 __device__ __forceinline__ void barrier_init(uint32_t bar, uint32_t arrivals) {
     asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(bar), "r"(arrivals));

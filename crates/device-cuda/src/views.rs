@@ -153,6 +153,11 @@ impl Matrix {
             bucket: tensor.bucket as u32,
         }
     }
+
+    /// Whether four elements of a row can be read at a time.
+    pub(crate) const fn in_fours(&self) -> bool {
+        self.data.is_aligned(16) && self.stride.is_multiple_of(4)
+    }
 }
 
 impl Tables {

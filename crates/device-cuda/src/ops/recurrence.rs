@@ -57,8 +57,11 @@ const MAX_WIDTH: usize = 16;
 
 const CONV_4: Kernel<ConvArgs> = Kernel::new("causal_conv", "causal_conv_4");
 const CONV_ANY: Kernel<ConvArgs> = Kernel::new("causal_conv", "causal_conv_any");
+const CONV_PROMPT: Kernel<ConvArgs> = Kernel::new("causal_conv", "causal_conv_prompt");
 /// Threads of a thread block of the convolution.
 const CONV_THREADS: usize = 256;
+/// Channels and tokens that a thread block of `causal_conv_prompt` has at a time.
+const CONV_TILE: (usize, usize) = (128, 64);
 
 /// The kernels of one rule, for states of up to this many rows.
 struct Rule {
@@ -68,16 +71,19 @@ struct Rule {
     keep: Kernel<RecurArgs>,
     /// For states of exactly so many rows: of 32 columns a thread block, and of 64.
     scan: Option<[Kernel<RecurArgs>; 2]>,
+    /// For states of exactly so many rows, where a request may have many tokens.
+    prompt: Option<Kernel<RecurArgs>>,
 }
 
 macro_rules! rules {
-    ($rule:literal: $($rows:literal $scan:expr,)*) => {
+    ($rule:literal: $($rows:literal $scan:expr, $prompt:expr;)*) => {
         [$(Rule {
             rows: $rows,
             relate: Kernel::new("recurrence", concat!("relate_", $rule, "_", $rows)),
             recur: Kernel::new("recurrence", concat!("recur_", $rule, "_", $rows)),
             keep: Kernel::new("recurrence", concat!("keep_", $rule)),
             scan: $scan,
+            prompt: $prompt,
         }),*]
     };
 }
@@ -91,13 +97,31 @@ macro_rules! scan {
     };
 }
 
-static DELTA: [Rule; 4] =
-    rules!("delta": 32 None, 64 None, 128 scan!("scan_delta_128"), 256 scan!("scan_delta_256"),);
-static SPACE: [Rule; 4] =
-    rules!("space": 32 None, 64 None, 128 scan!("scan_space_128"), 256 scan!("scan_space_256"),);
+macro_rules! prompt {
+    ($entry:literal) => {
+        Some(Kernel::new("prompt", $entry))
+    };
+}
+
+static DELTA: [Rule; 4] = rules!("delta":
+    32 None, None;
+    64 None, None;
+    128 scan!("scan_delta_128"), prompt!("prompt_delta_128");
+    256 scan!("scan_delta_256"), None;
+);
+static SPACE: [Rule; 4] = rules!("space":
+    32 None, None;
+    64 None, None;
+    128 scan!("scan_space_128"), prompt!("prompt_space_128");
+    256 scan!("scan_space_256"), None;
+);
 
 /// Columns of a thread block of `recur`.
 const COLUMNS: usize = 32;
+/// A program with room for more tokens per request is one for prompts.
+const WINDOW: usize = 8;
+/// Shared memory of `prompt`, as its `Memory` has it.
+const PROMPT_SHARED: u32 = 97_792;
 
 /// A kernel that goes through states.
 struct Through<'a> {
@@ -106,16 +130,18 @@ struct Through<'a> {
     shared: u32,
     /// Its columns per thread block.
     columns: usize,
-    /// Whether it is `scan`, whose thread blocks take several requests in turn and leave entries of short rows.
+    /// Whether its thread blocks take several requests in turn and leave entries of short rows.
     scans: bool,
+    /// Whether it may begin before the kernel ahead has ended.
+    early: bool,
 }
 
 impl Rule {
     /// The kernel that goes through states.
     fn through(&self, args: &RecurArgs, shape: StateShape, cuda: &Cuda) -> Through<'_> {
-        let aligned = [&args.keys, &args.queries, &args.values]
+        let aligned = [&args.keys, &args.queries, &args.values, &args.out]
             .iter()
-            .all(|matrix| matrix.data.is_aligned(16) && matrix.stride.is_multiple_of(4));
+            .all(|matrix| matrix.in_fours());
         // Ada and workstations have 99 KB of shared memory per thread block.
         let fits = self.rows <= 128
             || matches!(
@@ -123,14 +149,28 @@ impl Rule {
                 Architecture::Sm90a | Architecture::Sm100
             );
         let whole = shape.rows == self.rows && shape.columns.is_multiple_of(COLUMNS);
+        let (tokens, requests) = (args.out.bucket as usize, args.tables.request_bucket as usize);
+        if let Some(kernel) = &self.prompt
+            && whole
+            && aligned
+            && tokens > WINDOW * requests
+        {
+            // One thread block keeps a multiprocessor busy: an early start would crowd those of a long prompt.
+            return Through {
+                kernel,
+                shared: PROMPT_SHARED,
+                columns: COLUMNS,
+                scans: true,
+                early: false,
+            };
+        }
         match &self.scan {
             Some(scan) if whole && aligned && fits => {
-                let (tokens, requests) = (args.out.bucket as usize, args.tables.request_bucket as usize);
                 // Prompts, and steps that would leave multiprocessors idle, have fewer columns per thread block: so
                 // has a program for four tokens, which may be those of one request.
                 let likely = (tokens / 4).clamp(1, requests.max(1));
                 let wide = shape.columns.is_multiple_of(2 * COLUMNS)
-                    && tokens <= 8 * requests
+                    && tokens <= WINDOW * requests
                     && likely * shape.heads * shape.columns / (2 * COLUMNS) > cuda.multiprocessors() as usize;
                 let (columns, batch) = if wide {
                     (2 * COLUMNS, 4)
@@ -142,6 +182,7 @@ impl Rule {
                     shared: scan_shared(self.rows, columns, batch),
                     columns,
                     scans: true,
+                    early: true,
                 }
             }
             _ => Through {
@@ -149,6 +190,7 @@ impl Rule {
                 shared: self.shared(),
                 columns: COLUMNS,
                 scans: false,
+                early: true,
             },
         }
     }
@@ -176,23 +218,36 @@ impl Cuda {
         check_causal_conv(args);
         let requests = args.step.requests.bucket;
         // Where a request may have many tokens, several threads share a channel.
-        let strips = if args.x.bucket > 16 * requests { 8 } else { 1 };
-        let blocks = shape.conv_channels.div_ceil(CONV_THREADS / strips);
-        let kernel = if shape.conv_width == 4 { &CONV_4 } else { &CONV_ANY };
-        self.enqueue(
-            kernel,
-            Grid::of([blocks as u32, requests as u32, 1], CONV_THREADS as u32),
-            &ConvArgs {
-                x: Matrix::of(args.x),
-                weight: args.weight.ptr(),
-                bias: optional(args.bias),
-                out: Matrix::of(args.out),
-                states: args.cache.view(),
-                tables: Tables::of(args.step),
-                strips: strips as u32,
-                fault: Ptr::new(self.context.fault),
-            },
-        );
+        let prompts = args.x.bucket > WINDOW * requests;
+        let strips = if prompts { 8 } else { 1 };
+        let conv = ConvArgs {
+            x: Matrix::of(args.x),
+            weight: args.weight.ptr(),
+            bias: optional(args.bias),
+            out: Matrix::of(args.out),
+            states: args.cache.view(),
+            tables: Tables::of(args.step),
+            strips: strips as u32,
+            fault: Ptr::new(self.context.fault),
+        };
+        let fours = conv.x.in_fours()
+            && conv.out.in_fours()
+            && conv.weight.is_aligned(16)
+            && conv.bias.is_aligned(16);
+        let (kernel, blocks) =
+            if shape.conv_width == 4 && prompts && fours && shape.conv_channels.is_multiple_of(4) {
+                let blocks = shape.conv_channels.div_ceil(CONV_TILE.0);
+                // Few requests, often one, have all the tokens.
+                let pieces = (4 * self.multiprocessors() as usize).div_ceil(blocks * requests.min(2));
+                let most = args.x.bucket.div_ceil(CONV_TILE.1);
+                (&CONV_PROMPT, [blocks, requests, pieces.min(most)])
+            } else {
+                let kernel = if shape.conv_width == 4 { &CONV_4 } else { &CONV_ANY };
+                let blocks = shape.conv_channels.div_ceil(CONV_THREADS / strips);
+                (kernel, [blocks, requests, 1])
+            };
+        let grid = Grid::of(blocks.map(|blocks| blocks as u32), CONV_THREADS as u32);
+        self.enqueue(kernel, grid, &conv);
     }
 
     pub(crate) fn enqueue_delta_rule(&self, args: &DeltaRule<'_, Self>) {
@@ -299,7 +354,7 @@ impl Cuda {
             requests
         };
         let mut grid = Grid::of([blocks, rows, 1], 256).shared(through.shared);
-        if blocks * rows <= multiprocessors {
+        if !through.early || blocks * rows <= multiprocessors {
             grid = grid.late();
         }
         // Rows of a verify window at most are short enough for `scan` to leave their entries, see `recurrence.cuh`.
