@@ -27,7 +27,7 @@ __device__ __forceinline__ bool state_row(const StateView& s, const Tables& t, i
                 row.state_end <= row.end && row.start - row.state_at <= entries && row.end - row.state_end <= entries;
         if (row.restore >= 0) holds = holds && row.restore < static_cast<int>(s.snapshots) && row.state_at == row.start;
         if (row.snapshot_at > 0)
-            holds = holds && static_cast<uint32_t>(row.snapshot) < s.snapshots && row.snapshot_at % STATE_GRID == 0 && row.snapshot_at > row.state_at && row.snapshot_at <= row.state_end;
+            holds = holds && static_cast<uint32_t>(row.snapshot) < s.snapshots && row.snapshot != row.restore && row.snapshot_at % STATE_GRID == 0 && row.snapshot_at > row.state_at && row.snapshot_at <= row.state_end;
     }
     if (!holds) report(fault, RecordHeader::BAD_SLOT);
     return holds;

@@ -88,9 +88,9 @@ impl Texts {
         2 * self.lengths.len()
     }
 
-    /// Snapshots: one for each request.
+    /// Snapshots: two for each request, so that it can be saved while it starts from the other.
     pub(crate) fn snapshots(&self) -> usize {
-        self.lengths.len()
+        2 * self.lengths.len()
     }
 
     fn blocks_per_request(&self) -> usize {
@@ -137,7 +137,8 @@ struct Progress {
     position: usize,
     slot: usize,
     state_at: usize,
-    saved: Option<usize>,
+    /// A position, and the snapshot that holds its state.
+    saved: Option<(usize, usize)>,
     moved: bool,
 }
 
@@ -193,14 +194,14 @@ impl<'a> Mixer<'a> {
         let (random, progress) = (&mut self.random, &mut self.progress[request]);
         let length = self.texts.lengths[request];
         let mut restore = None;
-        if let Some(saved) = progress.saved
+        if let Some((saved, snapshot)) = progress.saved
             && !progress.moved
             && random.once_in(3)
         {
             // It is sent to its other slot, and goes on from its snapshot.
             (progress.position, progress.state_at) = (saved, saved);
             (progress.slot, progress.moved) = (request, true);
-            restore = Some(request);
+            restore = Some(snapshot);
         }
         let left = length - progress.position;
         if left == 0 {
@@ -227,8 +228,14 @@ impl<'a> Mixer<'a> {
         let passed = (piece.state_end() - piece.state_at) / STATE_GRID;
         if passed > 0 && random.once_in(2) {
             let at = piece.state_at + STATE_GRID * (1 + random.below(passed));
-            piece.snapshot = Some((at, request));
-            progress.saved = Some(at);
+            let held = progress.saved.map(|(_, snapshot)| snapshot);
+            let snapshot = if held == Some(request) {
+                request + self.texts.lengths.len()
+            } else {
+                request
+            };
+            piece.snapshot = Some((at, snapshot));
+            progress.saved = Some((at, snapshot));
         }
         progress.position += piece.certain + held;
         progress.state_at = piece.state_end();

@@ -187,10 +187,11 @@ impl Cuda {
                 None => Way::Wide(&TOTALS[2]),
             };
         }
-        // From 128 rows on, partial sums are worth their traffic only where tiles are too few for all multiprocessors.
-        let enough = tiles * rows.div_ceil(128) >= 2 * multiprocessors;
+        // Up to 256 rows a weight that is read once is worth the traffic of partial sums, unless it is an output matrix: a
+        // tile of fewer rows would bring the same weights and inputs from L2 again and again.
+        let huge = tiles >= 4 * multiprocessors;
         match STREAM.iter().find(|width| rows <= width.rows) {
-            Some(width) if width.rows <= 64 || !enough => Way::Stream(width),
+            Some(width) if width.rows <= 64 || !huge => Way::Stream(width),
             _ => Way::Wide(&WIDE[2]),
         }
     }

@@ -33,7 +33,7 @@ words! {
         pub state_end: i32,
         /// The position whose state is saved, a multiple behind `state_at` and up to `state_end`; 0 for none.
         pub snapshot_at: i32,
-        /// The snapshot to write.
+        /// The snapshot to write; not the one that it starts from, which parts of a device may still read.
         pub snapshot: i32,
         /// One more than the snapshot that holds the state at its first token; 0 for none.
         pub restore: i32,
