@@ -1,21 +1,143 @@
-// A Gated DeltaNet layer between its two products, for steps of decodes and verify windows: convolution, delta rule and gated norm in one kernel, by the operations of `causal_conv.cu`,
+// A Gated DeltaNet layer between its two products, for steps of decodes and verify windows: convolution, delta rule and gated norm in two kernels, by the operations of `causal_conv.cu`,
 // `recurrence.cuh`, `scan.cu` and `norm.cu` in their order, so that the bits are theirs. For states of 128 x 128 and convolutions of four taps.
 //
-// Inputs f32 [token][columns]: what the convolution reads, the gate, a and b. Result: f32 rows, and where the next product looks for its inputs. Caches: `CudaStateCache`.
+// Inputs f32 [token][columns]: what the convolution reads, the gate, a and b. Result: f32 rows, and where the next product looks for its inputs. Caches: `CudaStateCache`. Scratch in
+// between: `RecurrenceScratch` and the convolution's values.
 //
-// A thread block takes a head of a request, then the next, in batches of four tokens. The state is on its way to shared memory while keys, queries and their dots are made. Two threads have a column:
-// each multiplies half of the state's rows; then one has S'k and finds u, the other S'q and the outputs. Keys and queries are shared by the heads of a group; each head makes them itself, and the
-// first of a group leaves them. Two thread blocks per multiprocessor hide each other's latencies. Bytes: the state once, read.
+// `mix_keys` has all that needs no state: a thread block per request and group, of which many fit a multiprocessor; a warp per vector, then per four entries. It alone touches the convolution's
+// inputs. `mix_states` takes a head of a request, then the next, in batches of four tokens, and holds its state no longer than it must: there is room for two. Two threads have a column:
+// each multiplies half of the state's rows; then one has S'k and finds u, the other S'q and the outputs. Bytes: the state once, read.
 #include "norm.cuh"
 #include "recurrence.cuh"
 #include "rounded.cuh"
 #include "args/mix.h"
 
-constexpr int R = 128, C = 128, THREADS = 2 * C, WARPS = THREADS / 32, TAPS = 4;
+constexpr int R = 128, C = 128, TAPS = 4;
 constexpr int CHAINS = 8, LINKS = R / CHAINS, HALF = CHAINS / 2; // a product with the state is eight chains over its rows, added in ascending order
 constexpr int BATCH = 4;                                         // tokens at a time
-constexpr int CHANNELS = 2 * R + C;                              // of the convolution, for a head
-static_assert(R == C && CHUNK == 2 * WARPS);
+static_assert(R == C);
+
+// --- keys, queries, values and dots
+namespace keys {
+constexpr int THREADS = 128, WARPS = THREADS / 32, WINDOW = 1 + MAX_DRAFTS;
+static_assert(CHUNK == 4 * WARPS);
+
+struct Memory {
+    float k[WINDOW][R], q[WINDOW][R];
+};
+
+// Of a group: queries, keys, then the values of its heads.
+__device__ __forceinline__ int head_of(const MixArgs& a, int group, int member) {
+    const int groups = a.states.groups;
+    return a.tiled ? member * groups + group : group * (a.states.heads / groups) + member;
+}
+__device__ __forceinline__ int first_channel(const MixArgs& a, int group, int kind) {
+    return kind == 0 ? a.queries + group * R : kind == 1 ? a.keys + group * R : a.values + head_of(a, group, kind - 2) * C;
+}
+
+// One vector of a token, by a warp. Its input stays for later steps, and with the first token those of a snapshot that the row starts from.
+__device__ __forceinline__ void convolve(Memory& m, const MixArgs& a, const StateRow& row, int group, int t, int kind) {
+    const StateView& s = a.states;
+    const int first = first_channel(a, group, kind) + threadIdx.x % 32, token = row.first_token + t, room = s.conv_inputs;
+    float input[TAPS][R / 32], x[R / 32];
+#pragma unroll
+    for (int i = 0; i < TAPS; i++) {
+        const float* from = place_seen(a.x, s, row, row.start + t + i - (TAPS - 1), first);
+#pragma unroll
+        for (int j = 0; j < R / 32; j++) input[i][j] = from ? from[j * 32] : 0;
+    }
+#pragma unroll
+    for (int j = 0; j < R / 32; j++) {
+        const float4 taps = *reinterpret_cast<const float4*>(a.taps + static_cast<size_t>(first + j * 32) * TAPS);
+        float sum = a.bias ? a.bias[first + j * 32] : 0;
+        sum = fmaf(taps.x, input[0][j], sum), sum = fmaf(taps.y, input[1][j], sum), sum = fmaf(taps.z, input[2][j], sum), sum = fmaf(taps.w, input[3][j], sum);
+        x[j] = silu(sum);
+    }
+    if (kind < 2) {
+        to_unit_length(x, kind == 0 ? 1.0f / sqrtf(static_cast<float>(R)) : 1.0f);
+        store_vector(x, kind == 0 ? m.q[t] : m.k[t], R);
+        store_vector(x, (kind == 0 ? a.unit_queries : a.unit_keys) + (static_cast<size_t>(token) * s.groups + group) * R, R);
+    } else {
+        store_vector(x, row_of(a.mixed, token) + first_channel(a, group, kind), C);
+    }
+#pragma unroll
+    for (int i = 0; i < TAPS; i++) {
+        const int position = row.start + t + i - (TAPS - 1);
+        if (i < TAPS - 1 && (t > 0 || row.restore < 0 || position < 0)) continue;
+        float* to = s.inputs + (static_cast<size_t>(row.slot) * room + position % room) * s.conv_channels + first;
+#pragma unroll
+        for (int j = 0; j < R / 32; j++) to[j * 32] = input[i][j];
+    }
+}
+__device__ __forceinline__ void save_inputs(const MixArgs& a, const StateRow& row, int group) {
+    const StateView& s = a.states;
+    const int before = TAPS - 1, vectors = 2 + s.heads / s.groups;
+#pragma unroll 1
+    for (int i = threadIdx.x; i < before * vectors * R; i += THREADS) {
+        const int place = i / (vectors * R), channel = first_channel(a, group, i / R % vectors) + i % R;
+        s.saved_inputs[(static_cast<size_t>(row.snapshot) * before + place) * s.conv_channels + channel] = seen(a.x, s, row, row.snapshot_at - before + place, channel);
+    }
+}
+
+// Dots of a token's key and query with the keys of its chunk. A warp has four entries and adds up their eight dots together: each step of the way halves their number, and each is the sum
+// that `warp_sum` makes.
+__device__ __forceinline__ void relate(const Memory& m, const MixArgs& a, const StateRow& row, int group, int t) {
+    const StateView& s = a.states;
+    const int lane = threadIdx.x % 32, position = row.start + t, base = position / CHUNK * CHUNK, first = base + threadIdx.x / 32 * 4;
+    if (first > position) return;
+    float part[8];
+#pragma unroll
+    for (int e = 0; e < 4; e++) {
+        const int at = min(first + e, position);
+        const float* key = at < row.start ? ring_key(s, row, group, at) : m.k[at - row.start];
+#pragma unroll
+        for (int j = 0; j < R / 32; j++) {
+            const float x = key[j * 32 + lane], k = m.k[t][j * 32 + lane], q = m.q[t][j * 32 + lane];
+            part[e] = j ? fmaf(x, k, part[e]) : x * k, part[4 + e] = j ? fmaf(x, q, part[4 + e]) : x * q;
+        }
+    }
+#pragma unroll
+    for (int half = 4; half > 0; half /= 2) {
+        const bool upper = lane & 4 * half;
+#pragma unroll
+        for (int i = 0; i < half; i++) {
+            const float mine = upper ? part[i + half] : part[i], other = upper ? part[i] : part[i + half];
+            part[i] = mine + __shfl_xor_sync(0xffffffffu, other, 4 * half);
+        }
+    }
+    part[0] += __shfl_xor_sync(0xffffffffu, part[0], 2), part[0] += __shfl_xor_sync(0xffffffffu, part[0], 1);
+    float* dots = a.dots + (static_cast<size_t>(row.first_token + t) * s.groups + group) * 2 * CHUNK;
+    if (lane % 4 == 0) dots[lane / 16 * CHUNK + first - base + lane / 4 % 4] = part[0];
+}
+} // namespace keys
+
+extern "C" __global__ void __launch_bounds__(keys::THREADS) mix_keys(const __grid_constant__ MixArgs a) {
+    using namespace keys;
+    __shared__ Memory m;
+    enter();
+    StateRow row;
+    if (!state_row(a.states, a.tables, blockIdx.y, live_rows(a.out), row, a.fault)) return;
+    // A window's entries and inputs have places of their own in the rings.
+    if (!row.is_short(a.states) || row.tokens > WINDOW || row.tokens + TAPS - 1 > static_cast<int>(a.states.conv_inputs)) {
+        report(a.fault, RecordHeader::BAD_SLOT);
+        return;
+    }
+    const int group = blockIdx.x, members = a.states.heads / a.states.groups, vectors = 2 + members, warp = threadIdx.x / 32;
+#pragma unroll 1
+    for (int i = warp; i < row.tokens * vectors; i += WARPS) convolve(m, a, row, group, i / vectors, i % vectors);
+#pragma unroll 1
+    for (int i = threadIdx.x; i < row.tokens * members; i += THREADS) {
+        const int token = row.first_token + i / members, head = head_of(a, group, i % members);
+        reinterpret_cast<float2*>(a.factors)[static_cast<size_t>(token) * a.states.heads + head] = factors<true>(a, token, head);
+    }
+    __syncthreads();
+#pragma unroll 1
+    for (int t = 0; t < row.tokens; t++) relate(m, a, row, group, t);
+    if (row.snapshot_at > 0) save_inputs(a, row, group);
+}
+
+// --- states
+constexpr int THREADS = 2 * C, WARPS = THREADS / 32;
 
 struct alignas(16) Memory {
     float state[R][C];
@@ -25,48 +147,33 @@ struct alignas(16) Memory {
     float q[BATCH][R + 4];
     float v[BATCH][C]; // then the outputs
     float gate[BATCH][C];
-    union {
-        struct {
-            float inputs[BATCH + TAPS - 1][CHANNELS]; // of the convolution, by position
-            float taps[CHANNELS][TAPS];
-        };
-        struct {
-            float first_by_query[HALF][BATCH][C], last_by_key[HALF][BATCH][C]; // chains that the other thread of a column goes on from
-        };
-    };
-    float by_key[CHUNK][BATCH], by_query[CHUNK][BATCH]; // dots, then times the decay in between, by entry, then token
+    float first_by_query[HALF][BATCH][C], last_by_key[HALF][BATCH][C]; // chains that the other thread of a column goes on from
+    float dots[BATCH][2][CHUNK];                                       // by token, of its key and its query, by entry
+    float by_key[CHUNK][BATCH], by_query[CHUNK][BATCH];                // the same times the decay in between, by entry, then token
     float decay[BATCH];
     float norm[C];
     float g[CHUNK], beta[CHUNK], fold_decay[CHUNK + 4];
 };
-static_assert(sizeof(Memory) == 4 * (R * C + CHUNK * (R + 4) + CHUNK * C + BATCH * (R + 4) + 2 * BATCH * C + (BATCH + 2 * TAPS - 1) * CHANNELS + 2 * CHUNK * BATCH + BATCH + C + 3 * CHUNK + 4)); // what `src/ops/mix.rs` asks for
+static_assert(sizeof(Memory) == 4 * (R * C + CHUNK * (R + 4) + CHUNK * C + BATCH * (R + 4) + (2 + CHAINS) * BATCH * C + 4 * CHUNK * BATCH + BATCH + C + 3 * CHUNK + 4)); // what `src/ops/mix.rs` asks for
 
 // Whose work a thread block is at, found out by one thread: divisions are dear.
 struct Place {
     StateRow row;
-    int head, group;
-    int entry, input; // of the position of the state and of the first token, in their rings
-    int item;
+    int item, head, group;
+    int entry; // of the position of the state, in the ring
     bool leads, there, more;
 
     __device__ void find(const MixArgs& a) {
         const StateView& s = a.states;
         there = false, more = item < request_rows(a.tables) * static_cast<int>(s.heads);
         if (!more) return;
-        there = state_row(s, a.tables, item / s.heads, live_rows(a.out), row, a.fault);
-        if (!there) return;
-        // A window's entries and inputs have places of their own in the rings.
-        if (!row.is_short(s) || row.tokens + TAPS - 1 > static_cast<int>(s.conv_inputs)) there = false, report(a.fault, RecordHeader::BAD_SLOT);
-        head = item % s.heads, group = group_of(a, head), leads = ::leads(a, head), entry = row.state_at % s.entries, input = row.start % s.conv_inputs;
+        there = state_row(s, a.tables, item / s.heads, live_rows(a.out), row, a.fault) && row.is_short(s);
+        head = item % s.heads, group = group_of(a, head), leads = ::leads(a, head), entry = row.state_at % s.entries;
     }
-    // Where a position's entry and its input are in their rings.
+    // Where a position's entry is in the ring.
     __device__ __forceinline__ int entry_at(const StateView& s, int position) const {
         const int at = entry + position - row.state_at, room = s.entries;
         return at < room ? at : at - room;
-    }
-    __device__ __forceinline__ int input_at(const StateView& s, int position) const {
-        const int at = input + position - row.start, room = s.conv_inputs;
-        return at < 0 ? at + room : at < room ? at : at - room;
     }
 };
 // Some tokens of a chunk: the first of them in the chunk, how many, and where they stand among the entries.
@@ -75,10 +182,6 @@ struct Batch {
     __device__ Batch(const Span& span, int first) : first(first), live(min(BATCH, span.tokens - first)), at(span.entries + first) {}
 };
 
-// The i-th channel of a head's convolution: of queries, of keys and of values, one after the other.
-__device__ __forceinline__ int channel_of(const MixArgs& a, const Place& p, int i) {
-    return i < R ? a.queries + p.group * R + i : i < 2 * R ? a.keys + p.group * R + i - R : a.values + p.head * C + i - 2 * R;
-}
 __device__ __forceinline__ float* matrix_of(const MixArgs& a, const Place& p, float* matrices, int index) { return matrices + (static_cast<size_t>(index) * a.states.heads + p.head) * R * C; }
 __device__ __forceinline__ size_t ring_of(const MixArgs& a, const Place& p) { return (static_cast<size_t>(p.row.slot) * a.states.heads + p.head) * a.states.entries; }
 
@@ -93,117 +196,45 @@ __device__ __forceinline__ void fetch_state(Memory& m, const MixArgs& a, const P
     }
     copies_commit();
 }
-// Asks for a chunk's entries, and log decays of its tokens, with what values are multiplied by.
+// Asks for a chunk's entries, keys and factors.
 __device__ __forceinline__ void fetch_chunk(Memory& m, const MixArgs& a, const Place& p, const Span& span) {
     const StateView& s = a.states;
     const int thread = threadIdx.x, c = thread % 32 * 4;
     const size_t ring = ring_of(a, p), keys = (static_cast<size_t>(p.row.slot) * s.groups + p.group) * s.entries;
 #pragma unroll 1
-    for (int at = thread / 32; at < span.entries; at += WARPS) {
+    for (int at = thread / 32; at < span.entries + span.tokens; at += WARPS) {
         const int place = p.entry_at(s, span.base + at);
-        copy_async(&m.k[at][c], s.keys + (keys + place) * R + c), copy_async(&m.u[at][c], s.values + (ring + place) * C + c);
+        const bool old = at < span.entries;
+        copy_async(&m.k[at][c], (old ? s.keys + (keys + place) * R : a.unit_keys + (static_cast<size_t>(span.token + at - span.entries) * s.groups + p.group) * R) + c);
+        if (old) copy_async(&m.u[at][c], s.values + (ring + place) * C + c);
     }
-    if (thread < span.entries) copy_async_word(&m.g[thread], s.decays + ring + p.entry_at(s, span.base + thread));
-    if (thread < C / 4) copy_async(&m.norm[thread * 4], a.norm + thread * 4);
-    if (const int at = thread - (THREADS - 32); at >= span.entries && at < span.entries + span.tokens) {
-        const float2 factor = factors<true>(a, span.token + at - span.entries, p.head);
-        m.g[at] = factor.x, m.beta[at] = factor.y;
+    if (thread < span.entries + span.tokens) {
+        const float* factors = a.factors + (static_cast<size_t>(span.token + thread - span.entries) * s.heads + p.head) * 2;
+        copy_async_word(&m.g[thread], thread < span.entries ? s.decays + ring + p.entry_at(s, span.base + thread) : factors);
+        if (thread >= span.entries) copy_async_word(&m.beta[thread], factors + 1);
     }
+    if (thread >= THREADS - C / 4) copy_async(&m.norm[c], a.norm + c);
 }
-// Asks for a batch's gates, taps and inputs, with those before them that the taps reach.
+// Asks for a batch's queries, values, gates and dots.
 __device__ __forceinline__ void fetch_batch(Memory& m, const MixArgs& a, const Place& p, const Span& span, const Batch& b) {
-    const StateView& s = a.states;
-    const StateRow& row = p.row;
-    const int warp = threadIdx.x / 32, c = threadIdx.x % 32 * 4, position = span.base + b.at - (TAPS - 1) + warp;
-    if (warp < b.live) copy_async(&m.gate[warp][c], row_of(a.gate, span.token + b.first + warp) + p.head * C + c);
-    for (int i = threadIdx.x; i < CHANNELS; i += THREADS) copy_async(m.taps[i], a.taps + static_cast<size_t>(channel_of(a, p, i)) * TAPS);
-    if (warp >= b.live + TAPS - 1) return;
-    const float* from = position >= row.start ? row_of(a.x, row.first_token + position - row.start)
-                        : row.restore >= 0    ? s.saved_inputs + (static_cast<size_t>(row.restore) * (TAPS - 1) + position + TAPS - 1 - row.start) * s.conv_channels
-                                              : s.inputs + (static_cast<size_t>(row.slot) * s.conv_inputs + p.input_at(s, position)) * s.conv_channels;
-#pragma unroll
-    for (int kind = 0; kind < 3; kind++) {
-        float* to = &m.inputs[warp][kind * R + c];
-        if (position >= 0) copy_async(to, from + channel_of(a, p, kind * R + c));
-        else *reinterpret_cast<float4*>(to) = make_float4(0, 0, 0, 0); // before the sequence
+    const int warp = threadIdx.x / 32, c = threadIdx.x % 32 * 4, t = warp % BATCH, token = span.token + b.first + t;
+    if (t >= b.live) return;
+    const size_t of_group = static_cast<size_t>(token) * a.states.groups + p.group;
+    if (warp < BATCH) {
+        copy_async(&m.q[t][c], a.unit_queries + of_group * R + c);
+        copy_async(&m.v[t][c], row_of(a.mixed, token) + a.values + p.head * C + c);
+    } else {
+        copy_async(&m.gate[t][c], row_of(a.gate, token) + p.head * C + c);
+        if (c < 2 * CHUNK) copy_async(&m.dots[t][0][0] + c, a.dots + of_group * 2 * CHUNK + c);
     }
 }
 
-// Queries and keys of unit length, and values: a warp per vector.
-__device__ __forceinline__ void convolve(Memory& m, const MixArgs& a, const Place& p, const Batch& b) {
-    const int lane = threadIdx.x % 32;
-#pragma unroll 1
-    for (int i = threadIdx.x / 32; i < 3 * b.live; i += WARPS) {
-        const int t = i / 3, kind = i - 3 * t;
-        float x[R / 32];
-#pragma unroll
-        for (int j = 0; j < R / 32; j++) {
-            const int at = kind * R + j * 32 + lane;
-            const float4 taps = *reinterpret_cast<const float4*>(m.taps[at]);
-            const float* input = &m.inputs[t][at];
-            float sum = a.bias ? a.bias[channel_of(a, p, at)] : 0;
-            sum = fmaf(taps.x, input[0], sum), sum = fmaf(taps.y, input[CHANNELS], sum), sum = fmaf(taps.z, input[2 * CHANNELS], sum), sum = fmaf(taps.w, input[3 * CHANNELS], sum);
-            x[j] = silu(sum);
-        }
-        if (kind < 2) to_unit_length(x, kind == 0 ? 1.0f / sqrtf(static_cast<float>(R)) : 1.0f);
-        store_vector(x, kind == 0 ? m.q[t] : kind == 1 ? m.k[b.at + t] : m.v[t], R);
-    }
-}
-// What later steps need of the inputs, and of a snapshot they start from. Nobody reads what is written here: rows are short enough for that.
-__device__ __forceinline__ void leave_inputs(const Memory& m, const MixArgs& a, const Place& p, const Span& span, const Batch& b) {
-    const StateView& s = a.states;
-    const int j = threadIdx.x / 32, c = threadIdx.x % 32 * 4, position = span.base + b.at - (TAPS - 1) + j;
-    const bool restored = p.row.restore >= 0 && position >= 0 && span.base + b.at == p.row.start;
-    if (j >= b.live + TAPS - 1 || (j < TAPS - 1 && !restored)) return;
-    float* to = s.inputs + (static_cast<size_t>(p.row.slot) * s.conv_inputs + p.input_at(s, position)) * s.conv_channels;
-    for (int kind = p.leads ? 0 : 2; kind < 3; kind++) *reinterpret_cast<float4*>(to + channel_of(a, p, kind * R + c)) = *reinterpret_cast<const float4*>(&m.inputs[j][kind * R + c]);
-}
-__device__ __forceinline__ void save_inputs(const MixArgs& a, const Place& p) {
-    const StateView& s = a.states;
-    const int before = TAPS - 1;
-#pragma unroll 1
-    for (int i = threadIdx.x; i < before * CHANNELS; i += THREADS) {
-        const int place = i / CHANNELS, channel = channel_of(a, p, i % CHANNELS);
-        if (i % CHANNELS >= 2 * R || p.leads) s.saved_inputs[(static_cast<size_t>(p.row.snapshot) * before + place) * s.conv_channels + channel] = seen(a.x, s, p.row, p.row.snapshot_at - before + place, channel);
-    }
-}
-
-// Dots of entries with the keys and queries of a batch's tokens. A warp has two entries and adds up the four dots of a token together: each step of the way halves their number, and each is
-// the sum that `warp_sum` makes.
-__device__ __forceinline__ void relate(Memory& m, const Batch& b) {
-    const int lane = threadIdx.x % 32, first = threadIdx.x / 32 * 2;
-    if (first >= b.at + b.live) return;
-    float keys[2][R / 32];
-    load_vector(keys[0], m.k[first], R), load_vector(keys[1], m.k[first + 1], R);
-#pragma unroll 1
-    for (int t = 0; t < b.live; t++) {
-        float part[4];
-#pragma unroll
-        for (int j = 0; j < R / 32; j++) {
-            const float k = m.k[b.at + t][j * 32 + lane], q = m.q[t][j * 32 + lane];
-#pragma unroll
-            for (int e = 0; e < 2; e++) part[e] = j ? fmaf(keys[e][j], k, part[e]) : keys[e][j] * k, part[2 + e] = j ? fmaf(keys[e][j], q, part[2 + e]) : keys[e][j] * q;
-        }
-#pragma unroll
-        for (int half = 2; half > 0; half /= 2) {
-            const bool upper = lane & 8 * half;
-#pragma unroll
-            for (int i = 0; i < half; i++) {
-                const float mine = upper ? part[i + half] : part[i], other = upper ? part[i] : part[i + half];
-                part[i] = mine + __shfl_xor_sync(0xffffffffu, other, 8 * half);
-            }
-        }
-#pragma unroll
-        for (int distance = 4; distance > 0; distance /= 2) part[0] += __shfl_xor_sync(0xffffffffu, part[0], distance);
-        if (const int e = first + lane / 8 % 2; lane % 8 == 0 && e <= b.at + t) (lane < 16 ? m.by_key : m.by_query)[e][t] = part[0];
-    }
-}
 // Dots times the decay in between, a thread per pair; decays from the grid position.
 __device__ __forceinline__ void weigh(Memory& m, const Batch& b) {
     const int thread = threadIdx.x, s = thread / BATCH, t = thread % BATCH;
     if (s < CHUNK && t < b.live && s <= b.at + t) {
         const float factor = decay_between(m.g, s, b.at + t);
-        m.by_key[s][t] = factor * m.by_key[s][t], m.by_query[s][t] *= factor;
+        m.by_key[s][t] = factor * m.dots[t][0][s], m.by_query[s][t] = factor * m.dots[t][1][s];
     }
     if (s == CHUNK && t < b.live) m.decay[t] = decay_between(m.g, -1, b.at + t);
 }
@@ -344,7 +375,7 @@ __device__ __forceinline__ void mix_row(Memory& m, const MixArgs& a, const Place
     const StateRow& row = p.row;
 #pragma unroll 1
     for (int base = row.state_at; base < row.end; base += CHUNK) {
-        asm volatile("" : "+r"(base)); // what follows from it is computed anew
+        asm volatile("" : "+r"(base)); // what follows from it is computed anew: registers are few
         const Span span(row, base);
         fetch_chunk(m, a, p, span);
         if (span.tokens > 0) fetch_batch(m, a, p, span, Batch(span, 0));
@@ -356,11 +387,6 @@ __device__ __forceinline__ void mix_row(Memory& m, const MixArgs& a, const Place
         for (int first = 0; first < span.tokens; first += BATCH) {
             const Batch b(span, first);
             if (first > 0) fetch_batch(m, a, p, span, b), copies_commit(), copies_wait<0>(), __syncthreads();
-            convolve(m, a, p, b);
-            leave_inputs(m, a, p, span, b);
-            __syncthreads();
-            relate(m, b);
-            __syncthreads();
             weigh(m, b);
             copies_wait<0>(); // the state
             __syncthreads();
@@ -371,7 +397,8 @@ __device__ __forceinline__ void mix_row(Memory& m, const MixArgs& a, const Place
         }
         leave(m, a, p, span);
         const bool carried = row.restore >= 0 && base == row.state_at && row.state_end == row.state_at, folded = folds(row, base);
-        if (threadIdx.x <= CHUNK && folded) m.fold_decay[threadIdx.x] = decay_between(m.g, static_cast<int>(threadIdx.x) - 1, CHUNK - 1);
+        if (!carried && !folded) continue; // what comes next waits for itself
+        if (threadIdx.x <= CHUNK) m.fold_decay[threadIdx.x] = decay_between(m.g, static_cast<int>(threadIdx.x) - 1, CHUNK - 1);
         copies_wait<0>();
         __syncthreads();
         if (carried) store_state(m, matrix_of(a, p, s.matrices, row.slot)), __syncthreads();
@@ -383,10 +410,9 @@ __device__ __forceinline__ void mix_row(Memory& m, const MixArgs& a, const Place
         }
         __syncthreads(); // done with the chunk
     }
-    if (row.snapshot_at > 0) save_inputs(a, p);
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS, 2) mix_delta(const __grid_constant__ MixArgs a) {
+extern "C" __global__ void __launch_bounds__(THREADS, 2) mix_states(const __grid_constant__ MixArgs a) {
     extern __shared__ __align__(16) char memory[];
     __shared__ Place place;
     enter();

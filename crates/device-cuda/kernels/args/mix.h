@@ -8,6 +8,7 @@ struct MixArgs {
     Matrix gate;
     Matrix a;
     Matrix b;
+    Matrix mixed;
     Matrix out;
     RoundedRows rounded;
     float* taps;
@@ -15,6 +16,10 @@ struct MixArgs {
     float* decay;
     float* dt_bias;
     float* norm;
+    float* unit_keys;
+    float* unit_queries;
+    float* dots;
+    float* factors;
     StateView states;
     Tables tables;
     uint32_t queries;
@@ -24,4 +29,4 @@ struct MixArgs {
     float eps;
     int32_t* fault;
 };
-static_assert(sizeof(MixArgs) == 432);
+static_assert(sizeof(MixArgs) == 496);

@@ -1,4 +1,4 @@
-//! Recurrent layers between their two products, in one kernel where there is one for the shape.
+//! Recurrent layers between their two products, in kernels of their own where there are some for the shape.
 
 use crate::arguments::{Ptr, arguments};
 use crate::cuda::Cuda;
@@ -14,12 +14,14 @@ use paceline_device::{CausalConv, DeltaRule, GateOrder, GatedNorm, HeadMap};
 use paceline_types::STATE_GRID;
 
 arguments! { "mix.h";
-    /// Of `mix_delta`. `queries`, `keys` and `values` are the first channels of the convolution that belong to them.
+    /// Of `mix_keys` and `mix_states`. `queries`, `keys` and `values` are the first channels of the convolution that belong to them.
     struct MixArgs {
         x: Matrix,
         gate: Matrix,
         a: Matrix,
         b: Matrix,
+        /// What the convolution makes: values are left there.
+        mixed: Matrix,
         out: Matrix,
         rounded: RoundedRows,
         taps: Ptr<f32>,
@@ -27,6 +29,10 @@ arguments! { "mix.h";
         decay: Ptr<f32>,
         dt_bias: Ptr<f32>,
         norm: Ptr<f32>,
+        unit_keys: Ptr<f32>,
+        unit_queries: Ptr<f32>,
+        dots: Ptr<f32>,
+        factors: Ptr<f32>,
         states: StateView,
         tables: Tables,
         queries: u32,
@@ -38,29 +44,30 @@ arguments! { "mix.h";
     }
 }
 
-const MIX_DELTA: Kernel<MixArgs> = Kernel::new("mix", "mix_delta");
+const MIX_KEYS: Kernel<MixArgs> = Kernel::new("mix", "mix_keys");
+const MIX_STATES: Kernel<MixArgs> = Kernel::new("mix", "mix_states");
 
 /// Rows and columns of a state, taps of the convolution, and tokens at a time that the kernel is made for.
 const SIDE: usize = 128;
 const TAPS: usize = 4;
 const BATCH: usize = 4;
-/// Thread blocks per multiprocessor.
+/// Thread blocks of `mix_states` per multiprocessor.
 const TOGETHER: u32 = 2;
-/// Threads of a thread block.
-const THREADS: u32 = 256;
+/// Threads of a thread block of either kernel.
+const KEY_THREADS: u32 = 128;
+const STATE_THREADS: u32 = 256;
 
-/// Shared memory of a thread block, as `Memory` in `kernels/mix.cu` has it.
+/// Shared memory of a thread block of `mix_states`, as `Memory` in `kernels/mix.cu` has it.
 const SHARED: usize = {
     let entries = STATE_GRID * (SIDE + 4) + STATE_GRID * SIDE;
-    let tokens = BATCH * (SIDE + 4) + 2 * BATCH * SIDE;
-    let inputs = (BATCH + 2 * TAPS - 1) * 3 * SIDE;
-    let small = 2 * STATE_GRID * BATCH + BATCH + SIDE + 3 * STATE_GRID + 4;
-    4 * (SIDE * SIDE + entries + tokens + inputs + small)
+    let tokens = BATCH * (SIDE + 4) + (2 + 8) * BATCH * SIDE;
+    let small = 4 * STATE_GRID * BATCH + BATCH + SIDE + 3 * STATE_GRID + 4;
+    4 * (SIDE * SIDE + entries + tokens + small)
 };
 
 impl Cuda {
-    /// Enqueues convolution, delta rule and gated norm: as one kernel for decodes and verify windows, whose state no other
-    /// thread block has to see, and one after the other for prompts and other shapes. Either way the bits are the same.
+    /// Enqueues convolution, delta rule and gated norm: as two kernels for decodes and verify windows, whose rows
+    /// are short, and one after the other for prompts and other shapes. Either way the bits are the same.
     pub(crate) fn enqueue_mix_delta(
         &self,
         conv: &CausalConv<'_, Self>,
@@ -76,19 +83,26 @@ impl Cuda {
         check_delta_rule(rule);
         check_gated_norm(norm);
         Checks("mix_delta").apart(norm.out, &[conv.x, rule.a, rule.b]);
+        let shape = conv.cache.shape();
+        let Some(scratch) = self.recurrence_scratch(shape, norm.out.bucket, true) else {
+            return;
+        };
+        args.unit_keys = scratch.unit_keys;
+        args.unit_queries = scratch.unit_queries;
+        args.dots = scratch.dots;
+        args.factors = scratch.factors;
         let next = self.next_inputs(norm.out);
         args.rounded = RoundedInputs::rows(next);
-        let items = conv.cache.shape().heads as u32 * args.tables.request_bucket;
+        let items = shape.heads as u32 * args.tables.request_bucket;
         let blocks = items.min(TOGETHER * self.multiprocessors());
-        self.enqueue(
-            &MIX_DELTA,
-            Grid::new(blocks, THREADS).shared(SHARED as u32),
-            &args,
-        );
+        let groups = [shape.groups as u32, args.tables.request_bucket, 1];
+        self.enqueue(&MIX_KEYS, Grid::of(groups, KEY_THREADS), &args);
+        let grid = Grid::new(blocks, STATE_THREADS).shared(SHARED as u32);
+        self.enqueue(&MIX_STATES, grid, &args);
         self.keep_inputs(next);
     }
 
-    /// The arguments but for the place of rounded results, if the kernel serves this shape.
+    /// The arguments but for scratch and the place of rounded results, if the kernels serve this shape.
     fn mix_args(
         &self,
         conv: &CausalConv<'_, Self>,
@@ -117,6 +131,7 @@ impl Cuda {
             gate: Matrix::of(norm.gate),
             a: Matrix::of(rule.a),
             b: Matrix::of(rule.b),
+            mixed: Matrix::of(conv.out),
             out: Matrix::of(norm.out),
             rounded: RoundedRows::NOWHERE,
             taps: conv.weight.ptr(),
@@ -124,6 +139,10 @@ impl Cuda {
             decay: rule.decay.ptr(),
             dt_bias: rule.dt_bias.ptr(),
             norm: weight,
+            unit_keys: Ptr::NULL,
+            unit_queries: Ptr::NULL,
+            dots: Ptr::NULL,
+            factors: Ptr::NULL,
             states: conv.cache.view(),
             tables: Tables::of(conv.step),
             queries: channel(rule.q)?,
@@ -133,7 +152,7 @@ impl Cuda {
             eps: norm.eps,
             fault: Ptr::new(self.context.fault),
         };
-        let aligned = [&args.gate, &args.x]
+        let aligned = [&args.gate, &args.mixed]
             .iter()
             .all(|matrix| matrix.data.is_aligned(16) && matrix.stride.is_multiple_of(4));
         (fits && aligned).then_some(args)

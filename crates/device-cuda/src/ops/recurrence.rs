@@ -372,7 +372,12 @@ impl Cuda {
     }
 
     /// What lies between the kernels of a recurrence over up to `tokens` tokens.
-    fn recurrence_scratch(&self, shape: StateShape, tokens: usize, delta: bool) -> Option<RecurrenceScratch> {
+    pub(crate) fn recurrence_scratch(
+        &self,
+        shape: StateShape,
+        tokens: usize,
+        delta: bool,
+    ) -> Option<RecurrenceScratch> {
         let unit = if delta { shape.groups * shape.rows } else { 0 };
         let entered = if delta { shape.heads * shape.columns } else { 0 };
         let sizes = [
@@ -438,11 +443,11 @@ pub(crate) fn check_delta_rule(args: &DeltaRule<'_, Cuda>) {
 }
 
 /// See `recurrence.cuh`.
-struct RecurrenceScratch {
-    unit_keys: Ptr<f32>,
-    unit_queries: Ptr<f32>,
-    dots: Ptr<f32>,
-    factors: Ptr<f32>,
+pub(crate) struct RecurrenceScratch {
+    pub(crate) unit_keys: Ptr<f32>,
+    pub(crate) unit_queries: Ptr<f32>,
+    pub(crate) dots: Ptr<f32>,
+    pub(crate) factors: Ptr<f32>,
     entered: Ptr<f32>,
 }
 
