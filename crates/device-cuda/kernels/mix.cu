@@ -5,8 +5,8 @@
 // between: `RecurrenceScratch` and the convolution's values.
 //
 // `mix_keys` has all that needs no state: a thread block per request and group, of which many fit a multiprocessor; a warp per vector, then per four entries. It alone touches the convolution's
-// inputs. `mix_states` takes a head of a request, then the next, in batches of four tokens, and holds its state no longer than it must: there is room for two. Two threads have a column:
-// each multiplies half of the state's rows; then one has S'k and finds u, the other S'q and the outputs. Bytes: the state once, read.
+// inputs. `mix_states` takes a head of a request, then the next, in batches of four tokens; as soon as nothing is to be multiplied with a state any more, the next one is on its way. Two threads have a
+// column: each multiplies half of the state's rows; then one has S'k and finds u, the other S'q and the outputs. Bytes: the state once, read.
 #include "norm.cuh"
 #include "recurrence.cuh"
 #include "rounded.cuh"
@@ -188,7 +188,7 @@ __device__ __forceinline__ size_t ring_of(const MixArgs& a, const Place& p) { re
 // Asks for the state.
 __device__ __forceinline__ void fetch_state(Memory& m, const MixArgs& a, const Place& p) {
     const float* from = p.row.restore >= 0 ? matrix_of(a, p, a.states.saved_matrices, p.row.restore) : matrix_of(a, p, a.states.matrices, p.row.slot);
-#pragma unroll
+#pragma unroll 4
     for (int i = 0; i < R * C / 4 / THREADS; i++) {
         const int at = (i * THREADS + threadIdx.x) * 4;
         if (p.row.state_at > 0) copy_async(&m.state[0][0] + at, from + at);
@@ -370,9 +370,33 @@ __device__ __forceinline__ void store_state(const Memory& m, float* to) {
     for (int at = threadIdx.x * 4; at < R * C; at += THREADS * 4) *reinterpret_cast<float4*>(to + at) = *reinterpret_cast<const float4*>(&m.state[0][0] + at);
 }
 
-__device__ __forceinline__ void mix_row(Memory& m, const MixArgs& a, const Place& p) {
+// The next row is found by a thread that has nothing else to do, in three steps, so that it need not wait for what the step before has asked for.
+__device__ __forceinline__ int ask(const int32_t* p) {
+    int x;
+    asm volatile("ld.global.s32 %0, [%1];" : "=r"(x) : "l"(p) : "memory");
+    return x;
+}
+struct Scout {
+    int first_token;
+
+    __device__ static bool is_here() { return threadIdx.x == THREADS - 1; }
+    __device__ void ask_for_request(const MixArgs& a, int item) {
+        if (is_here()) first_token = ask(&a.tables.requests[min(item / a.states.heads, a.tables.request_bucket - 1)].first_token);
+    }
+    __device__ void ask_for_token(const MixArgs& a) const {
+        if (is_here()) ask(&a.tables.tokens[min(max(first_token, 0), static_cast<int>(a.tables.token_bucket) - 1)].position);
+    }
+    __device__ void find(const MixArgs& a, Place& next, int item) const {
+        if (is_here()) next.item = item, next.find(a);
+    }
+};
+
+// A row whose state has been asked for; asks for that of the next.
+__device__ __forceinline__ void mix_row(Memory& m, const MixArgs& a, const Place& p, Place& next) {
     const StateView& s = a.states;
     const StateRow& row = p.row;
+    Scout scout;
+    scout.ask_for_request(a, p.item + gridDim.x);
 #pragma unroll 1
     for (int base = row.state_at; base < row.end; base += CHUNK) {
         asm volatile("" : "+r"(base)); // what follows from it is computed anew: registers are few
@@ -380,33 +404,37 @@ __device__ __forceinline__ void mix_row(Memory& m, const MixArgs& a, const Place
         fetch_chunk(m, a, p, span);
         if (span.tokens > 0) fetch_batch(m, a, p, span, Batch(span, 0));
         copies_commit();
-        if (base == row.state_at) fetch_state(m, a, p), copies_wait<1>();
-        else copies_wait<0>();
+        copies_wait<0>();
         __syncthreads();
+        const bool last = base + CHUNK >= row.end;
 #pragma unroll 1
         for (int first = 0; first < span.tokens; first += BATCH) {
             const Batch b(span, first);
             if (first > 0) fetch_batch(m, a, p, span, b), copies_commit(), copies_wait<0>(), __syncthreads();
             weigh(m, b);
-            copies_wait<0>(); // the state
+            if (last) scout.ask_for_token(a);
             __syncthreads();
             run_tokens(m, b);
             __syncthreads();
             finish(m, a, p, span, b);
+            if (last && first + BATCH >= span.tokens) scout.find(a, next, p.item + gridDim.x);
             __syncthreads(); // done with the batch
         }
-        leave(m, a, p, span);
         const bool carried = row.restore >= 0 && base == row.state_at && row.state_end == row.state_at, folded = folds(row, base);
-        if (!carried && !folded) continue; // what comes next waits for itself
-        if (threadIdx.x <= CHUNK) m.fold_decay[threadIdx.x] = decay_between(m.g, static_cast<int>(threadIdx.x) - 1, CHUNK - 1);
-        copies_wait<0>();
-        __syncthreads();
-        if (carried) store_state(m, matrix_of(a, p, s.matrices, row.slot)), __syncthreads();
-        if (folded) {
-            fold(m);
+        if (last && !carried && !folded && next.there) fetch_state(m, a, next);
+        leave(m, a, p, span);
+        if (carried || folded) {
+            if (threadIdx.x <= CHUNK) m.fold_decay[threadIdx.x] = decay_between(m.g, static_cast<int>(threadIdx.x) - 1, CHUNK - 1);
             __syncthreads();
-            if (base + CHUNK == row.snapshot_at) store_state(m, matrix_of(a, p, s.saved_matrices, row.snapshot));
-            if (base + CHUNK == row.state_end) store_state(m, matrix_of(a, p, s.matrices, row.slot));
+            if (carried) store_state(m, matrix_of(a, p, s.matrices, row.slot)), __syncthreads();
+            if (folded) {
+                fold(m);
+                __syncthreads();
+                if (base + CHUNK == row.snapshot_at) store_state(m, matrix_of(a, p, s.saved_matrices, row.snapshot));
+                if (base + CHUNK == row.state_end) store_state(m, matrix_of(a, p, s.matrices, row.slot));
+            }
+            __syncthreads(); // done with the state
+            if (last && next.there) fetch_state(m, a, next);
         }
         __syncthreads(); // done with the chunk
     }
@@ -414,15 +442,21 @@ __device__ __forceinline__ void mix_row(Memory& m, const MixArgs& a, const Place
 
 extern "C" __global__ void __launch_bounds__(THREADS, 2) mix_states(const __grid_constant__ MixArgs a) {
     extern __shared__ __align__(16) char memory[];
-    __shared__ Place place;
+    __shared__ Place places[2];
+    Memory& m = *reinterpret_cast<Memory*>(memory);
     enter();
-    if (threadIdx.x == 0) place.item = blockIdx.x, place.find(a);
+    if (threadIdx.x == 0) places[0].item = blockIdx.x, places[0].find(a);
     __syncthreads();
+    if (places[0].there) fetch_state(m, a, places[0]);
 #pragma unroll 1
-    while (place.more) {
-        if (place.there) mix_row(*reinterpret_cast<Memory*>(memory), a, place);
-        __syncthreads(); // done with the row
-        if (threadIdx.x == 0) place.item += gridDim.x, place.find(a);
+    for (int turn = 0; places[turn].more; turn ^= 1) {
+        Place& next = places[turn ^ 1];
+        if (places[turn].there) mix_row(m, a, places[turn], next);
+        else {
+            if (threadIdx.x == 0) next.item = places[turn].item + gridDim.x, next.find(a);
+            __syncthreads();
+            if (next.there) fetch_state(m, a, next);
+        }
         __syncthreads();
     }
 }
