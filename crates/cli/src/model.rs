@@ -4,7 +4,7 @@ mod gguf;
 
 use crate::ui::Ui;
 use anyhow::{Context, Result, bail};
-use paceline::Options;
+use paceline::{Options, SamplingDefaults};
 use paceline_text::{ChatTemplate, Tokenizer, TokenizerConfig};
 use paceline_weights::hub::{self, HubConfig};
 use paceline_weights::{Bytes, Checkpoint, ModelParts};
@@ -59,7 +59,7 @@ pub(crate) struct LoadedModel {
     /// Absent for models that come without one: they work on token ids.
     pub(crate) tokenizer: Option<Tokenizer>,
     /// Sampling parameters the model asks for.
-    pub(crate) defaults: Options,
+    pub(crate) sampling: Options,
     /// Name for people.
     pub(crate) source: String,
     text_config: TokenizerConfig,
@@ -89,18 +89,25 @@ impl LoadedModel {
             }
             None => text_parts(&checkpoint)?,
         };
-        let defaults = match checkpoint.generation_config() {
-            Some(config) => Options::from_generation_config(config)
+        let sampling = match (checkpoint.gguf(), checkpoint.generation_config()) {
+            (Some(metadata), _) => Options::from_gguf(metadata)
+                .with_context(|| format!("{source}: metadata general.sampling"))?,
+            (None, Some(config)) => Options::from_generation_config(config)
                 .with_context(|| format!("{}/generation_config.json", checkpoint.source()))?,
-            None => Options::default(),
+            (None, None) => Options::default(),
         };
         Ok(Self {
             checkpoint,
             tokenizer,
-            defaults,
+            sampling,
             source,
             text_config,
         })
+    }
+
+    /// What people get where they do not say how to sample.
+    pub(crate) fn defaults(&self) -> SamplingDefaults {
+        SamplingDefaults::for_people(&self.sampling)
     }
 
     /// The tokenizer; a model without one is an error that says what still works.

@@ -48,7 +48,7 @@ fn help_shows_an_example_for_every_command() {
     }
     let help = succeed(&["generate", "--help"]);
     for part in [
-        "generation_config.json",
+        "Sampling (defaults: the model's, or else temperature 0.8, top-k 40, top-p 0.95, min-p 0.05)",
         "[default: 256]",
         "Prompt:",
         "Output:",

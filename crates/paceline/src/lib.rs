@@ -41,7 +41,9 @@ pub use handle::{Generation, Handle};
 pub use histogram::Histogram;
 pub use masks::MaskPool;
 pub use memory_plan::MemoryPlan;
-pub use options::{NumberBound, OPTIONS, OptionKind, OptionValue, Options, RequestOption};
+pub use options::{
+    DefaultSource, NumberBound, OPTIONS, OptionKind, OptionValue, Options, RequestOption, SamplingDefaults,
+};
 pub use outline::Outline;
 pub use paceline_device::{DeviceInfo, ElementTypes};
 pub use paceline_runner::ProgramReport;

@@ -2,7 +2,7 @@
 
 use super::engine::{EngineFlags, ModelFlags};
 use super::numbers::{self, parsed};
-use super::sampling::OptionFlags;
+use super::sampling::{Chat, OptionFlags};
 use super::speculation::SpeculationFlags;
 use crate::commands::chat::{ChatConfig, Place};
 use crate::commands::generate::Settings;
@@ -82,7 +82,7 @@ pub(crate) struct ChatFlags {
     no_history: bool,
 
     #[command(flatten)]
-    options: OptionFlags<true>,
+    options: OptionFlags<Chat>,
 
     /// Steps in flight, 1 to 4: with more than 1 the host prepares a step while another runs.
     #[arg(long, value_name = "N", default_value = "2", value_parser = parsed(numbers::pipeline_depth), help_heading = "Engine")]

@@ -2,7 +2,7 @@
 
 use super::engine::{EngineFlags, ModelFlags};
 use super::numbers::{self, TokenIds, parsed};
-use super::sampling::OptionFlags;
+use super::sampling::{Generate, OptionFlags};
 use super::speculation::SpeculationFlags;
 use crate::commands::generate::{GenerateConfig, PromptSource, Settings};
 use clap::{ArgGroup, Args};
@@ -50,7 +50,7 @@ pub(crate) struct GenerateFlags {
     system: Option<String>,
 
     #[command(flatten)]
-    options: OptionFlags<false>,
+    options: OptionFlags<Generate>,
 
     /// Print the prompt before its continuation.
     #[arg(long, help_heading = "Output")]

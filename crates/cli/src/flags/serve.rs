@@ -4,11 +4,13 @@ use super::LogLevel;
 use super::engine::{EngineFlags, ModelFlags};
 use super::limits::LimitFlags;
 use super::numbers::{self, parsed};
+use super::sampling::{self, OfCommand, OptionFlags, Serve};
 use super::speculation::SpeculationFlags;
 use super::unused::UnusedFlags;
-use crate::commands::serve::{LogFormat, ParserChoice, ServeConfig};
+use crate::commands::serve::{GenerationConfig, LogFormat, ParserChoice, ServeConfig};
 use crate::model::{EMBEDDED, ModelSource};
 use clap::Args;
+use paceline::Options;
 use paceline_text::{ReasoningFormat, ToolFormat};
 use paceline_types::Pooling;
 use std::net::IpAddr;
@@ -55,9 +57,15 @@ pub(crate) struct ServeFlags {
     /// tokens, or last, the state of the last one [default: mean, which suits a model that generates].
     #[arg(long, value_name = "POOLING", value_parser = pooling, help_heading = "Model")]
     pooling: Option<Pooling>,
-    /// Seed of requests that have none [default: each has its own].
-    #[arg(long, value_name = "S", help_heading = "Model")]
-    seed: Option<u64>,
+    /// Whose sampling requests get that do not say how to sample: auto, the model's or else OpenAI's; vllm, OpenAI's
+    /// whatever the model says; paceline, that of `chat` for a model that does not say.
+    #[arg(long, value_name = "SOURCE", default_value = "auto", help_heading = Serve::HEADING)]
+    generation_config: GenerationConfig,
+    /// The flags below as a JSON object, such as {"temperature": 0.5}; a flag itself comes first.
+    #[arg(long, value_name = "JSON", value_parser = sampling::object, help_heading = Serve::HEADING)]
+    override_generation_config: Option<Options>,
+    #[command(flatten)]
+    sampling: OptionFlags<Serve>,
 
     #[command(flatten)]
     network: NetworkFlags,
@@ -152,7 +160,11 @@ impl ServeFlags {
             chat_template: self.chat_template,
             tool_format: self.tool_call_parser.unwrap_or(ParserChoice::Auto),
             reasoning_format: self.reasoning_parser.unwrap_or(ParserChoice::Auto),
-            seed: self.seed,
+            generation_config: self.generation_config,
+            sampling: self
+                .sampling
+                .0
+                .or(&self.override_generation_config.unwrap_or_default()),
             address: (network.host, network.port).into(),
             api_key_file: network.api_key_file,
             tls: network.ssl_certfile.zip(network.ssl_keyfile),
@@ -243,6 +255,10 @@ mod tests {
             "float32",
             "--seed",
             "1",
+            "--override-generation-config",
+            r#"{"temperature": 0.5, "top_k": 5}"#,
+            "--temp",
+            "0.25",
             "--tool-call-parser",
             "hermes",
             "--reasoning-parser",
@@ -265,6 +281,10 @@ mod tests {
         assert_eq!(config.names, ["a", "b"]);
         assert_eq!(config.server.allowed_origins, ["https://a", "https://b"]);
         assert!(!config.engine.config.prefix_caching);
+        assert_eq!(
+            serde_json::Value::Object(config.sampling.to_json()),
+            serde_json::json!({ "temperature": 0.25, "top_k": 5, "seed": 1 })
+        );
         assert_eq!(config.engine.config.memory_utilization, Some(0.5));
         assert_eq!(config.unused.len(), 4);
         let same = parse(&["--model", "org/name"]).unwrap();
@@ -279,6 +299,13 @@ mod tests {
         for (arguments, part) in [
             (&["--tensor-parallel-size", "2"][..], "must be 1"),
             (&["--tool-call-parser", "magic"], "magic"),
+            (&["--generation-config", "folder"], "folder"),
+            (
+                &["--override-generation-config", r#"{"max_tokens": 9}"#],
+                "max_tokens",
+            ),
+            (&["--override-generation-config", r#"{"top_p": 9}"#], "top_p"),
+            (&["--top-p", "9"], "at most 1"),
             (&["--pooling", "max"], "mean or last"),
             (&["--key-min-priority", "KEY"], "KEY=-1"),
             (&["--prefix-cache-scope", "none"], "key or all"),

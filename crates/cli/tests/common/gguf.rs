@@ -8,6 +8,11 @@ use std::path::Path;
 
 /// A reference model whose matrix rows need no reordering, as a GGUF file with one token per byte.
 pub(crate) fn write(path: &Path) {
+    write_with(path, []);
+}
+
+/// The same with more keys.
+pub(crate) fn write_with(path: &Path, keys: impl IntoIterator<Item = (String, Meta)>) {
     let folder = Checkpoint::open(&repository("fixtures/qwen3")).unwrap();
     let config = folder.config().unwrap();
     let mut writer = GgufWriter::new();
@@ -29,6 +34,9 @@ pub(crate) fn write(path: &Path) {
     writer.key("qwen3.attention.layer_norm_rms_epsilon", Meta::F32(number(eps)));
     writer.key("qwen3.rope.freq_base", Meta::F32(number(theta)));
     write_tokenizer(&mut writer);
+    for (key, value) in keys {
+        writer.key(&key, value);
+    }
     for tensor in folder.tensors() {
         let name = stored_name(tensor.name);
         writer.tensor(&name, tensor.dtype, tensor.shape, tensor.data);

@@ -1,9 +1,11 @@
 //! The options of a request, in one table: flags, fields of JSON, chat's `/set`, the engine's checks and the bounds in
 //! documents follow from it. An option that is added here is known everywhere.
 
+mod defaults;
 mod table;
 mod value;
 
+pub use defaults::{DefaultSource, SamplingDefaults};
 pub use table::OPTIONS;
 pub use value::OptionValue;
 

@@ -48,7 +48,7 @@ impl GenerationTask {
         let mut request = Request::default();
         request.sampling_mut().max_tokens = default_max_tokens;
         request.sampling_mut().seed = identifiers::random();
-        let options = options.or(&model.defaults);
+        let options = options.or(model.defaults.options());
         options.apply(&mut request);
         request.sampling_mut().bad_words = bad_words(model, options.texts("bad_words"))?;
         let stop = options.texts("stop");

@@ -4,12 +4,16 @@ use super::model::Texts;
 use super::{ServeConfig, Unused};
 use crate::format;
 use paceline::{Handle, ProgramReport};
-use paceline_server::{Feature, PrefixCacheScope, ServerConfig};
+use paceline_server::{Feature, PrefixCacheScope, ServedModel, ServerConfig};
 use paceline_types::Pooling;
 use std::time::Duration;
 
 /// The rows of the table.
-pub(super) fn features(config: &ServeConfig, engine: &Handle, texts: &Texts) -> Vec<Feature> {
+pub(super) fn features(
+    config: &ServeConfig,
+    engine: &Handle,
+    (model, texts): (&ServedModel, &Texts),
+) -> Vec<Feature> {
     let options = &config.engine.config;
     let memory = engine.memory();
     let mut rows = vec![row(
@@ -18,15 +22,12 @@ pub(super) fn features(config: &ServeConfig, engine: &Handle, texts: &Texts) -> 
         "--served-model-name, or the model as given",
     )];
     rows.extend(place(engine));
+    let limited = options.max_model_len.is_some();
     rows.extend([
         row(
             "context",
             format!("{} tokens", memory.max_model_len),
-            given(
-                options.max_model_len.is_some(),
-                "--max-model-len",
-                "the model's limit",
-            ),
+            given(limited, "--max-model-len", "the model's limit"),
         ),
         row(
             "batch",
@@ -58,6 +59,7 @@ pub(super) fn features(config: &ServeConfig, engine: &Handle, texts: &Texts) -> 
             ),
         ),
     ]);
+    rows.extend(sampling(model));
     rows.extend(understanding(texts));
     rows.push(row(
         "embeddings",
@@ -112,6 +114,20 @@ fn programs(engine: &Handle) -> Feature {
         format!("{programs} captured in {ms} ms, {scratch} of scratch"),
         "sizes of steps, draft forwards, with and without prompts",
     )
+}
+
+/// What requests get that do not say how to sample, and what the page asks for.
+fn sampling(model: &ServedModel) -> Vec<Feature> {
+    let mut rows = vec![row(
+        "sampling",
+        model.defaults.to_string(),
+        "of requests that do not say; --temperature, --top-p ..., --generation-config",
+    )];
+    if model.page_defaults != model.defaults {
+        let page = model.page_defaults.to_string();
+        rows.push(row("on the page", page, "the same flags"));
+    }
+    rows
 }
 
 /// What is made of conversations and of what the model says.
