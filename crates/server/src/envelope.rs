@@ -24,7 +24,7 @@ const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 const MAX_REQUEST_ID: usize = 128;
 
 /// Paths that need no key: what load balancers and Prometheus ask. They tell nothing about the requests of clients but how
-/// many there are. README and `serve --help` list them.
+/// many there are. README and `serve --help` list them, and the page, which tells nothing at all.
 const OPEN_PATHS: [&str; 5] = ["/health", "/ping", "/ready", "/version", "/metrics"];
 
 /// Puts the router into its envelope.
@@ -97,7 +97,10 @@ fn request_id(request: &Request) -> String {
 async fn check_key(State(app): State<App>, mut request: Request, next: Next) -> Response {
     if app.keys.closed() {
         let key = app.keys.find(request.headers());
-        let open = OPEN_PATHS.contains(&request.uri().path()) || request.method() == Method::OPTIONS;
+        let path = request.uri().path();
+        let open = OPEN_PATHS.contains(&path)
+            || app.config.page && crate::page::has(path)
+            || request.method() == Method::OPTIONS;
         if key.is_none() && !open {
             let error = ApiError {
                 code: Some("invalid_api_key"),

@@ -27,6 +27,7 @@ mod metrics;
 mod model;
 mod openai;
 mod openapi;
+mod page;
 mod places;
 mod prefix_salts;
 mod preparation;

@@ -7,7 +7,7 @@ use crate::interface::create;
 use crate::openai::chat::Chat;
 use crate::openai::completions::Completions;
 use crate::responses::Responses;
-use crate::{anthropic, engine_state, envelope, health, metrics, openai, openapi, tokens};
+use crate::{anthropic, engine_state, envelope, health, metrics, openai, openapi, page, tokens};
 use axum::Router;
 use axum::extract::Request;
 use axum::middleware::from_fn;
@@ -33,7 +33,9 @@ pub(crate) fn router(app: &App) -> Router {
         .route("/version", get(health::version))
         .route("/metrics", get(metrics::scrape))
         .route("/v1/engine", get(engine_state::engine))
-        .route("/openapi.json", get(openapi::document))
+        .route("/openapi.json", get(openapi::document));
+    let paths = if app.config.page { page::add(paths) } else { paths };
+    let paths = paths
         .fallback(not_found)
         .method_not_allowed_fallback(wrong_method);
     envelope::wrap(paths.with_state(app.clone()), app).layer(from_fn(anthropic::speak))

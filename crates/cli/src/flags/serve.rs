@@ -28,7 +28,7 @@ Examples:
 
 SIGTERM, SIGHUP and Ctrl-C let running requests finish (see --drain-timeout); a second one ends the server at once.
 API keys are also read from $PACELINE_API_KEY and $VLLM_API_KEY. With keys, all paths need one but /health, /ping,
-/ready, /version and /metrics; without, every client that can connect may use all of them.";
+/ready, /version, /metrics and the page itself, which asks for one; without, every client that can connect may use all of them.";
 
 /// Serve a model over HTTP, to clients of OpenAI's interface.
 #[derive(Debug, Args)]
@@ -104,6 +104,9 @@ struct NetworkFlags {
     /// Origins whose web pages may use the server, or * for all; also as a JSON list [default: none].
     #[arg(long, value_name = "ORIGIN", help_heading = "Network")]
     allowed_origins: Vec<String>,
+    /// Do not show the page at /.
+    #[arg(long, help_heading = "Network")]
+    no_page: bool,
     /// File with certificates: connections are encrypted.
     #[arg(long, value_name = "FILE", requires = "ssl_keyfile", help_heading = "Network")]
     ssl_certfile: Option<PathBuf>,
@@ -148,6 +151,7 @@ impl ServeFlags {
         let network = self.network;
         let mut server = self.limits.config();
         server.api_keys = network.api_key;
+        server.page = !network.no_page;
         server.pooling = self.pooling.unwrap_or(server.pooling);
         server.allowed_origins = network
             .allowed_origins

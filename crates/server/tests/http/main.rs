@@ -17,6 +17,7 @@ mod messages;
 mod metrics;
 mod models;
 mod openapi;
+mod page;
 mod requests;
 mod responses;
 mod sharing;

@@ -176,11 +176,9 @@ fn access(server: &ServerConfig) -> Vec<Feature> {
     vec![
         row(
             "API keys",
-            if keys == 0 {
-                "off".to_owned()
-            } else {
-                format!("{keys}")
-            },
+            Some(keys)
+                .filter(|keys| *keys > 0)
+                .map_or("off".to_owned(), |keys| keys.to_string()),
             given(
                 keys == 0,
                 "no --api-key was given: every client that can connect may use it",
@@ -195,6 +193,7 @@ fn access(server: &ServerConfig) -> Vec<Feature> {
             },
             "--prefix-cache-scope; a cache_salt separates further",
         ),
+        row("page", given(server.page, "at /", "off"), "--no-page"),
         row("TLS", on(server.tls.is_some()), "--ssl-certfile, --ssl-keyfile"),
         row(
             "web pages",
