@@ -35,11 +35,12 @@ macro_rules! page_file {
     };
 }
 
-static FILES: [PageFile; 4] = [
+static FILES: [PageFile; 5] = [
     page_file!("/", "index.html", "text/html; charset=utf-8"),
     page_file!("/app.js", "app.js", "text/javascript; charset=utf-8"),
     page_file!("/app.css", "app.css", "text/css; charset=utf-8"),
     page_file!("/icon.svg", "icon.svg", "image/svg+xml"),
+    page_file!("/licences.txt", "licences.txt", "text/plain; charset=utf-8"),
 ];
 
 /// Whether a path is one of the page's files.

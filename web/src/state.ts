@@ -1,0 +1,88 @@
+// What the page shows, as signals. Who changes them: `actions.ts` and `live.ts`.
+
+import { computed, effect, signal } from "@preact/signals";
+import type { Engine, Gauges, Requests } from "./api/engine";
+import { recall, remember } from "./model/local";
+import type { Option } from "./model/options";
+import { fieldsOf, NO_SETTINGS, type Settings } from "./model/settings";
+import type { ShownStep } from "./model/timeline";
+import { type Conversation, path } from "./model/tree";
+
+export const VIEWS = ["chat", "pipeline", "engine"] as const;
+export type View = (typeof VIEWS)[number];
+
+const viewOf = (hash: string): View => VIEWS.find((view) => `#${view}` === hash) ?? "chat";
+
+export const view = signal<View>(viewOf(location.hash));
+addEventListener("hashchange", () => {
+  view.value = viewOf(location.hash);
+});
+
+/** The newest first. */
+export const conversations = signal<Conversation[]>([]);
+export const currentId = signal<string | null>(null);
+export const current = computed(() => conversations.value.find(({ id }) => id === currentId.value) ?? null);
+/** The messages that are shown. */
+export const thread = computed(() => (current.value === null ? [] : path(current.value)));
+
+/** Settings of the next conversation; each keeps its own from its first message on. */
+export const nextSettings = signal<Settings>(NO_SETTINGS);
+export const settings = computed(() => current.value?.settings ?? nextSettings.value);
+
+/** What the server offers. */
+export const engine = signal<Engine | null>(null);
+export const engineError = signal<string | null>(null);
+export const options = signal<Option[]>([]);
+/** Whether the server tells how it runs. */
+export const online = signal<"connecting" | "open" | "closed">("connecting");
+
+/** Settings as fields of a request, with what is wrong with them. */
+export const fields = computed(() => fieldsOf(settings.value, options.value));
+
+export const steps = signal<ShownStep[]>([]);
+export const lostSteps = signal(0);
+export const gauges = signal<Gauges[]>([]);
+export const requests = signal<Requests | null>(null);
+
+/** What can be stopped, by the message that it writes. */
+export const running = signal<ReadonlyMap<string, AbortController>>(new Map());
+
+/** A switch that the browser remembers. */
+function kept(name: string, initially: boolean) {
+  const value = signal((recall(name) ?? String(initially)) === "true");
+  effect(() => remember(name, String(value.value)));
+  return value;
+}
+
+/** Whether tokens have the colours of their origins. */
+export const colours = kept("colours", true);
+/** Whether every answer is run again without drafts and compared. */
+export const twins = kept("twins", false);
+export const sidebarOpen = kept("sidebar", true);
+
+/** What is over the page, if anything. */
+export const sheet = signal<"none" | "conversations" | "inspector" | "keys">("none");
+export const inspectorTab = signal<"drafts" | "settings">("drafts");
+
+/** What was last told to the person, also to those who listen. */
+export const notice = signal<{ text: string; undo?: () => void } | null>(null);
+
+let fading = 0;
+export function tell(text: string, undo?: () => void): void {
+  notice.value = undo === undefined ? { text } : { text, undo };
+  clearTimeout(fading);
+  fading = setTimeout(() => {
+    notice.value = null;
+  }, 6000) as unknown as number;
+}
+
+/** Light, dark, or as the system has it. */
+export type Theme = "system" | "light" | "dark";
+const known = recall("theme");
+export const theme = signal<Theme>(known === "light" || known === "dark" ? known : "system");
+effect(() => {
+  const chosen = theme.value;
+  remember("theme", chosen === "system" ? "" : chosen);
+  if (chosen === "system") delete document.documentElement.dataset["theme"];
+  else document.documentElement.dataset["theme"] = chosen;
+});
