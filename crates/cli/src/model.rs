@@ -3,10 +3,10 @@
 mod gguf;
 
 use crate::ui::Ui;
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use paceline::{Options, SamplingDefaults};
 use paceline_text::{ChatTemplate, Tokenizer, TokenizerConfig};
-use paceline_weights::hub::{self, HubConfig};
+use paceline_weights::hub::{self, HubConfig, ModelRef};
 use paceline_weights::{Bytes, Checkpoint, ModelParts};
 use std::path::PathBuf;
 
@@ -33,19 +33,24 @@ impl ModelSource {
         }
     }
 
+    /// What clients of a server may call it: the name they would expect, and the model as it was typed.
+    pub(crate) fn names(&self) -> Vec<String> {
+        let (Self::Named(typed) | Self::Shape(typed)) = self else {
+            return vec![EMBEDDED.to_owned()];
+        };
+        let model = ModelRef::parse(typed, &HubConfig::from_env().endpoint);
+        let mut names = vec![model.map_or_else(|_| typed.clone(), |model| model.name())];
+        if names[0] != *typed {
+            names.push(typed.clone());
+        }
+        names
+    }
+
     /// The local path, after a download if need be; `None` for the embedded model.
     pub(crate) fn resolve(&self, ui: Ui) -> Result<Option<PathBuf>> {
         let (Self::Named(name) | Self::Shape(name)) = self else {
             return Ok(None);
         };
-        let looks_local = [".", "/", "~"].iter().any(|start| name.starts_with(start))
-            || name.ends_with('/')
-            || [".gguf", ".json", ".safetensors"]
-                .iter()
-                .any(|end| name.ends_with(end) && !name.contains(':'));
-        if looks_local && !std::path::Path::new(name).exists() {
-            bail!("{name}: no such file or folder");
-        }
         let path = hub::resolve(name, &HubConfig::from_env(), &ui.downloads())?;
         Ok(Some(path))
     }

@@ -77,7 +77,9 @@ pub(crate) const LOADING: &str = "loading [{bar:30}] {bytes}/{total_bytes}";
 pub(crate) const LOADING_DRAFTER: &str = "loading the draft model [{bar:30}] {bytes}/{total_bytes}";
 const TASKS: &str = "[{bar:30}] {pos}/{len} {msg}";
 const SECONDS: &str = "[{bar:30}] {pos}/{len} s {msg}";
-const DOWNLOADING: &str = "{msg} [{bar:30}] {bytes}/{total_bytes} {bytes_per_sec} {eta}";
+const DOWNLOADING: &str = "{msg} [{wide_bar}] {bytes}/{total_bytes} {bytes_per_sec} {eta}";
+/// Characters of a file's name beside its bar.
+const FILE_NAME: usize = 32;
 
 /// A bar that is invisible at first and gone at the end.
 pub(crate) struct LateBar {
@@ -143,7 +145,8 @@ impl hub::Progress for Downloads {
             self.ui
                 .note(format_args!("downloading {file}{}", size.unwrap_or_default()));
         } else if !self.ui.quiet {
-            let bar = hidden_bar(total.unwrap_or(0), DOWNLOADING).with_message(file.to_owned());
+            let bar =
+                hidden_bar(total.unwrap_or(0), DOWNLOADING).with_message(format::ending(file, FILE_NAME));
             bar.set_draw_target(ProgressDrawTarget::stderr());
             self.bar.replace(bar).finish_and_clear();
         }
@@ -155,5 +158,11 @@ impl hub::Progress for Downloads {
 
     fn finish(&self) {
         self.bar.borrow().finish();
+    }
+
+    fn wait(&self, file: &str) {
+        self.ui.note(format_args!(
+            "{file} is being downloaded by another process; waiting for it"
+        ));
     }
 }

@@ -39,6 +39,10 @@ fn help_shows_an_example_for_every_command() {
         (&["chat", "--help"], "paceline chat --base-url"),
         (&["serve", "--help"], "paceline serve org/name"),
         (&["completions", "--help"], "paceline completions bash"),
+        (&["run", "--help"], "paceline run org/name:Q4_K_M"),
+        (&["pull", "--help"], "paceline pull org/name:Q4_K_M"),
+        (&["list", "--help"], "paceline list --json"),
+        (&["rm", "--help"], "paceline rm org/name"),
     ] {
         let help = succeed(command);
         assert!(

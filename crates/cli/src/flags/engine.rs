@@ -14,7 +14,8 @@ use std::time::Duration;
 // Which model, and how it is put on this machine.
 #[derive(Debug, Args)]
 pub(crate) struct ModelFlags {
-    /// Folder, GGUF file, or hub id such as `org/name` or `org/name:FILE.gguf` [default: the built-in model].
+    /// Folder, GGUF file, or a model of the hub: `org/name`, `org/name:Q4_K_M`, `org/name:FILE.gguf`, `hf.co/org/name`, or its
+    /// address there [default: the built-in model].
     #[arg(short, long, value_name = "MODEL", help_heading = "Model")]
     model: Option<String>,
     /// Element type to compute with: `auto` keeps what is stored, the others convert the matrices.

@@ -8,7 +8,7 @@ use super::sampling::{self, OfCommand, OptionFlags, Serve};
 use super::speculation::SpeculationFlags;
 use super::unused::UnusedFlags;
 use crate::commands::serve::{GenerationConfig, LogFormat, ParserChoice, ServeConfig};
-use crate::model::{EMBEDDED, ModelSource};
+use crate::model::ModelSource;
 use clap::Args;
 use paceline::Options;
 use paceline_text::{ReasoningFormat, ToolFormat};
@@ -39,7 +39,7 @@ pub(crate) struct ServeFlags {
     model_argument: Option<String>,
     #[command(flatten)]
     model: ModelFlags,
-    /// Names by which requests may call the model, the first one in replies [default: the model as given].
+    /// Names by which requests may call the model, the first one in replies [default: the model's name, and the model as given].
     #[arg(long, value_name = "NAME", num_args = 1.., help_heading = "Model")]
     served_model_name: Vec<String>,
     /// File with a chat template, or the template itself, in place of the model's.
@@ -144,10 +144,11 @@ impl ServeFlags {
         if let Some(waiting) = self.max_waiting {
             engine.config.max_waiting = waiting;
         }
-        let mut names = self.served_model_name;
-        if names.is_empty() {
-            names.push(given.clone().unwrap_or_else(|| EMBEDDED.to_owned()));
-        }
+        let model = ModelSource::new(given);
+        let names = match self.served_model_name {
+            names if names.is_empty() => model.names(),
+            names => names,
+        };
         let network = self.network;
         let mut server = self.limits.config();
         server.api_keys = network.api_key;
@@ -159,7 +160,7 @@ impl ServeFlags {
             .flat_map(|text| origins(text))
             .collect();
         ServeConfig {
-            model: ModelSource::new(given),
+            model,
             names,
             chat_template: self.chat_template,
             tool_format: self.tool_call_parser.unwrap_or(ParserChoice::Auto),

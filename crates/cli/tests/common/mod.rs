@@ -4,6 +4,8 @@
 #![allow(clippy::unwrap_used, reason = "a failure here fails the test")]
 
 pub(crate) mod gguf;
+#[path = "../../../weights/tests/support/hub.rs"]
+pub(crate) mod hub;
 pub(crate) mod mix;
 pub(crate) mod scripted;
 pub(crate) mod served;

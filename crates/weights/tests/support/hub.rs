@@ -42,6 +42,8 @@ pub(crate) struct Behaviour {
     pub(crate) damage: Option<String>,
     /// The token without which the answer is 401.
     pub(crate) token: Option<String>,
+    /// Answer this often with 429 to requests for the list of files.
+    pub(crate) limited: usize,
     /// Answer this often with 503 to requests for files.
     pub(crate) busy: usize,
     /// The entity tag to give for every file.
@@ -78,10 +80,15 @@ impl FakeHub {
         Self { address, behaviour }
     }
 
+    /// Its address.
+    pub(crate) fn endpoint(&self) -> String {
+        format!("http://{}", self.address)
+    }
+
     /// A client configuration for this server with its cache in `cache`.
     pub(crate) fn config(&self, cache: &Path) -> HubConfig {
         HubConfig {
-            endpoint: format!("http://{}", self.address),
+            endpoint: self.endpoint(),
             cache_dir: cache.to_owned(),
             token: None,
             offline: false,
@@ -164,6 +171,10 @@ fn answer(seen: &Seen, behaviour: &mut Behaviour) -> Vec<u8> {
         seen.path.strip_prefix("/api/models/org/name/revision/"),
         Some("main" | COMMIT)
     ) {
+        if behaviour.limited > 0 {
+            behaviour.limited -= 1;
+            return reply("429 Too Many Requests", &[], b"");
+        }
         let files: Vec<_> = behaviour
             .files
             .keys()

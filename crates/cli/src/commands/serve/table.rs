@@ -19,7 +19,7 @@ pub(super) fn features(
     let mut rows = vec![row(
         "names",
         config.names.join(", "),
-        "--served-model-name, or the model as given",
+        "--served-model-name, or the model's name and the model as given",
     )];
     rows.extend(place(engine));
     let limited = options.max_model_len.is_some();
