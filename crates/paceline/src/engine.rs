@@ -133,12 +133,12 @@ impl<B: Backend> EngineParts<B> {
             let threads = config.threads.div_ceil(4).min(4);
             pipeline = pipeline.with_mask_workers(Box::new(MaskPool::new(threads, memory.slots)?));
         }
-        let shared = Arc::new(Shared::new(&memory));
+        let shared = Arc::new(Shared::new(&memory, config.trace));
         let limits = engine_limits(&config, &bounds, programs);
         let max_open = config.max_waiting + config.max_num_seqs;
         let (intake, jobs) = sync_channel(max_open);
         let told = Arc::clone(&shared);
-        let service = Service::new(pipeline, jobs, told, config.trace);
+        let service = Service::new(pipeline, jobs, told);
         thread::Builder::new()
             .name("paceline-engine".to_owned())
             .spawn(move || service.run())?;

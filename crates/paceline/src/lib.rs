@@ -27,6 +27,7 @@ mod speculation;
 mod stats;
 mod streams;
 mod trace;
+mod watch;
 
 pub use config::EngineConfig;
 pub use device::{
@@ -37,7 +38,7 @@ pub use embedding::{Embedded, Embedding, EmbeddingError, EmbeddingRequest};
 pub use engine::{Engine, EngineParts, ModelFiles};
 pub use error::{RequestError, StartError};
 pub use event::{Event, Failure, Finish, Tokens, Usage};
-pub use handle::{Generation, Handle};
+pub use handle::{Canceller, Generation, Handle};
 pub use histogram::Histogram;
 pub use masks::MaskPool;
 pub use memory_plan::MemoryPlan;
@@ -47,8 +48,11 @@ pub use options::{
 pub use outline::Outline;
 pub use paceline_device::{DeviceInfo, ElementTypes};
 pub use paceline_runner::ProgramReport;
-pub use paceline_schedule::{Counters, PipelineTotals, SpeculationReport, StepRecord};
+pub use paceline_schedule::{
+    Counters, PipelineTotals, RequestStatus, Span, SpeculationReport, StepOrigins, StepRecord,
+};
 pub use request::{Continuations, MAX_DEADLINE, Request, RequestSpeculation};
 pub use speculation::{DrafterShape, NeuralDrafter, Speculation, SpeculationConfig, SpeculationMethod};
 pub use stats::{EngineLimits, Sizes, Stats};
 pub use streams::Streams;
+pub use watch::{StepViewer, WatchedStep};

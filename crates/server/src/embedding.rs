@@ -1,5 +1,6 @@
 //! Texts that become vectors, for every interface.
 
+use crate::active::Listed;
 use crate::admission::Permit;
 use crate::app::App;
 use crate::error::{ApiError, ErrorKind};
@@ -12,16 +13,18 @@ use paceline::{Embedded, EmbeddingError, EmbeddingRequest, RequestError};
 /// cancels what still runs.
 pub(crate) async fn embed(
     app: &App,
-    (permit, at_a_time): (Permit, usize),
+    (permit, listed, at_a_time): (Permit, Listed, usize),
     requests: Vec<EmbeddingRequest>,
     rename: &[(&str, &str)],
 ) -> Result<Vec<Embedded>, ApiError> {
     let many = requests.len() > 1;
     let texts = stream::iter(requests.into_iter().enumerate());
+    let listed = &listed;
     let vectors = texts.map(|(index, request)| async move {
         let place = many.then_some(index);
         let running = app.engine.embed(request);
         let running = running.map_err(|error| refused(app, error, rename, place))?;
+        listed.add(running.id()..running.id() + 1, running.canceller());
         running.await.map_err(|error| failed(app, &error))
     });
     let abort = app.lifecycle.abort_token();
@@ -60,7 +63,7 @@ fn refused(app: &App, error: RequestError, rename: &[(&str, &str)], place: Optio
 fn failed(app: &App, error: &EmbeddingError) -> ApiError {
     match error {
         EmbeddingError::Deadline => ApiError::new(ErrorKind::Timeout, error.to_string()),
-        EmbeddingError::Cancelled => ApiError::new(ErrorKind::Internal, error.to_string()),
+        EmbeddingError::Cancelled => ApiError::new(ErrorKind::Unavailable, error.to_string()),
         EmbeddingError::Failed(_) => {
             if let Some(reason) = app.engine.fault() {
                 app.lifecycle.fail(&reason);

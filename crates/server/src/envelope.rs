@@ -56,6 +56,8 @@ async fn identify(State(app): State<App>, mut request: Request, next: Next) -> R
     request.extensions_mut().insert(Caller {
         key: None,
         usage: Arc::clone(&usage),
+        request_id: request_id.as_str().into(),
+        path: path.as_str().into(),
     });
     let mut response = next.run(request).await;
     let share = app.replies.reserve(response.body()).unwrap_or_else(|error| {
@@ -142,7 +144,7 @@ fn cors(origins: &[String]) -> Option<CorsLayer> {
     };
     let cors = CorsLayer::new().allow_origin(allowed);
     Some(
-        cors.allow_methods([Method::GET, Method::POST])
+        cors.allow_methods([Method::GET, Method::POST, Method::DELETE])
             // By name: `*` would not cover the one with the key.
             .allow_headers(AllowHeaders::mirror_request())
             .expose_headers([REQUEST_ID, header::RETRY_AFTER, crate::interface::WARNING]),

@@ -4,6 +4,7 @@
 //! layers: connections and limits ([`ServerConfig`]), the interfaces (`openai` and others, each with its wire
 //! types), and below them one way to generate ([`generation`]) that they share. No flags, no environment, no exit.
 
+mod active;
 mod admission;
 mod anthropic;
 mod app;
@@ -17,6 +18,7 @@ mod embedding;
 mod engine_state;
 mod envelope;
 pub mod error;
+mod events;
 mod fields;
 pub mod generation;
 mod health;

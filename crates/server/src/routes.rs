@@ -7,11 +7,13 @@ use crate::interface::create;
 use crate::openai::chat::Chat;
 use crate::openai::completions::Completions;
 use crate::responses::Responses;
-use crate::{anthropic, engine_state, envelope, health, metrics, openai, openapi, page, tokens};
+use crate::{
+    active, anthropic, engine_state, envelope, events, health, metrics, openai, openapi, page, tokens,
+};
 use axum::Router;
 use axum::extract::Request;
 use axum::middleware::from_fn;
-use axum::routing::{get, post};
+use axum::routing::{delete, get, post};
 
 /// All paths of the server.
 pub(crate) fn router(app: &App) -> Router {
@@ -33,6 +35,10 @@ pub(crate) fn router(app: &App) -> Router {
         .route("/version", get(health::version))
         .route("/metrics", get(metrics::scrape))
         .route("/v1/engine", get(engine_state::engine))
+        .route("/v1/engine/events", get(events::events))
+        .route("/v1/engine/trace", get(events::trace))
+        .route("/v1/engine/requests", get(active::list))
+        .route("/v1/engine/requests/{*id}", delete(active::cancel))
         .route("/openapi.json", get(openapi::document));
     let paths = if app.config.page { page::add(paths) } else { paths };
     let paths = paths

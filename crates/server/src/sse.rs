@@ -43,6 +43,12 @@ impl Frames {
         self.0.extend_from_slice(b"\n\n");
     }
 
+    /// Takes out what is there.
+    pub(crate) fn take(&mut self) -> Option<Bytes> {
+        let bytes = std::mem::take(&mut self.0);
+        (!bytes.is_empty()).then(|| Bytes::from(bytes))
+    }
+
     fn write(&mut self, data: &impl Serialize) {
         // JSON has no line breaks of its own, so an object is one line. Our replies serialise: maps have text keys.
         let start = self.0.len();
@@ -67,12 +73,17 @@ pub(crate) trait Encoder: Send + Unpin + 'static {
 pub(crate) fn reply(outputs: Outputs, encoder: impl Encoder) -> Response {
     let mut ticks = interval_at(tokio::time::Instant::now() + KEEP_ALIVE, KEEP_ALIVE);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let mut response = Response::new(Body::from_stream(FrameStream {
+    response(FrameStream {
         outputs: Some(outputs),
         encoder,
         started: false,
         ticks,
-    }));
+    })
+}
+
+/// A reply that is a stream of frames.
+pub(crate) fn response(frames: impl Stream<Item = Result<Bytes, Infallible>> + Send + 'static) -> Response {
+    let mut response = Response::new(Body::from_stream(frames));
     let headers = response.headers_mut();
     headers.insert(
         header::CONTENT_TYPE,
@@ -161,7 +172,7 @@ pub(crate) mod testing {
         for piece in characters.chunks(3) {
             let output = Piece {
                 text: piece.iter().collect(),
-                tokens: Vec::new(),
+                ..Piece::default()
             };
             encoder.output(Output::Delta { choice: 0, output }, &mut frames);
         }

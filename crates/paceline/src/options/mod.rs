@@ -311,7 +311,7 @@ mod tests {
         Options::default().apply(&mut neutral);
         let params = SamplingParams::default();
         assert_eq!(*neutral.sampling, params);
-        // Each field of the parameters but the tokens of bad words, which are text here.
+        // Each field of the parameters but the tokens of bad words, which are text here, and what is no option.
         let expected = SamplingParams {
             temperature: 0.25,
             top_p: 0.25,
@@ -329,6 +329,7 @@ mod tests {
             stop_tokens: vec![3],
             logprobs: Some(3),
             prompt_logprobs: Some(3),
+            origins: false,
         };
         assert_eq!(*given.sampling, expected);
         assert_eq!((given.n, given.priority), (Some(4), 3));

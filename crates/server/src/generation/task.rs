@@ -63,6 +63,7 @@ impl GenerationTask {
                 show_special: fields.take("skip_special_tokens")? == Some(false),
                 continues: false,
                 min_tokens,
+                token_texts: false,
             },
             request: Request {
                 speculation: fields.take("speculation")?.unwrap_or_default(),
@@ -88,6 +89,16 @@ impl GenerationTask {
             return Err(ApiError::bound("truncate_prompt_tokens", &0, "at least 1"));
         }
         Ok(())
+    }
+
+    /// Takes the field that asks how every token came, for interfaces that tell it; whether it does.
+    pub(crate) fn take_origins(&mut self, fields: &mut Fields<'_>) -> Result<bool, ApiError> {
+        let wanted = fields.flag("return_token_origins")?;
+        if wanted {
+            self.request.sampling_mut().origins = true;
+            self.decoding.token_texts = true;
+        }
+        Ok(wanted)
     }
 
     /// Adds a prompt, cut from the left if the request says so.

@@ -6,6 +6,7 @@ pub(crate) mod embeddings;
 mod format;
 mod logprobs;
 pub(crate) mod models;
+mod origins;
 mod usage;
 
 use crate::error::{ApiError, ErrorKind};

@@ -96,7 +96,7 @@ fn finish(
         ));
     }
     match trace {
-        Some(trace) => trace.write(&handle.trace()),
+        Some(trace) => trace.write(&handle.trace(usize::MAX)),
         None => Ok(()),
     }
 }

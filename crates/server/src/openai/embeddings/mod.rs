@@ -56,7 +56,8 @@ pub(crate) async fn create(
     caller
         .usage
         .prompt(requests.iter().map(|request| request.prompt.len()).sum());
-    let vectors = embedding::embed(&app, (permit, at_a_time), requests, &NAMES).await?;
+    let listed = app.active.enter(&caller);
+    let vectors = embedding::embed(&app, (permit, listed, at_a_time), requests, &NAMES).await?;
     let mut response = Json(Reply::new(name, vectors, shape)).into_response();
     interface::warn(&mut response, unknown);
     Ok(response)
