@@ -9,6 +9,7 @@ mod format;
 mod interrupt;
 mod model;
 mod seed;
+mod terminal;
 mod ui;
 
 use flags::{Cli, Command};

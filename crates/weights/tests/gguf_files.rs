@@ -424,7 +424,9 @@ fn write_parts(folder: &Path, change: impl Fn(u16, &mut GgufWriter)) {
         let data = [part as u8; 32];
         writer.tensor(&format!("blk.{part}.attn_norm.weight"), DType::F32, &[8], &data);
         let name = format!("m-{:05}-of-00003.gguf", part + 1);
-        writer.write(&folder.join(name)).unwrap();
+        writer
+            .write(&folder.join(name))
+            .expect("a writable temporary folder");
     }
 }
 

@@ -70,8 +70,20 @@ impl Cli {
                 .error(ErrorKind::ArgumentConflict, conflict)
                 .exit();
         }
+        if let Command::Generate(flags) = &cli.command
+            && flags.lacks_prompt()
+        {
+            refuse_usage("no prompt: give one with --prompt, --prompt-ids or --prompts, or pipe one in");
+        }
         cli
     }
+}
+
+/// Ends the program as for flags that make no sense.
+pub(crate) fn refuse_usage(message: &str) -> ! {
+    Cli::command()
+        .error(ErrorKind::MissingRequiredArgument, message)
+        .exit()
 }
 
 #[derive(Debug, Subcommand)]

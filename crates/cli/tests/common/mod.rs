@@ -9,6 +9,7 @@ pub(crate) mod hub;
 pub(crate) mod mix;
 pub(crate) mod scripted;
 pub(crate) mod served;
+pub(crate) mod terminal;
 
 use serde_json::{Map, Value};
 use std::fs;

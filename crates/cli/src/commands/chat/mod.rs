@@ -9,6 +9,7 @@ mod remote;
 mod screen;
 mod session;
 mod settings;
+mod wrap;
 
 use crate::engine::EngineOptions;
 use crate::interrupt::Interrupt;

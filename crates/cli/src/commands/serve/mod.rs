@@ -8,6 +8,7 @@ mod table;
 use crate::engine::{self, Demand, EngineOptions};
 use crate::flags::LogLevel;
 use crate::model::{LoadedModel, ModelSource};
+use crate::terminal;
 use crate::ui::Ui;
 use crate::{Ending, env, interrupt};
 use anyhow::{Context, Result, bail};
@@ -133,7 +134,8 @@ fn start(mut config: ServeConfig, ui: Ui) -> Result<Ending> {
     let engine = config.engine.start((&model, &outline), demand, ui)?;
     let (served, texts) = model::served(&model, &config, engine.max_model_len())?;
     let features = table::features(&config, &engine, (&served, &texts));
-    ui.note(format_args!("{}", table::render(&model.source, &features)));
+    let width = terminal::status_width();
+    ui.note(format_args!("{}", table::render(&model.source, &features, width)));
     ui.note(format_args!("memory\n{}", engine.memory()));
     let url = |address| url(&config, address);
     let example = table::example(&url(reachable(address)), &config, &texts);

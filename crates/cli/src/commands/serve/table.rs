@@ -260,14 +260,15 @@ fn given<'a>(given: bool, flag: &'a str, otherwise: &'a str) -> &'a str {
 const WIDTH: usize = 80;
 
 /// The table for people: what does not fit beside a name goes on below it.
-pub(super) fn render(source: &str, features: &[Feature]) -> String {
+pub(super) fn render(source: &str, features: &[Feature], width: Option<usize>) -> String {
+    let width = width.map_or(WIDTH, |width| width.clamp(40, 120) - 1);
     let names = features.iter().map(|row| row.name.chars().count()).max();
     let indent = names.unwrap_or(0) + 4;
     let mut text = format!("serving {source}");
     for Feature { name, state, reason } in features {
-        let mut line = format!("{:width$}", format!("  {name}"), width = indent - 1);
+        let mut line = format!("{:1$}", format!("  {name}"), indent - 1);
         for word in format!("{state} ({reason})").split(' ') {
-            if line.chars().count() + 1 + word.chars().count() > WIDTH {
+            if line.chars().count() + 1 + word.chars().count() > width {
                 text = text + "\n" + &line;
                 line = " ".repeat(indent - 1);
             }
