@@ -51,28 +51,39 @@ function emptyAnswer(request: Record<string, unknown>): Answer {
   };
 }
 
-/** Collects what arrives and hands it on at most once per frame. */
+/** Shows what has arrived once per frame, or less often where showing it takes long: keys and stops come first. */
 class Frame {
   private waiting = 0;
+  private rest = 0;
 
   constructor(private readonly show: () => void) {}
 
   soon(): void {
-    // A hidden page has no frames.
     if (this.waiting !== 0) return;
-    const hidden = document.visibilityState === "hidden";
-    const run = () => {
-      this.waiting = 0;
-      this.show();
-    };
-    this.waiting = hidden ? (setTimeout(run, 100) as unknown as number) : requestAnimationFrame(run);
+    this.waiting = setTimeout(() => this.frame(), this.rest) as unknown as number;
   }
 
-  now(): void {
-    cancelAnimationFrame(this.waiting);
+  private frame(): void {
+    // A hidden page has no frames.
+    if (document.visibilityState === "hidden") this.run();
+    else requestAnimationFrame(() => this.run());
+  }
+
+  private run(): void {
+    if (this.waiting === 0) return;
+    this.waiting = 0;
+    const begun = performance.now();
+    this.show();
+    // Elements change behind this; then the time that it took is known.
+    setTimeout(() => {
+      this.rest = 2 * (performance.now() - begun);
+    });
+  }
+
+  /** Nothing more comes, or what comes is shown by other means. */
+  end(): void {
     clearTimeout(this.waiting);
     this.waiting = 0;
-    this.show();
   }
 }
 
@@ -146,7 +157,7 @@ async function stream(conversationId: string, id: string, answer: Answer, signal
     if (!signal.aborted) changes.error = messageOf(error);
   }
   changes.totalMs = performance.now() - begun;
-  frame.now();
+  frame.end();
   show(true);
 }
 
@@ -172,10 +183,10 @@ export async function writeTwin(conversationId: string, id: string): Promise<voi
         tokens = delta.usage?.completion_tokens ?? tokens;
         frame.soon();
       }
-      frame.now();
+      frame.end();
       set({ state: "done", tokens, totalMs: performance.now() - begun }, true);
     } catch (error) {
-      frame.now();
+      frame.end();
       if (signal.aborted) tell("The run without drafts was stopped.");
       set({ state: "failed", error: signal.aborted ? "stopped" : messageOf(error) }, true);
     }

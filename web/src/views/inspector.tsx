@@ -21,21 +21,23 @@ export function Inspector() {
   };
   return (
     <aside class="inspector" id="inspector" aria-label="Drafts and settings">
-      <div class="inspector-tabs" role="tablist" aria-label="Drafts and settings" onKeyDown={onKey}>
-        {names.map((name) => (
-          <button
-            type="button"
-            role="tab"
-            key={name}
-            id={`tab-${name}`}
-            aria-selected={tab === name}
-            aria-controls="inspector-panel"
-            tabIndex={tab === name ? 0 : -1}
-            onClick={() => (inspectorTab.value = name)}
-          >
-            {TABS[name]}
-          </button>
-        ))}
+      <div class="inspector-head">
+        <div class="inspector-tabs" role="tablist" aria-label="Drafts and settings" onKeyDown={onKey}>
+          {names.map((name) => (
+            <button
+              type="button"
+              role="tab"
+              key={name}
+              id={`tab-${name}`}
+              aria-selected={tab === name}
+              aria-controls="inspector-panel"
+              tabIndex={tab === name ? 0 : -1}
+              onClick={() => (inspectorTab.value = name)}
+            >
+              {TABS[name]}
+            </button>
+          ))}
+        </div>
         <span class="only-medium">
           <IconButton icon="close" label="Close" onClick={() => (sheet.value = "none")} />
         </span>
