@@ -21,6 +21,12 @@ function wire(message: Message): Record<string, unknown> {
   return { role: message.role, content: message.content || null, tool_calls: functions };
 }
 
+/** What suits the model, which is not what a request gets that says nothing. */
+function suggested(): Record<string, unknown> {
+  const known = Object.entries(engine.value?.sampling.page ?? {});
+  return Object.fromEntries(known.map(([name, { value }]) => [name, value]));
+}
+
 /** What to ask for an answer to the last of some messages. */
 function bodyFor(messages: readonly Message[], system: string): Record<string, unknown> {
   const model = engine.value?.model.name;
@@ -28,7 +34,7 @@ function bodyFor(messages: readonly Message[], system: string): Record<string, u
     ...(model === undefined ? {} : { model }),
     messages: [...(system.trim() === "" ? [] : [{ role: "system", content: system }]), ...messages.map(wire)],
     seed: seedOf(),
-    ...engine.value?.sampling_suggested,
+    ...suggested(),
     ...fields.value.body,
     return_token_origins: true,
   };
@@ -167,9 +173,10 @@ export async function writeTwin(conversationId: string, id: string): Promise<voi
   const answer = conversation === undefined ? undefined : find(conversation, id)?.answer;
   if (answer === undefined || running.value.has(id)) return;
   let text = "";
+  let firstMs: number | null = null;
   const begun = performance.now();
   const set = (twin: Partial<NonNullable<Answer["twin"]>>, keep: boolean) => {
-    const full = { state: "streaming" as const, text, error: null, tokens: null, totalMs: null, ...twin };
+    const full = { state: "streaming" as const, text, error: null, tokens: null, firstMs, totalMs: null, ...twin };
     update(conversationId, (old) => changeAnswer(old, id, { twin: full }), keep);
   };
   const frame = new Frame(() => set({}, false));
@@ -180,6 +187,7 @@ export async function writeTwin(conversationId: string, id: string): Promise<voi
       let tokens: number | null = null;
       for await (const delta of chat(body, `page-${newId()}`, signal)) {
         text += delta.content + delta.toolCalls.map((call) => call.function?.arguments ?? "").join("");
+        if (text !== "") firstMs ??= performance.now() - begun;
         tokens = delta.usage?.completion_tokens ?? tokens;
         frame.soon();
       }

@@ -5,7 +5,7 @@ import { useEffect } from "preact/hooks";
 import { restore } from "./actions";
 import { startLooking } from "./live";
 import { listenToKeys } from "./shortcuts";
-import { sheet, view } from "./state";
+import { type Sheet, sheet, view } from "./state";
 import { Dialogs } from "./views/dialogs";
 import { EngineView } from "./views/engine-view";
 import { Header } from "./views/header";
@@ -17,11 +17,7 @@ import { Chat } from "./views/thread";
 function App() {
   const chat = view.value === "chat";
   const over = sheet.value;
-  useEffect(() => {
-    if (over === "conversations" || over === "inspector") {
-      document.querySelector<HTMLElement>(`#${over} button`)?.focus();
-    }
-  }, [over]);
+  useEffect(() => cover(over), [over]);
   return (
     <>
       <button type="button" class="skip" onClick={skip}>
@@ -43,6 +39,19 @@ function App() {
       <Dialogs />
     </>
   );
+}
+
+/** What is over the page has the focus, and gives it back; what is under it cannot be reached meanwhile. */
+function cover(over: Sheet): (() => void) | undefined {
+  if (over !== "conversations" && over !== "inspector") return;
+  const before = document.activeElement as HTMLElement | null;
+  const main = document.getElementById("main");
+  main?.toggleAttribute("inert", true);
+  document.querySelector<HTMLElement>(`#${over} button`)?.focus();
+  return () => {
+    main?.toggleAttribute("inert", false);
+    before?.focus();
+  };
 }
 
 /** The fragment is the view's, so the browser's own way to skip is not free. */

@@ -3,7 +3,7 @@
 import { signal } from "@preact/signals";
 import { retry, stop, turnTo } from "./actions";
 import { recall, remember } from "./model/local";
-import { colours, inspectorTab, sheet, thread, twins } from "./state";
+import { colours, inspectorTab, open, sheet, thread, twins } from "./state";
 import { focusComposer } from "./views/composer";
 import { turnTheme } from "./views/header";
 import { beginHere } from "./views/sidebar";
@@ -44,7 +44,7 @@ export const SHORTCUTS: Shortcut[] = [
   },
   { key: "s", words: "Settings", act: openSettings },
   { key: "d", words: "Light, dark or the system's theme", act: turnTheme },
-  { key: "?", words: "These shortcuts", act: () => (sheet.value = "keys") },
+  { key: "?", words: "These shortcuts", act: () => open("keys") },
 ];
 
 function withAnswer(act: (id: string) => void): void {
@@ -63,7 +63,7 @@ function goTo(view: string): void {
 function openSettings(): void {
   location.hash = "chat";
   inspectorTab.value = "settings";
-  sheet.value = "inspector";
+  open("inspector");
   requestAnimationFrame(() => document.getElementById("tab-settings")?.focus());
 }
 

@@ -61,7 +61,23 @@ export const twins = kept("twins", false);
 export const sidebarOpen = kept("sidebar", true);
 
 /** What is over the page, if anything. */
-export const sheet = signal<"none" | "conversations" | "inspector" | "keys">("none");
+export type Sheet = "none" | "conversations" | "inspector" | "keys";
+export const sheet = signal<Sheet>("none");
+
+/** Windows in which the columns at the sides are beside the chat, and not over it; as in narrow.css. */
+const BESIDE = { conversations: matchMedia("(min-width: 821px)"), inspector: matchMedia("(min-width: 1181px)") };
+
+/** Puts something over the page, unless it is beside the chat anyway. */
+export function open(which: Exclude<Sheet, "none">): void {
+  sheet.value = which !== "keys" && BESIDE[which].matches ? "none" : which;
+}
+
+for (const [which, window] of Object.entries(BESIDE)) {
+  window.addEventListener("change", () => {
+    if (sheet.value === which) sheet.value = "none";
+  });
+}
+
 export const inspectorTab = signal<"drafts" | "settings">("drafts");
 
 /** What was last told to the person, also to those who listen. */

@@ -30,7 +30,6 @@ export interface Gauges {
   now: number;
   interval_ms: number;
   tokens_per_second: number;
-  prompt_tokens_per_second: number;
   steps_per_second: number;
   time_to_first_token_ms: number | null;
   running: number;
@@ -59,9 +58,8 @@ export interface Engine {
   memory: Record<string, number>;
   limits: Record<string, number | null>;
   speculation: { configuration: { summary: string; neural: string | null; methods: string[] } };
-  /** What a request gets that says nothing, and what suits the model. */
-  sampling_defaults?: Record<string, unknown>;
-  sampling_suggested?: Record<string, unknown>;
+  /** What this page should ask for where the person says nothing, and who says so. */
+  sampling: { page: Record<string, { value: unknown; source: string }> };
 }
 
 export interface RunningRequest {

@@ -26,6 +26,15 @@ export function duration(ms: number): string {
   return minutes < 60 ? `${minutes} min` : `${Math.floor(minutes / 60)} h ${minutes % 60} min`;
 }
 
+/**
+ * Tokens per second after the first one, as engines are compared; null where that cannot be told: what comes in one piece, as calls of tools do,
+ * came when it was complete and not when it was begun.
+ */
+export function rateOf(tokens: number, firstMs: number | null, totalMs: number | null): number | null {
+  if (firstMs === null || totalMs === null || totalMs - firstMs < totalMs / 20 || tokens < 2) return null;
+  return ((tokens - 1) / (totalMs - firstMs)) * 1000;
+}
+
 export const nanoseconds = (ns: number) => duration(ns / 1e6);
 
 const UNITS = ["B", "KiB", "MiB", "GiB", "TiB"];

@@ -8,7 +8,10 @@ export const MOST_STEPS = 512;
 /** Narrower than this, in nanoseconds, a view shows nothing. */
 const NARROWEST = 20_000;
 
-/** What is left of a time without any work, in nanoseconds: it says nothing, and would push everything else aside. */
+/** Longer than this without any work, in nanoseconds, says nothing and would push everything else aside. */
+const LONG_PAUSE = 5_000_000;
+
+/** What is left of it. */
 const PAUSE = 150_000;
 
 /** A step on the clock that is shown, which leaves out the time in which there was nothing to do. */
@@ -37,7 +40,7 @@ export function extend(all: readonly ShownStep[], fresh: readonly Step[]): Shown
 function shift(step: Step, last: ShownStep | undefined): ShownStep {
   const left = last?.left ?? 0;
   const gap = last === undefined ? 0 : Math.min(step.plan[0], step.device[0]) - endOf(last) - left;
-  const pause = step.idle_ns === null && gap > PAUSE ? gap - PAUSE : 0;
+  const pause = step.idle_ns === null && gap > LONG_PAUSE ? gap - PAUSE : 0;
   const by = left + pause;
   const move = ([from, to]: Span): Span => [from - by, to - by];
   const phases = Object.fromEntries(PHASES.map((phase) => [phase, move(step[phase])])) as Record<Phase, Span>;

@@ -36,6 +36,7 @@ export interface Twin {
   text: string;
   error: string | null;
   tokens: number | null;
+  firstMs: number | null;
   totalMs: number | null;
 }
 

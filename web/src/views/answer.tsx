@@ -3,7 +3,7 @@
 import { useMemo } from "preact/hooks";
 import { compare, forget, retry, send } from "../actions";
 import { apiKey } from "../api/http";
-import { duration, percent, short } from "../model/format";
+import { duration, percent, rateOf, short } from "../model/format";
 import { countOrigins, ORIGINS, pieces, shiftOf } from "../model/origins";
 import { asCurl, asPython } from "../model/snippets";
 import type { Answer, Message, ToolCall } from "../model/tree";
@@ -71,7 +71,7 @@ export function AnswerView({ message, answer }: { message: Message; answer: Answ
 function Figures({ answer }: { answer: Answer }) {
   const { tokens, by } = countOrigins(answer.steps);
   const usage = answer.usage?.speculation;
-  const rate = answer.usage && answer.totalMs ? (answer.usage.completion_tokens / answer.totalMs) * 1000 : null;
+  const rate = rateOf(answer.usage?.completion_tokens ?? 0, answer.firstMs, answer.totalMs);
   const drafted = tokens - by.sampled;
   return (
     <span class="answer-figures">

@@ -3,7 +3,7 @@
 import { useSignal } from "@preact/signals";
 import { useEffect, useRef } from "preact/hooks";
 import { obstacle, send, stop } from "../actions";
-import { currentId, engine, inspectorTab, running, settings, sheet, thread, twins, view } from "../state";
+import { currentId, engine, inspectorTab, open, running, settings, thread, twins, view } from "../state";
 import { Icon } from "../ui/icons";
 import { IconButton, KeyCap } from "../ui/parts";
 
@@ -100,15 +100,15 @@ function Chips() {
     changed > 0 && `${changed} sampling`,
     twins.value && "proof",
   ].filter((chip) => chip !== false);
-  const open = () => {
+  const change = () => {
     inspectorTab.value = "settings";
-    sheet.value = "inspector";
+    open("inspector");
   };
   return (
     <span class="chips">
-      <IconButton icon="panel" text="Settings" label="Settings of this conversation" onClick={open} />
+      <IconButton icon="panel" text="Settings" label="Settings of this conversation" onClick={change} />
       {set.map((chip) => (
-        <button type="button" class="chip" key={chip} onClick={open}>
+        <button type="button" class="chip" key={chip} onClick={change}>
           {chip}
         </button>
       ))}

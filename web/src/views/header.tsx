@@ -1,7 +1,7 @@
 // The bar at the top: where one is, which model it is, how it runs now.
 
 import { short } from "../model/format";
-import { engine, gauges, online, sheet, type Theme, theme, VIEWS, type View, view } from "../state";
+import { engine, gauges, online, open, sheet, type Theme, theme, VIEWS, type View, view } from "../state";
 import { Mark } from "../ui/icons";
 import { IconButton } from "../ui/parts";
 
@@ -15,7 +15,8 @@ export function turnTheme(): void {
 }
 
 const toggle = (which: "conversations" | "inspector" | "keys") => {
-  sheet.value = sheet.value === which ? "none" : which;
+  if (sheet.value === which) sheet.value = "none";
+  else open(which);
 };
 
 export function Header() {

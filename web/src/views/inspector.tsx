@@ -1,6 +1,6 @@
 // Beside the chat: how the newest answer came about, and the settings of the conversation.
 
-import { count, duration, percent, short } from "../model/format";
+import { count, duration, percent, rateOf, short } from "../model/format";
 import { countOrigins, ORIGIN_WORDS, ORIGINS, type OriginStep } from "../model/origins";
 import { latest, summarise } from "../model/timeline";
 import type { Answer } from "../model/tree";
@@ -106,7 +106,7 @@ function Meanings() {
 
 function Speed({ answer }: { answer: Answer }) {
   const usage = answer.usage?.speculation;
-  const rate = answer.usage && answer.totalMs ? (answer.usage.completion_tokens / answer.totalMs) * 1000 : null;
+  const rate = rateOf(answer.usage?.completion_tokens ?? 0, answer.firstMs, answer.totalMs);
   return (
     <section>
       <h2>This answer</h2>

@@ -2,7 +2,7 @@
 
 import type { ComponentChildren } from "preact";
 import { around, compareTexts } from "../model/compare";
-import { count, duration, short } from "../model/format";
+import { count, duration, rateOf, short } from "../model/format";
 import type { Answer, Message, Twin } from "../model/tree";
 import { Icon } from "../ui/icons";
 
@@ -24,10 +24,10 @@ export function Proof({ message, answer, twin, children }: ProofProps) {
   return (
     <section class="proof" aria-label="The same seed without drafts">
       <div class="proof-columns">
-        <Column name="With drafts" ms={answer.totalMs} tokens={answer.usage?.completion_tokens ?? null}>
+        <Column name="With drafts" run={{ ...answer, tokens: answer.usage?.completion_tokens ?? null }}>
           {children}
         </Column>
-        <Column name="Without drafts" ms={twin.totalMs} tokens={twin.tokens}>
+        <Column name="Without drafts" run={twin}>
           <div class="markdown twin-text">{twin.text}</div>
         </Column>
       </div>
@@ -38,18 +38,19 @@ export function Proof({ message, answer, twin, children }: ProofProps) {
 
 interface ColumnProps {
   name: string;
-  ms: number | null;
-  tokens: number | null;
+  run: Pick<Twin, "tokens" | "firstMs" | "totalMs">;
   children: ComponentChildren;
 }
 
-function Column({ name, ms, tokens, children }: ColumnProps) {
-  const rate = ms !== null && tokens !== null && ms > 0 ? ` · ${short((tokens / ms) * 1000)} tok/s` : "";
+function Column({ name, run: { tokens, firstMs, totalMs }, children }: ColumnProps) {
+  const rate = rateOf(tokens ?? 0, firstMs, totalMs);
   return (
     <div class="proof-column">
       <h4>
         {name}
-        <span>{ms === null ? "running" : duration(ms) + rate}</span>
+        <span>
+          {totalMs === null ? "running" : duration(totalMs) + (rate === null ? "" : ` · ${short(rate)} tok/s`)}
+        </span>
       </h4>
       {children}
     </div>

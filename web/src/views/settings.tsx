@@ -94,18 +94,24 @@ function Area({ name, label, value, rows, placeholder, code = false }: AreaProps
   );
 }
 
-/** What a request gets that says nothing, as far as the server tells. */
+/** What is sent where the person says nothing, or a word for it. */
 function defaultOf(name: string): string {
-  const suggested = engine.value?.sampling_suggested?.[name] ?? engine.value?.sampling_defaults?.[name];
-  if (suggested === undefined || suggested === null) return name === "seed" ? "random" : "default";
-  return typeof suggested === "object" ? JSON.stringify(suggested) : String(suggested);
+  const known = engine.value?.sampling.page[name]?.value;
+  if (known === undefined || known === null) return name === "seed" ? "random" : "default";
+  return typeof known === "object" ? JSON.stringify(known) : String(known);
+}
+
+/** Who says so: the model's files, the server's flags, or Paceline. */
+function sourceOf(name: string): string {
+  const source = engine.value?.sampling.page[name]?.source;
+  return source === undefined ? "" : `default from ${source}`;
 }
 
 function OptionField({ option }: { option: Option }) {
   const { name, kind, help } = option;
   const id = useId();
   const error = fields.value.errors[name];
-  const title = [help, boundsOf(option)].filter((part) => part !== "").join(" · ");
+  const title = [help, boundsOf(option), sourceOf(name)].filter((part) => part !== "").join(" · ");
   return (
     <div class="field" title={title}>
       <label class="field-name" for={id}>

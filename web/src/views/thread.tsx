@@ -4,6 +4,7 @@ import { useSignal } from "@preact/signals";
 import { useEffect, useRef } from "preact/hooks";
 import { changeSettings, edit, send } from "../actions";
 import { ORIGIN_WORDS, ORIGINS } from "../model/origins";
+import type { Settings } from "../model/settings";
 import type { Message } from "../model/tree";
 import { currentId, engine, running, thread } from "../state";
 import { Mark } from "../ui/icons";
@@ -47,12 +48,31 @@ export function Chat() {
             {messages.map((message) => (
               <MessageView key={message.id} message={message} />
             ))}
+            <Again messages={messages} />
           </div>
         )}
       </div>
+      <p class="unseen" role="status">
+        {spoken(messages.at(-1))}
+      </p>
       <Composer />
     </main>
   );
+}
+
+/** What is said of the newest answer to those who do not see it come. */
+function spoken(message: Message | undefined): string {
+  switch (message?.answer?.state) {
+    case "waiting":
+    case "streaming":
+      return "Answering";
+    case "done":
+      return "The answer is complete";
+    case "stopped":
+      return "The answer was stopped";
+    default:
+      return "";
+  }
 }
 
 function MessageView({ message }: { message: Message }) {
@@ -129,47 +149,65 @@ function Question({ message }: { message: Message }) {
 }
 
 interface Suggestion {
-  title: string;
-  shows: string;
   text: string;
-  schema?: string;
+  shows: string;
+  settings?: Partial<Settings>;
 }
 
-const BALL = JSON.stringify(
-  {
+const HERO = {
+  type: "object",
+  properties: {
+    name: { type: "string", maxLength: 20 },
+    animal: { enum: ["fox", "bear", "rabbit"] },
+    brave: { type: "boolean" },
+  },
+  required: ["name", "animal", "brave"],
+  additionalProperties: false,
+};
+
+const THROW = {
+  name: "throw_ball",
+  parameters: {
     type: "object",
-    properties: {
-      name: { type: "string", maxLength: 20 },
-      animal: { enum: ["fox", "bear", "rabbit"] },
-      brave: { type: "boolean" },
-    },
-    required: ["name", "animal", "brave"],
+    properties: { colour: { enum: ["red", "blue"] }, far: { type: "boolean" } },
+    required: ["colour", "far"],
     additionalProperties: false,
   },
-  null,
-  2,
-);
+};
 
+const json = (value: unknown) => JSON.stringify(value, null, 2);
+
+const STORY: Suggestion = { text: "Tell me a story about a fox.", shows: "drafts of the model's own head" };
+const CODE: Suggestion = { text: "Write a binary search in Python, with tests.", shows: "drafts in code" };
 const SUGGESTIONS: Suggestion[] = [
-  { title: "Tell me a story about a fox.", shows: "neural drafts", text: "Tell me a story about a fox." },
+  { text: "Who is the hero of the story?", shows: "JSON by a schema", settings: { schema: json(HERO) } },
   {
-    title: "Tell it again and again.",
-    shows: "n-gram drafts",
-    text: "One day, a fox saw a red ball. The fox liked the red ball. One day, a fox saw a red ball. Tell me about the fox and the red ball.",
-  },
-  {
-    title: "Describe a hero as JSON.",
-    shows: "forced tokens",
-    text: "Who is the hero of the story?",
-    schema: BALL,
+    text: "Throw a ball!",
+    shows: "a call of a tool",
+    settings: { tools: json([{ type: "function", function: THROW }]), toolChoice: "required" },
   },
 ];
 
+/** The model in the binary knows stories and nothing else. */
+const isBuiltIn = () => engine.value?.model.source.includes("built in") === true;
+
+/** After the first answer: to have it again, where drafts from the text itself are at their best. */
+function Again({ messages }: { messages: Message[] }) {
+  if (messages.length !== 2 || messages[1]?.answer?.state !== "done" || messages[1].content === "") return null;
+  const text = isBuiltIn() ? "Tell me the story again." : "Repeat your answer word for word.";
+  return (
+    <button type="button" class="again" onClick={() => send(text)}>
+      {text} <small>shows n-gram drafts</small>
+    </button>
+  );
+}
+
 function Welcome() {
-  const start = ({ text, schema }: Suggestion) => {
-    changeSettings({ schema: schema ?? "" });
+  const start = ({ text, settings }: Suggestion) => {
+    changeSettings(settings ?? {});
     send(text);
   };
+  const suggestions = [isBuiltIn() ? STORY : CODE, ...SUGGESTIONS];
   return (
     <div class="welcome">
       <Mark />
@@ -188,9 +226,9 @@ function Welcome() {
         ))}
       </ul>
       <div class="suggestions">
-        {SUGGESTIONS.map((suggestion) => (
-          <button type="button" key={suggestion.title} onClick={() => start(suggestion)}>
-            <span>{suggestion.title}</span>
+        {suggestions.map((suggestion) => (
+          <button type="button" key={suggestion.text} onClick={() => start(suggestion)}>
+            <span>{suggestion.text}</span>
             <small>shows {suggestion.shows}</small>
           </button>
         ))}

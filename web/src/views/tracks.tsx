@@ -47,7 +47,7 @@ export function Tracks({ view, compact = false, chosen = null }: TracksProps) {
     for (const step of shown) {
       for (const bar of barsOf(step)) drawBar(context, layout, bar, x, chosen === null || chosen === step.step);
     }
-    // Waiting is what to look for: it is never hidden by what is beside it, and never thinner than a pixel.
+    // Waiting is what to look for: it is never hidden by what is beside it.
     for (const step of shown) idle(context, layout, step, x);
     for (const step of shown) drawPause(context, layout, step, x);
     if (layout.tokens !== null) drawTokens(context, layout.tokens, shown, x);
@@ -106,8 +106,11 @@ function idle(context: CanvasRenderingContext2D, layout: Layout, step: Step, x: 
   if (step.idle_ns === null || step.idle_ns <= 0) return;
   const [top, height] = layout.device;
   const [from, to] = [x(step.device[0] - step.idle_ns), x(step.device[0])];
+  // Less than a pixel is a paler pixel, so that it looks like as much as it is.
+  context.globalAlpha = Math.max(0.2, Math.min(1, to - from));
   context.fillStyle = colour("--red");
   context.fillRect(from, top, Math.max(1, to - from), height);
+  context.globalAlpha = 1;
 }
 
 /** A dashed line where time without work was left out. */
@@ -123,15 +126,17 @@ function drawPause(context: CanvasRenderingContext2D, layout: Layout, step: Show
   context.setLineDash([]);
 }
 
-/** How many tokens each step ran: those of drafts that were refused are hollow. */
+/** How many tokens each step decoded, those of refused drafts pale. A prompt would dwarf them: it is as high as it gets. */
 function drawTokens(context: CanvasRenderingContext2D, [top, height]: [number, number], shown: Step[], x: Place): void {
-  const most = Math.max(8, ...shown.map((step) => step.tokens));
+  const most = Math.max(8, ...shown.map((step) => step.tokens - step.prompt_tokens));
   for (const step of shown) {
     const [from, to] = [x(step.device[0]), x(step.device[1])];
     const refused = step.drafted - step.accepted;
-    const full = ((step.tokens - refused) / most) * height;
+    const full = ((step.tokens - step.prompt_tokens - refused) / most) * height;
     const rest = (refused / most) * height;
     const width = Math.max(0.75, to - from - (to - from > 4 ? 1 : 0));
+    context.fillStyle = colour("--line-2");
+    if (step.prompt_tokens > 0) context.fillRect(from, top, width, height);
     context.fillStyle = colour("--ink-3");
     context.fillRect(from, top + height - full, width, full);
     context.fillStyle = colour("--line-2");

@@ -1,6 +1,7 @@
 // Chat: asking, stopping, branches, settings, what the browser keeps.
 
 import { readFile } from "node:fs/promises";
+import type { Page } from "@playwright/test";
 import { answerText, ask, expect, setOptions, settled, shownText, test } from "./fixtures";
 
 const LONG = { max_tokens: "3500", ignore_eos: "true" };
@@ -58,13 +59,17 @@ test("an edited question is a branch, and the old one keeps its answer", async (
   await expect(answerText(app)).toHaveText(first);
 });
 
-test("a conversation goes on, with its system prompt and the seed that was set", async ({ app }) => {
+test("a conversation goes on, with its system prompt and the seed that was set", async ({ app, server }) => {
   await setOptions(app, { seed: "7", max_tokens: "16", temperature: "0" });
   await app.getByLabel("System prompt").fill("Be brief.");
   const asked = app.waitForRequest("**/v1/chat/completions");
   await ask(app, "Hello.");
   const body = (await asked).postDataJSON();
   expect(body).toMatchObject({ seed: 7, max_tokens: 16, temperature: 0, return_token_origins: true });
+  // What was not set is what the server suggests to the page, and is shown as that.
+  const { page } = (await (await app.request.get(`${server.address}v1/engine`)).json()).sampling;
+  expect(body.top_p).toBe(page.top_p.value);
+  await expect(app.getByLabel("top_p", { exact: true })).toHaveAttribute("placeholder", String(page.top_p.value));
   expect(body.messages).toEqual([
     { role: "system", content: "Be brief." },
     { role: "user", content: "Hello." },
@@ -123,6 +128,20 @@ test("an answer of a given form is JSON, and a tool is called and told its resul
   await settled(app);
 });
 
+/** The titles in the browser's database. */
+function kept(page: Page): Promise<string[]> {
+  return page.evaluate(
+    () =>
+      new Promise((resolve) => {
+        indexedDB.open("paceline").onsuccess = (event) => {
+          const database = (event.target as IDBOpenDBRequest).result;
+          const all = database.transaction("conversations").objectStore("conversations").getAll();
+          all.onsuccess = () => resolve(all.result.map(({ title }: { title: string }) => title));
+        };
+      }),
+  );
+}
+
 test("conversations can be renamed, exported, deleted and brought back", async ({ app }) => {
   await setOptions(app, { max_tokens: "8" });
   await ask(app, "Tell me about a pond.");
@@ -142,6 +161,7 @@ test("conversations can be renamed, exported, deleted and brought back", async (
   await open("Delete");
   await expect(app.getByRole("button", { name: "The pond", exact: true })).toHaveCount(0);
   await app.getByRole("button", { name: "Undo" }).click();
+  await expect.poll(() => kept(app)).toEqual(["The pond"]);
   await app.reload();
   await expect(app.getByRole("button", { name: "The pond", exact: true })).toBeVisible();
 });

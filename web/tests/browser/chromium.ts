@@ -21,12 +21,10 @@ export function chromium(): Browser {
   if (given !== undefined) return { executablePath: given, env };
   const executablePath = join(process.cwd(), CACHE, "chromium");
   if (!existsSync(executablePath)) unpack(executablePath);
-  const libraries = join(process.cwd(), CACHE, "lib");
-  const missing = spawnSync("ldd", [executablePath], { encoding: "utf8" }).stdout.includes("not found");
-  if (missing) env["LD_LIBRARY_PATH"] = [libraries, env["LD_LIBRARY_PATH"]].filter(Boolean).join(":");
-  if (spawnSync("fc-list").stdout?.length ? false : !existsSync("/usr/share/fonts")) {
-    env["FONTCONFIG_PATH"] = join(process.cwd(), CACHE);
-  }
+  // A bare machine has neither the libraries nor any font: the package brings both.
+  const missing = spawnSync("ldd", [executablePath], { encoding: "utf8" }).stdout?.includes("not found");
+  if (missing) env["LD_LIBRARY_PATH"] = join(process.cwd(), CACHE, "lib");
+  if (!existsSync("/usr/share/fonts")) env["FONTCONFIG_FILE"] = join(process.cwd(), CACHE, "own.conf");
   return { executablePath, env };
 }
 
@@ -39,6 +37,8 @@ function unpack(executablePath: string): void {
     const input = brotliDecompressSync(readFileSync(join(PACKED, `${name}.tar.br`)));
     execFileSync("tar", ["-x", "-C", CACHE], { input });
   }
+  const fonts = `<dir>${join(process.cwd(), CACHE, "fonts")}</dir>`;
+  writeFileSync(join(CACHE, "own.conf"), `<?xml version="1.0"?><fontconfig>${fonts}</fontconfig>`);
   // Last, and under its name only when it is complete.
   writeFileSync(`${executablePath}.part`, brotliDecompressSync(readFileSync(join(PACKED, "chromium.br"))));
   chmodSync(`${executablePath}.part`, 0o755);

@@ -47,7 +47,6 @@ const AGAIN =
   "One day, a fox saw a red ball. The fox liked the red ball. One day, a fox saw a red ball. Tell me about the fox and the red ball.";
 
 test("every token has the colour of its origin, and they agree with usage.speculation", async ({ app }) => {
-  // One answer is not bound to have drafts; ten that repeat themselves are.
   await setOptions(app, { max_tokens: "400", ignore_eos: "true", temperature: "0" });
   const { usage, steps, content } = await askAndRead(app, AGAIN);
   const decodes = steps.filter(({ kind }) => kind === "decode");

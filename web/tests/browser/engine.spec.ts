@@ -24,7 +24,8 @@ test("the pipeline shows steps and their idle time, in figures, on the canvas an
       const pixels = (canvas as HTMLCanvasElement).getContext("2d")?.getImageData(0, 0, width, height).data ?? [];
       let count = 0;
       for (let at = 0; at < pixels.length; at += 4) {
-        if ((pixels[at] ?? 0) > 180 && (pixels[at + 1] ?? 0) < 80 && (pixels[at + 2] ?? 0) < 90) count += 1;
+        const [r, g, b] = [pixels[at] ?? 0, pixels[at + 1] ?? 0, pixels[at + 2] ?? 0];
+        if (r > g + 40 && r > b + 40 && Math.abs(g - b) < 40) count += 1;
       }
       return count;
     });

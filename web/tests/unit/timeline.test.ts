@@ -4,7 +4,7 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 import type { Gauges, Step } from "../../src/api/engine";
 import { byPosition, ceiling, linePath } from "../../src/model/charts";
-import { bytes, duration, percent, visible as shownText } from "../../src/model/format";
+import { bytes, duration, percent, rateOf, visible as shownText } from "../../src/model/format";
 import {
   barsOf,
   bounds,
@@ -167,6 +167,10 @@ test("figures are short and have their unit", () => {
   assert.equal(duration(0.0123), "12.3 µs");
   assert.equal(duration(1234), "1.23 s");
   assert.equal(percent(0.0042), "0.4 %");
+  assert.equal(rateOf(11, 100, 200), 100);
+  assert.equal(rateOf(1, 100, 200), null);
+  assert.equal(rateOf(50, 199, 200), null);
+  assert.equal(rateOf(5, null, 200), null);
   assert.equal(bytes(451_875_252), "431 MiB");
   assert.equal(shownText(" a\n"), "·a↵");
 });
