@@ -33,10 +33,13 @@ const LONGEST_TRACE: f64 = 60.0;
 /// `GET /v1/engine/events`.
 pub(crate) async fn events(State(app): State<App>) -> Response {
     let view = View::new(app);
-    sse::response(futures_util::stream::unfold(view, |mut view| async move {
-        let frames = view.next().await?;
-        Some((Ok::<_, Infallible>(frames), view))
-    }))
+    sse::response(
+        "text/event-stream; charset=utf-8",
+        futures_util::stream::unfold(view, |mut view| async move {
+            let frames = view.next().await?;
+            Some((Ok::<_, Infallible>(frames), view))
+        }),
+    )
 }
 
 /// One viewer.

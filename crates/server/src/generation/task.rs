@@ -6,7 +6,7 @@ use crate::error::ApiError;
 use crate::fields::{Field, Fields, Unknown};
 use crate::identifiers;
 use crate::preparation::Preparing;
-use paceline::Request;
+use paceline::{Request, SamplingDefaults};
 use paceline_text::DecodeOptions;
 use paceline_types::{TokenId, TokenMask};
 use serde_json::value::RawValue;
@@ -44,11 +44,21 @@ impl GenerationTask {
         fields: &mut Fields<'_>,
         (default_max_tokens, but): (usize, &[&str]),
     ) -> Result<Self, ApiError> {
+        Self::take_or(model, fields, &model.defaults, (default_max_tokens, but))
+    }
+
+    /// The same with other defaults, of interfaces whose clients expect them.
+    pub(crate) fn take_or(
+        model: &Preparing<'_>,
+        fields: &mut Fields<'_>,
+        defaults: &SamplingDefaults,
+        (default_max_tokens, but): (usize, &[&str]),
+    ) -> Result<Self, ApiError> {
         let options = fields.options(but)?;
         let mut request = Request::default();
         request.sampling_mut().max_tokens = default_max_tokens;
         request.sampling_mut().seed = identifiers::random();
-        let options = options.or(model.defaults.options());
+        let options = options.or(defaults.options());
         options.apply(&mut request);
         request.sampling_mut().bad_words = bad_words(model, options.texts("bad_words"))?;
         let stop = options.texts("stop");

@@ -9,6 +9,8 @@ pub(crate) mod models;
 mod origins;
 mod usage;
 
+pub(crate) use format::FormatFields;
+
 use crate::error::{ApiError, ErrorKind};
 use axum::Json;
 use paceline_types::TokenId;

@@ -31,6 +31,7 @@ fn events() -> Events {
         writer,
         items: Items::default(),
         sent: EventWriter::default(),
+        cancelled: None,
     }
 }
 
