@@ -54,6 +54,29 @@ pub struct EngineParts<B: Backend> {
 impl Engine {
     /// Loads a checkpoint's model on the device that the configuration asks for, and starts the step loop. `progress`
     /// is told the bytes of each tensor as it is loaded.
+    ///
+    /// ```
+    /// use paceline::{DeviceChoice, Engine, EngineConfig};
+    /// use std::cell::Cell;
+    /// # let checkpoint = paceline_testkit::storyteller();
+    ///
+    /// let config = EngineConfig {
+    ///     device: DeviceChoice::Cpu,
+    ///     max_num_seqs: 4,
+    ///     max_model_len: Some(256),
+    ///     ..EngineConfig::default()
+    /// };
+    /// let loaded = Cell::new(0);
+    /// let engine = Engine::start(&checkpoint, config, &|bytes| loaded.set(loaded.get() + bytes))?;
+    /// assert_eq!(engine.max_model_len(), 256);
+    /// assert!(loaded.get() > 10_000_000);
+    ///
+    /// // What cannot be had is an error that names the option and its bound, before anything is loaded.
+    /// let too_deep = EngineConfig { pipeline_depth: 9, ..EngineConfig::default() };
+    /// let error = Engine::start(&checkpoint, too_deep, &|_| {}).err().ok_or("nine steps in flight")?;
+    /// assert!(error.to_string().contains("pipeline-depth"), "{error}");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn start<'a>(
         files: impl Into<ModelFiles<'a>>,
         config: EngineConfig,

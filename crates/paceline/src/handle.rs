@@ -74,6 +74,29 @@ impl Handle {
     }
 
     /// Checks a request and hands it in. Fails at once if it cannot be served or if too many wait.
+    ///
+    /// ```
+    /// use paceline::{Engine, EngineConfig, Event, Request, RequestError};
+    /// # let engine = Engine::start(&paceline_testkit::storyteller(), EngineConfig::default(), &|_| {})?;
+    ///
+    /// // Three continuations of one prompt, which is run once.
+    /// let mut request = Request { prompt: [443, 441, 261, 393].into(), n: Some(3), ..Request::default() };
+    /// request.sampling_mut().max_tokens = 8;
+    /// let mut texts = vec![Vec::new(); 3];
+    /// let mut generation = engine.generate(request.clone())?;
+    /// while let Some(event) = generation.next_blocking() {
+    ///     if let Event::Delta { choice, output } = event {
+    ///         texts[choice].extend(output.ids);
+    ///     }
+    /// }
+    /// assert!(texts.iter().all(|text| !text.is_empty()));
+    ///
+    /// // A refusal names the field, its value and its bound.
+    /// request.sampling_mut().top_p = 2.0;
+    /// let refused = engine.generate(request).err();
+    /// assert!(matches!(refused, Some(RequestError::Parameter { field: "top_p", .. })), "{refused:?}");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn generate(&self, request: Request) -> Result<Generation, RequestError> {
         self.start(self.check(request)?)
     }
@@ -95,6 +118,17 @@ impl Handle {
 
     /// Hands in a text that is to become a vector. It shares steps, queue and priorities with everything else. Fails at
     /// once if it cannot be served or if too many wait.
+    ///
+    /// ```
+    /// use paceline::{EmbeddingRequest, Engine, EngineConfig, Pooling};
+    /// # let engine = Engine::start(&paceline_testkit::storyteller(), EngineConfig::default(), &|_| {})?;
+    ///
+    /// let request = EmbeddingRequest::new([443, 441, 261, 393], Pooling::Mean);
+    /// let vector = engine.embed(request.clone())?.wait()?.values;
+    /// assert_eq!(vector.len(), engine.width());
+    /// assert_eq!(engine.embed(request)?.wait()?.values, vector, "to the last bit, whatever else runs");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn embed(&self, request: EmbeddingRequest) -> Result<Embedding, RequestError> {
         let request = self.bounds.check_embedding(request)?;
         let id = request.id.0;
@@ -233,6 +267,35 @@ impl Canceller {
 
 /// The events of one request, in order. The engine does not wait for its reader: what is not read is merged and kept.
 /// Dropping it cancels the request.
+///
+/// It is read by [blocking](Self::next_blocking), by [many at once](crate::Streams), or as a stream on any `async` runtime:
+///
+/// ```
+/// use futures_util::StreamExt;
+/// use paceline::{Engine, EngineConfig, Event, FinishReason, Request};
+/// # let engine = Engine::start(&paceline_testkit::storyteller(), EngineConfig::default(), &|_| {})?;
+/// # let runtime = tokio::runtime::Builder::new_current_thread().build()?;
+/// # runtime.block_on(async {
+///
+/// let mut request = Request { prompt: [443, 441, 261, 393].into(), ..Request::default() };
+/// request.sampling_mut().ignore_eos = true;
+/// let mut generation = engine.generate(request)?;
+/// let mut tokens = 0;
+/// while let Some(event) = generation.next().await {
+///     match event {
+///         Event::Delta { output, .. } => {
+///             tokens += output.ids.len();
+///             // What has come by then stays; what would come is not computed.
+///             generation.cancel();
+///         }
+///         Event::Finished { finish, .. } => assert_eq!(finish.reason, FinishReason::Cancelled),
+///         _ => {}
+///     }
+/// }
+/// assert!(tokens > 0);
+/// # Ok::<(), Box<dyn std::error::Error>>(()) })?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub struct Generation {
     events: EventReceiver,
     cancel_flags: Arc<CancelFlags>,

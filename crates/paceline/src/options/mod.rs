@@ -160,6 +160,19 @@ impl RequestOption {
 }
 
 /// Options as far as they are set; what is not is left to other options, such as the model's.
+///
+/// ```
+/// use paceline::{Options, Request, RequestOption};
+/// use serde_json::json;
+///
+/// let mut asked = Options::default();
+/// asked.set(RequestOption::named("temperature").ok_or("unknown")?, &json!(0.5))?;
+/// let model = Options::from_generation_config(&json!({ "temperature": 0.7, "top_p": 0.9 }))?;
+/// let mut request = Request::default();
+/// asked.or(&model).apply(&mut request);
+/// assert_eq!((request.sampling.temperature, request.sampling.top_p), (0.5, 0.9));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Options(BTreeMap<&'static str, OptionValue>);
 
