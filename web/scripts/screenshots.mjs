@@ -1,5 +1,6 @@
 // The pictures in docs/images, from the real program and its built-in model: light, dark, pipeline, phone.
-//   npm run build, build Paceline, then: npm run screenshots
+// How many drafts pay depends on what else the machine does: take them on a quiet one, and look at them.
+//   npm run build, build Paceline, then: npm run screenshots [NAME...]
 
 import { spawn } from "node:child_process";
 import { mkdirSync, writeFileSync } from "node:fs";
@@ -40,8 +41,9 @@ function serve() {
 
 async function save(page, name) {
   const session = await page.context().newCDPSession(page);
+  const clip = { x: 0, y: 0, ...page.viewportSize(), scale: 2 };
   for (const quality of [90, 80, 70, 60]) {
-    const { data } = await session.send("Page.captureScreenshot", { format: "webp", quality });
+    const { data } = await session.send("Page.captureScreenshot", { format: "webp", quality, clip });
     const bytes = Buffer.from(data, "base64");
     if (bytes.length > LIMIT) continue;
     writeFileSync(join(images, `${name}.webp`), bytes);
@@ -77,49 +79,67 @@ async function open(options) {
   return page;
 }
 
-try {
-  const wide = { width: 1440, height: 900 };
-  const light = await open({ viewport: wide, colorScheme: "light" });
-  await settle(light, { seed: "4", max_tokens: "220" });
-  await light.getByRole("tab", { name: "Drafts" }).click();
-  await ask(light, "Tell me a story about a fox.");
-  await ask(light, "Tell me the same story again.");
-  await light.locator(".answer .refused").last().hover();
-  await save(light, "page-light");
+const WIDE = { width: 1440, height: 900 };
+const PHONE = { viewport: { width: 390, height: 844 }, deviceScaleFactor: 3, isMobile: true, hasTouch: true };
 
-  const dark = await open({ viewport: wide, colorScheme: "dark" });
-  await settle(dark, { seed: "11", max_tokens: "220" });
-  await dark.getByRole("tab", { name: "Drafts" }).click();
-  await ask(dark, "Tell me a story about a brave little boat.");
-  await dark.locator(".prove").last().click();
-  await dark.locator(".verdict.good").waitFor();
-  await save(dark, "page-dark");
-
-  const load = Array.from({ length: 3 }, (_, index) =>
-    dark.request.post(`${server.address}/v1/chat/completions`, {
-      data: {
-        messages: [{ role: "user", content: "Tell me a story." }],
-        seed: index,
-        max_tokens: 1500,
-        ignore_eos: true,
-      },
+/** Some load, so that there is something to see. */
+function storytellers(page, count) {
+  const post = (seed) =>
+    page.request.post(`${server.address}/v1/chat/completions`, {
+      data: { messages: [{ role: "user", content: "Tell me a story." }], seed, max_tokens: 1500, ignore_eos: true },
       timeout: 120_000,
-    }),
-  );
-  await dark.getByRole("link", { name: "Pipeline" }).click();
-  await dark.waitForTimeout(4000);
-  await dark.getByRole("button", { name: "Hold" }).click();
-  await save(dark, "page-pipeline");
-  await Promise.all(load);
+    });
+  return Promise.all(Array.from({ length: count }, (_, seed) => post(seed)));
+}
 
-  const phone = await open({
-    viewport: { width: 390, height: 844 },
-    colorScheme: "light",
-    isMobile: true,
-    hasTouch: true,
-  });
-  await ask(phone, "Tell me a story about a fox.");
-  await save(phone, "page-phone");
+const scenes = {
+  async light() {
+    const page = await open({ viewport: WIDE, colorScheme: "light" });
+    await settle(page, { seed: "4" });
+    await page.getByRole("tab", { name: "Drafts" }).click();
+    await ask(page, "Tell me a story about a fox.");
+    await ask(page, "Tell me the same story again.");
+    await page.locator(".answer .refused").first().hover();
+    return page;
+  },
+  async dark() {
+    const page = await open({ viewport: WIDE, colorScheme: "dark" });
+    await settle(page, { seed: "11" });
+    await page.getByRole("tab", { name: "Drafts" }).click();
+    await ask(page, "Tell me a story about a brave little boat.");
+    await ask(page, "Tell me the story again.");
+    await page.locator(".prove").last().click();
+    await page.locator(".verdict.good").waitFor();
+    return page;
+  },
+  async pipeline() {
+    const page = await open({ viewport: WIDE, colorScheme: "dark" });
+    const load = storytellers(page, 3);
+    await page.getByRole("link", { name: "Pipeline" }).click();
+    await page.waitForTimeout(4000);
+    await page.getByRole("button", { name: "Hold" }).click();
+    await page.mouse.move(5, 500);
+    await load;
+    return page;
+  },
+  async phone() {
+    const page = await open({ ...PHONE, colorScheme: "light" });
+    await ask(page, "Tell me a story about a fox.");
+    await page.getByRole("button", { name: /Tell me the story again/ }).tap();
+    await page.locator(".answer[data-state=done]").nth(1).waitFor();
+    await page.locator(".status").tap();
+    return page;
+  },
+};
+
+const wanted = process.argv.slice(2);
+try {
+  for (const [name, scene] of Object.entries(scenes)) {
+    if (wanted.length > 0 && !wanted.includes(name)) continue;
+    const page = await scene();
+    await save(page, `page-${name}`);
+    await page.context().close();
+  }
 } finally {
   await chrome.close();
   server.stop();

@@ -15,7 +15,7 @@ import {
   titleOf,
   turn,
 } from "./model/tree";
-import { conversations, current, currentId, fields, nextSettings, running, settings, tell } from "./state";
+import { busy, conversations, current, currentId, fields, nextSettings, running, settings, tell } from "./state";
 
 export const newId = () => crypto.randomUUID?.() ?? `${Date.now()}-${Math.random().toString(36).slice(2)}`;
 
@@ -74,14 +74,22 @@ function created(text: string): Conversation {
   };
 }
 
-/** Why nothing can be sent now; null if it can. */
+/** What is wrong with the settings; null if nothing is. */
 export function obstacle(): string | null {
   const wrong = Object.entries(fields.value.errors)[0];
   return wrong === undefined ? null : `${wrong[0]}: ${wrong[1]}`;
 }
 
+/** Whether something can be sent now; says why not. */
+function free(): boolean {
+  const reason = busy.value ? "An answer is being written." : obstacle();
+  if (reason !== null) tell(reason);
+  return reason === null;
+}
+
 /** Says something at the end of what is shown, and has it answered. */
 export function send(text: string, toolCallId?: string): void {
+  if (!free()) return;
   const conversation = current.value ?? created(text);
   const last = path(conversation).at(-1);
   const role = toolCallId === undefined ? "user" : "tool";
@@ -98,14 +106,14 @@ export function send(text: string, toolCallId?: string): void {
 export function retry(id: string): void {
   const conversation = current.value;
   const answer = conversation === null ? undefined : find(conversation, id);
-  if (conversation !== null && answer?.parent != null) void writeAnswer(conversation.id, answer.parent);
+  if (conversation !== null && answer?.parent != null && free()) void writeAnswer(conversation.id, answer.parent);
 }
 
 /** Says a thing otherwise; what followed it stays with what was said. */
 export function edit(id: string, text: string): void {
   const conversation = current.value;
   const message = conversation === null ? undefined : find(conversation, id);
-  if (conversation === null || message === undefined) return;
+  if (conversation === null || message === undefined || !free()) return;
   const edited: Message = { ...message, id: newId(), content: text };
   batch(() => {
     put({ ...append(conversation, edited), updated: Date.now() });

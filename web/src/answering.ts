@@ -173,10 +173,9 @@ export async function writeTwin(conversationId: string, id: string): Promise<voi
   const answer = conversation === undefined ? undefined : find(conversation, id)?.answer;
   if (answer === undefined || running.value.has(id)) return;
   let text = "";
-  let firstMs: number | null = null;
   const begun = performance.now();
   const set = (twin: Partial<NonNullable<Answer["twin"]>>, keep: boolean) => {
-    const full = { state: "streaming" as const, text, error: null, tokens: null, firstMs, totalMs: null, ...twin };
+    const full = { state: "streaming" as const, text, error: null, tokens: null, totalMs: null, ...twin };
     update(conversationId, (old) => changeAnswer(old, id, { twin: full }), keep);
   };
   const frame = new Frame(() => set({}, false));
@@ -187,7 +186,6 @@ export async function writeTwin(conversationId: string, id: string): Promise<voi
       let tokens: number | null = null;
       for await (const delta of chat(body, `page-${newId()}`, signal)) {
         text += delta.content + delta.toolCalls.map((call) => call.function?.arguments ?? "").join("");
-        if (text !== "") firstMs ??= performance.now() - begun;
         tokens = delta.usage?.completion_tokens ?? tokens;
         frame.soon();
       }

@@ -47,6 +47,9 @@ export const requests = signal<Requests | null>(null);
 /** What can be stopped, by the message that it writes. */
 export const running = signal<ReadonlyMap<string, AbortController>>(new Map());
 
+/** Whether something is written into what is shown. */
+export const busy = computed(() => thread.value.some(({ id }) => running.value.has(id)));
+
 /** A switch that the browser remembers. */
 function kept(name: string, initially: boolean) {
   const value = signal((recall(name) ?? String(initially)) === "true");

@@ -36,7 +36,6 @@ export interface Twin {
   text: string;
   error: string | null;
   tokens: number | null;
-  firstMs: number | null;
   totalMs: number | null;
 }
 

@@ -71,14 +71,14 @@ export function AnswerView({ message, answer }: { message: Message; answer: Answ
 function Figures({ answer }: { answer: Answer }) {
   const { tokens, by } = countOrigins(answer.steps);
   const usage = answer.usage?.speculation;
-  const rate = rateOf(answer.usage?.completion_tokens ?? 0, answer.firstMs, answer.totalMs);
+  const rate = rateOf(answer.usage?.completion_tokens ?? 0, answer.totalMs);
   const drafted = tokens - by.sampled;
   return (
     <span class="answer-figures">
       {answer.state === "stopped" && <span>stopped</span>}
       {answer.finish === "length" && <span title="max_tokens, or the model's context">cut at its limit</span>}
       {rate !== null && <span>{short(rate)} tok/s</span>}
-      {usage !== undefined && <strong>{short(usage.mean_acceptance_length)} tokens per step</strong>}
+      {usage !== undefined && <strong>{usage.mean_acceptance_length.toFixed(2)} tokens per step</strong>}
       {tokens > 0 && (
         <span class="mini-share">
           <StackedBar
@@ -88,7 +88,7 @@ function Figures({ answer }: { answer: Answer }) {
           {percent(drafted / tokens)} from drafts
         </span>
       )}
-      {usage !== undefined && (
+      {usage !== undefined && usage.drafted > 0 && (
         <span>
           {duration(Math.abs(usage.ms_saved))} {usage.ms_saved < 0 ? "lost" : "saved"}
         </span>

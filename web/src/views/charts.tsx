@@ -38,7 +38,7 @@ const CHARTS: Chart[] = [
     most: () => 1,
     least: 1,
   },
-  { name: "Device busy", of: (sample) => sample.device_busy, show: percent, most: () => 1, least: 1 },
+  { name: "Device busy", of: (sample) => Math.min(1, sample.device_busy), show: percent, most: () => 1, least: 1 },
 ];
 
 const WIDTH = 240;

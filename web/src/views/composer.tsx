@@ -3,7 +3,7 @@
 import { useSignal } from "@preact/signals";
 import { useEffect, useRef } from "preact/hooks";
 import { obstacle, send, stop } from "../actions";
-import { currentId, engine, inspectorTab, open, running, settings, thread, twins, view } from "../state";
+import { busy, currentId, engine, inspectorTab, open, settings, twins, view } from "../state";
 import { Icon } from "../ui/icons";
 import { IconButton, KeyCap } from "../ui/parts";
 
@@ -15,7 +15,6 @@ export function focusComposer(): void {
 export function Composer() {
   const text = useSignal("");
   const area = useRef<HTMLTextAreaElement>(null);
-  const busy = thread.value.some(({ id }) => running.value.has(id));
   const wrong = obstacle();
   useEffect(() => {
     // On a phone, the keyboard would cover what was opened.
@@ -29,7 +28,7 @@ export function Composer() {
   }, [text.value]);
   const submit = () => {
     const words = text.value.trim();
-    if (words === "" || busy || wrong !== null) return;
+    if (words === "" || busy.value || wrong !== null) return;
     text.value = "";
     send(words);
   };
@@ -67,7 +66,7 @@ export function Composer() {
           <span class="composer-hint">
             <KeyCap>Enter</KeyCap> sends
           </span>
-          {busy ? (
+          {busy.value ? (
             <button type="button" class="primary round" aria-label="Stop" title="Stop (Esc)" onClick={() => stop()}>
               <Icon name="stop" />
             </button>
@@ -97,7 +96,7 @@ function Chips() {
     tools.trim() !== "" && "tools",
     schema.trim() !== "" && "JSON schema",
     speculation !== "" && `drafts ${speculation}`,
-    changed > 0 && `${changed} sampling`,
+    changed > 0 && `${changed} ${changed === 1 ? "option" : "options"}`,
     twins.value && "proof",
   ].filter((chip) => chip !== false);
   const change = () => {

@@ -106,7 +106,7 @@ function Meanings() {
 
 function Speed({ answer }: { answer: Answer }) {
   const usage = answer.usage?.speculation;
-  const rate = rateOf(answer.usage?.completion_tokens ?? 0, answer.firstMs, answer.totalMs);
+  const rate = rateOf(answer.usage?.completion_tokens ?? 0, answer.totalMs);
   return (
     <section>
       <h2>This answer</h2>

@@ -2,7 +2,7 @@
 
 import type { ComponentChildren } from "preact";
 import { around, compareTexts } from "../model/compare";
-import { count, duration, rateOf, short } from "../model/format";
+import { count, duration } from "../model/format";
 import type { Answer, Message, Twin } from "../model/tree";
 import { Icon } from "../ui/icons";
 
@@ -38,19 +38,16 @@ export function Proof({ message, answer, twin, children }: ProofProps) {
 
 interface ColumnProps {
   name: string;
-  run: Pick<Twin, "tokens" | "firstMs" | "totalMs">;
+  run: Pick<Twin, "tokens" | "totalMs">;
   children: ComponentChildren;
 }
 
-function Column({ name, run: { tokens, firstMs, totalMs }, children }: ColumnProps) {
-  const rate = rateOf(tokens ?? 0, firstMs, totalMs);
+function Column({ name, run: { tokens, totalMs }, children }: ColumnProps) {
   return (
     <div class="proof-column">
       <h4>
         {name}
-        <span>
-          {totalMs === null ? "running" : duration(totalMs) + (rate === null ? "" : ` · ${short(rate)} tok/s`)}
-        </span>
+        <span>{totalMs === null ? "running" : `${duration(totalMs)} · ${count(tokens ?? 0, "token")}`}</span>
       </h4>
       {children}
     </div>

@@ -6,7 +6,7 @@ import { changeSettings, edit, send } from "../actions";
 import { ORIGIN_WORDS, ORIGINS } from "../model/origins";
 import type { Settings } from "../model/settings";
 import type { Message } from "../model/tree";
-import { currentId, engine, running, thread } from "../state";
+import { busy, currentId, engine, thread } from "../state";
 import { Mark } from "../ui/icons";
 import { copyText, IconButton } from "../ui/parts";
 import { AnswerView } from "./answer";
@@ -139,7 +139,7 @@ function Question({ message }: { message: Message }) {
           icon="edit"
           label="Edit this message"
           class="edit-message"
-          disabled={thread.value.some(({ id }) => running.value.has(id))}
+          disabled={busy.value}
           onClick={() => (editing.value = true)}
         />
         <IconButton icon="copy" label="Copy this message" onClick={() => void copyText(message.content, "Message")} />
