@@ -3,7 +3,7 @@
 import { readFile } from "node:fs/promises";
 import { ask, expect, serve, setOptions, test } from "./fixtures";
 
-test("the pipeline shows steps and their idle time, in figures, on the canvas and as text", async ({ app }) => {
+test("the pipeline shows steps and their idle time, in figures and as text", async ({ app }) => {
   await setOptions(app, { max_tokens: "300", ignore_eos: "true" });
   await ask(app, "Tell me a story.");
   await app.getByRole("link", { name: "Pipeline" }).click();
@@ -17,19 +17,34 @@ test("the pipeline shows steps and their idle time, in figures, on the canvas an
   const cells = await rows.first().locator("td").allInnerTexts();
   expect(cells[0]).toMatch(/^\d+$/);
   expect(cells[8]).toMatch(/^([\d.]+ (µs|ms|s)|no work)$/);
-  // What the table calls idle is red on the canvas.
-  const red = () =>
-    app.locator(".stage canvas").evaluate((canvas) => {
-      const { width, height } = canvas as HTMLCanvasElement;
-      const pixels = (canvas as HTMLCanvasElement).getContext("2d")?.getImageData(0, 0, width, height).data ?? [];
-      let count = 0;
-      for (let at = 0; at < pixels.length; at += 4) {
-        const [r, g, b] = [pixels[at] ?? 0, pixels[at + 1] ?? 0, pixels[at + 2] ?? 0];
-        if (r > g + 40 && r > b + 40 && Math.abs(g - b) < 40) count += 1;
-      }
-      return count;
-    });
-  expect(await red()).toBeGreaterThan(0);
+});
+
+test("idle time is red on the canvas, where it was and as long as it was", async ({ app }) => {
+  const ms = 1_000_000;
+  const host = { plan: [0, 9], submit: [9, 12], wait: [12, 13], collect: [13, 14], emit: [14, 15] };
+  const counts = { rows: 1, tokens: 1, in_flight: 2, prompt_tokens: 0, drafted: 0, accepted: 0, draft_ns: 0 };
+  const steps = [
+    { step: 1, ...counts, ...host, device: [0, ms], idle_ns: null },
+    { step: 2, ...counts, ...host, device: [2 * ms, 3 * ms], idle_ns: ms },
+  ];
+  const body = `event: steps\ndata: ${JSON.stringify({ now: 3 * ms, lost: 0, steps })}\n\n`;
+  await app.route("**/v1/engine/events", (route) => route.fulfill({ contentType: "text/event-stream", body }));
+  await app.reload();
+  await app.getByRole("link", { name: "Pipeline" }).click();
+  await expect(app.locator(".figures .figure").nth(0)).toHaveText(/33 %/);
+  const [from, to] = await app.locator(".stage canvas").evaluate((element) => {
+    const canvas = element as HTMLCanvasElement;
+    const middle = Math.round((120 / canvas.clientHeight) * canvas.height);
+    const { data } = canvas.getContext("2d")?.getImageData(0, middle, canvas.width, 1) ?? { data: [] };
+    const wanted = getComputedStyle(document.documentElement).getPropertyValue("--red").trim();
+    const red = [1, 3, 5].map((at) => Number.parseInt(wanted.slice(at, at + 2), 16));
+    const found = Array.from({ length: canvas.width }, (_, x) => x).filter((x) =>
+      red.every((part, index) => data[4 * x + index] === part),
+    );
+    return [(found[0] ?? 0) / canvas.width, (found.at(-1) ?? 0) / canvas.width];
+  });
+  expect(from).toBeCloseTo(1 / 3, 2);
+  expect(to).toBeCloseTo(2 / 3, 2);
 });
 
 test("the timeline is zoomed and moved by wheel, pointer and keys, and follows again", async ({ app }) => {
