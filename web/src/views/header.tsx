@@ -22,9 +22,11 @@ const toggle = (which: "conversations" | "inspector" | "keys") => {
 export function Header() {
   return (
     <header class="bar">
-      <span class="only-narrow">
-        <IconButton icon="side" label="Conversations" onClick={() => toggle("conversations")} />
-      </span>
+      {view.value === "chat" && (
+        <span class="only-narrow">
+          <IconButton icon="side" label="Conversations" onClick={() => toggle("conversations")} />
+        </span>
+      )}
       <a class="brand" href="#chat" aria-label="Paceline, chat">
         <Mark />
         <span class="brand-name">Paceline</span>
