@@ -64,6 +64,7 @@ fn run(command: Command, log: Option<flags::LogLevel>, ui: Ui) -> anyhow::Result
         Command::Inspect(flags) => commands::inspect::run(&flags, ui)?,
         Command::Doctor(flags) => commands::doctor::run(&flags)?,
         Command::Completions(flags) => commands::completions::run(&flags)?,
+        Command::Man(flags) => commands::man::run(&flags)?,
     }
     Ok(Ending::Done)
 }

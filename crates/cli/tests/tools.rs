@@ -43,6 +43,7 @@ fn help_shows_an_example_for_every_command() {
         (&["pull", "--help"], "paceline pull org/name:Q4_K_M"),
         (&["list", "--help"], "paceline list --json"),
         (&["rm", "--help"], "paceline rm org/name"),
+        (&["man", "--help"], "paceline man ~/.local/share/man/man1"),
     ] {
         let help = succeed(command);
         assert!(

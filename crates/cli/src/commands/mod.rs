@@ -7,5 +7,6 @@ pub(crate) mod doctor;
 pub(crate) mod generate;
 pub(crate) mod hub;
 pub(crate) mod inspect;
+pub(crate) mod man;
 pub(crate) mod selftest;
 pub(crate) mod serve;

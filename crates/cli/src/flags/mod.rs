@@ -26,7 +26,7 @@ pub(crate) use hub::{ListFlags, PullFlags, RmFlags};
 pub(crate) use sampling::NOT_IN_CHAT;
 pub(crate) use serve::ServeFlags;
 pub(crate) use speculation::{DraftModel, DraftTokens, SpeculationFlags};
-pub(crate) use tools::{CompletionsFlags, DoctorFlags, InspectFlags, SelftestFlags};
+pub(crate) use tools::{CompletionsFlags, DoctorFlags, InspectFlags, ManFlags, SelftestFlags};
 
 use clap::error::ErrorKind;
 use clap::{CommandFactory, Parser, Subcommand, ValueEnum};
@@ -103,6 +103,7 @@ pub(crate) enum Command {
     #[command(subcommand)]
     Bench(BenchCommand),
     Completions(CompletionsFlags),
+    Man(ManFlags),
 }
 
 impl Command {
@@ -120,7 +121,8 @@ impl Command {
             | Self::Inspect(_)
             | Self::Doctor(_)
             | Self::Selftest(_)
-            | Self::Completions(_) => None,
+            | Self::Completions(_)
+            | Self::Man(_) => None,
         }
     }
 }

@@ -112,3 +112,15 @@ pub(crate) struct CompletionsFlags {
     /// Shell to complete in.
     pub(crate) shell: Shell,
 }
+
+const MAN: &str = "\
+Examples:
+  paceline man ~/.local/share/man/man1";
+
+/// Write manual pages, one per command.
+#[derive(Debug, Args)]
+#[command(after_help = MAN)]
+pub(crate) struct ManFlags {
+    /// Folder to write them to.
+    pub(crate) folder: PathBuf,
+}
