@@ -122,6 +122,18 @@ test("a running request is listed and can be cancelled", async ({ app, server })
   expect(usage.completion_tokens).toBeLessThan(3900);
 });
 
+test("an answer of the chat that is cancelled here is a stopped one there, with what it had", async ({ app }) => {
+  await setOptions(app, { max_tokens: "3900", ignore_eos: "true" });
+  await app.getByLabel("Message", { exact: true }).fill("Tell me a long story.");
+  await app.keyboard.press("Enter");
+  await expect(app.locator(".answer .markdown")).toHaveText(/\w+ \w+ \w+/);
+  await app.getByRole("link", { name: "Engine" }).click();
+  await app.getByRole("row", { name: /page-/ }).getByRole("button", { name: "Cancel" }).click();
+  await app.getByRole("link", { name: "Chat", exact: true }).click();
+  await expect(app.locator(".answer")).toHaveAttribute("data-state", "stopped");
+  await expect(app.locator(".answer .markdown")).toHaveText(/\w+ \w+ \w+/);
+});
+
 test("with keys, the page asks for one and keeps it", async ({ page }) => {
   const server = await serve("--api-key", "secret");
   try {
