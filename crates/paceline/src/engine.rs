@@ -2,7 +2,7 @@
 
 use crate::drafter::Drafter;
 use crate::handle::{Handle, Shared};
-use crate::memory_plan::{mask_rows, sample_rows};
+use crate::memory_plan::{Held, mask_rows, sample_rows};
 use crate::request::{Bounds, MAX_CHOICES};
 use crate::service::Service;
 use crate::{
@@ -97,9 +97,7 @@ impl<B: Backend> EngineParts<B> {
         config.check()?;
         let (files, device) = (files.into(), backend.info());
         // What does not fit is known before anything is loaded.
-        let outline = Outline::load(files, &config, &device)?;
-        let speculation = *outline.speculation();
-        let memory = MemoryPlan::new(outline, &config, &device)?;
+        let (config, speculation, memory) = plan((&backend, &device), files, config)?;
         let model = load_model(&backend, files.model, &config, progress)?;
         let place = (&backend, &model);
         let drafter = Drafter::load(place, files.drafter, (&speculation, &config), progress)?;
@@ -175,6 +173,44 @@ impl<B: Backend> EngineParts<B> {
             max_open,
         })
     }
+}
+
+/// Plans the memory, for as much at a time as fits.
+fn plan<B: Backend>(
+    (backend, device): (&B, &DeviceInfo),
+    files: ModelFiles<'_>,
+    mut config: EngineConfig,
+) -> Result<(EngineConfig, Speculation, MemoryPlan), StartError> {
+    loop {
+        let outline = Outline::load(files, &config, device)?;
+        let speculation = *outline.speculation();
+        let measure = |runner| rehearse(backend, files, &config, (&speculation, runner));
+        match MemoryPlan::new(outline, &config, device, &measure) {
+            Err(StartError::Memory(_)) if config.lower() => {}
+            planned => return Ok((config, speculation, planned?)),
+        }
+    }
+}
+
+/// What an engine would hold on a device, if the device can tell.
+pub(crate) fn rehearse<B: Backend>(
+    backend: &B,
+    files: ModelFiles<'_>,
+    config: &EngineConfig,
+    (speculation, runner): (&Speculation, RunnerConfig),
+) -> Option<Result<Held, StartError>> {
+    let device = backend.rehearsal()?;
+    let held = || {
+        let model = load_model(&device, files.model, config, &|_| {})?;
+        let drafter = Drafter::load((&device, &model), files.drafter, (speculation, config), &|_| {})?;
+        let weights = device.allocated();
+        let _runner = build_runner(device.clone(), (model, drafter), speculation, runner)?;
+        Ok(Held {
+            weights,
+            all: device.allocated(),
+        })
+    };
+    Some(held())
 }
 
 /// The model that answers, with its weights or with some that are made up.

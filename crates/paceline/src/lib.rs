@@ -120,8 +120,8 @@ mod watch;
 
 pub use config::EngineConfig;
 pub use device::{
-    CudaFound, Device, DeviceChoice, Gpu, LoadedEngine, MemoryLimit, OnDevice, OnFreshDevices, UsableMemory,
-    probe_cuda, return_large_allocations,
+    CudaFound, Device, DeviceChoice, Gpu, LoadedEngine, MemoryLimit, OnDevice, OnFreshDevices, Open, Openers,
+    UsableMemory, probe_cuda, return_large_allocations,
 };
 pub use embedding::{Embedded, Embedding, EmbeddingError, EmbeddingRequest};
 pub use engine::{Engine, EngineParts, ModelFiles};
@@ -130,12 +130,12 @@ pub use event::{Event, Failure, Finish, Tokens, Usage};
 pub use handle::{Canceller, Generation, Handle};
 pub use histogram::Histogram;
 pub use masks::MaskPool;
-pub use memory_plan::MemoryPlan;
+pub use memory_plan::{Held, MemoryPlan};
 pub use options::{
     DefaultSource, NumberBound, OPTIONS, OptionKind, OptionValue, Options, RequestOption, SamplingDefaults,
 };
 pub use outline::Outline;
-pub use paceline_device::{DeviceInfo, ElementTypes};
+pub use paceline_device::{DeviceInfo, ElementTypes, UsualLoad};
 pub use paceline_runner::ProgramReport;
 pub use paceline_schedule::{
     Counters, PipelineTotals, RequestStatus, Span, SpeculationReport, StepOrigins, StepRecord,

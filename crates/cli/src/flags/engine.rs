@@ -52,10 +52,11 @@ enum DTypeFlag {
 // How the engine batches and what it may take.
 #[derive(Debug, Args)]
 pub(crate) struct EngineFlags {
-    /// Requests that run at a time [default: 16, or fewer if fewer are asked for].
+    /// Requests that run at a time [default: 16 on a CPU, 256 on a GPU; fewer if fewer are asked for or fit].
     #[arg(long, value_name = "N", value_parser = parsed(numbers::max_num_seqs), help_heading = "Engine")]
     max_num_seqs: Option<usize>,
-    /// Tokens of a step: the next token of every running request, and prompts in what is left [default: 512].
+    /// Tokens of a step: the next token of every running request, and prompts in what is left [default: 512 on a
+    /// CPU, 8192 on a GPU; fewer if fewer are asked for or fit].
     #[arg(long, value_name = "N", value_parser = parsed(numbers::max_num_batched_tokens), help_heading = "Engine")]
     max_num_batched_tokens: Option<usize>,
     /// Milliseconds that a step may take while streams wait for it: prompts get fewer tokens then; 0 for any
@@ -119,6 +120,7 @@ impl EngineFlags {
         EngineOptions {
             device: model.device,
             max_num_seqs: self.max_num_seqs,
+            max_num_batched_tokens: self.max_num_batched_tokens,
             config: EngineConfig {
                 threads: model.threads.unwrap_or(default.threads),
                 dtype: match model.dtype {
@@ -127,9 +129,6 @@ impl EngineFlags {
                     DTypeFlag::Bf16 => Some(DType::BF16),
                 },
                 random_weights: model.dummy(),
-                max_num_batched_tokens: self
-                    .max_num_batched_tokens
-                    .unwrap_or(default.max_num_batched_tokens),
                 max_step: match self.max_step_ms {
                     None => default.max_step,
                     Some(0) => None,

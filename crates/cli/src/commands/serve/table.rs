@@ -33,7 +33,8 @@ pub(super) fn features(
             "batch",
             format!(
                 "{} requests, {} tokens per step",
-                memory.slots, options.max_num_batched_tokens
+                memory.slots,
+                engine.limits().max_num_batched_tokens
             ),
             "--max-num-seqs, --max-num-batched-tokens",
         ),
