@@ -15,7 +15,18 @@ import {
   titleOf,
   turn,
 } from "./model/tree";
-import { busy, conversations, current, currentId, fields, nextSettings, running, settings, tell } from "./state";
+import {
+  busy,
+  conversations,
+  current,
+  currentId,
+  engine,
+  fields,
+  nextSettings,
+  running,
+  settings,
+  tell,
+} from "./state";
 
 export const newId = () => crypto.randomUUID?.() ?? `${Date.now()}-${Math.random().toString(36).slice(2)}`;
 
@@ -170,7 +181,7 @@ export function resetSettings(): void {
 /** A conversation as a file. */
 export function exported(conversation: Conversation, form: "json" | "markdown"): string {
   if (form === "json") return JSON.stringify(conversation, null, 2);
-  const names = { user: "You", assistant: conversation.settings.model || "Model", tool: "Tool" };
+  const names = { user: "You", assistant: engine.value?.model.name ?? "Model", tool: "Tool" };
   const parts = path(conversation).map(({ role, content }) => `## ${names[role]}\n\n${content.trim()}\n`);
   return `# ${conversation.title}\n\n${parts.join("\n")}`;
 }

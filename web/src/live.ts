@@ -26,7 +26,7 @@ const listener: Listener = {
 const sleep = (ms: number) => new Promise((resolve) => setTimeout(resolve, ms));
 
 /** The server's own account of itself. */
-export async function loadEngine(): Promise<void> {
+async function loadEngine(): Promise<void> {
   try {
     engine.value = await getEngine();
     engineError.value = null;

@@ -61,7 +61,6 @@ function kept(name: string, initially: boolean) {
 export const colours = kept("colours", true);
 /** Whether every answer is run again without drafts and compared. */
 export const twins = kept("twins", false);
-export const sidebarOpen = kept("sidebar", true);
 
 /** What is over the page, if anything. */
 export type Sheet = "none" | "conversations" | "inspector" | "keys";
@@ -99,9 +98,16 @@ export function tell(text: string, undo?: () => void): void {
 export type Theme = "system" | "light" | "dark";
 const known = recall("theme");
 export const theme = signal<Theme>(known === "light" || known === "dark" ? known : "system");
+
+const systemIsDark = matchMedia("(prefers-color-scheme: dark)");
+const systemTheme = signal(systemIsDark.matches ? "dark" : "light");
+systemIsDark.addEventListener("change", () => {
+  systemTheme.value = systemIsDark.matches ? "dark" : "light";
+});
+
+/** The theme that is shown; the style sheet and what is drawn follow it. */
+export const shownTheme = computed(() => (theme.value === "system" ? systemTheme.value : theme.value));
 effect(() => {
-  const chosen = theme.value;
-  remember("theme", chosen === "system" ? "" : chosen);
-  if (chosen === "system") delete document.documentElement.dataset["theme"];
-  else document.documentElement.dataset["theme"] = chosen;
+  remember("theme", theme.value === "system" ? "" : theme.value);
+  document.documentElement.dataset["theme"] = shownTheme.value;
 });

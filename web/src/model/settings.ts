@@ -4,7 +4,6 @@ import type { Option } from "./options";
 import { parseOption } from "./options";
 
 export interface Settings {
-  model: string;
   system: string;
   /** Values as typed, of options that are not left to the server. */
   options: Record<string, string>;
@@ -18,7 +17,6 @@ export interface Settings {
 }
 
 export const NO_SETTINGS: Settings = {
-  model: "",
   system: "",
   options: {},
   speculation: "",
@@ -36,7 +34,6 @@ export interface Fields {
 /** Settings as fields of a request. */
 export function fieldsOf(settings: Settings, options: readonly Option[]): Fields {
   const fields: Fields = { body: {}, errors: {} };
-  if (settings.model !== "") fields.body["model"] = settings.model;
   for (const option of options) {
     const typed = settings.options[option.name]?.trim() ?? "";
     if (typed === "") continue;

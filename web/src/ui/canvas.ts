@@ -1,36 +1,21 @@
 // A canvas that is as wide as its parent and as sharp as the screen.
 
 import { useEffect, useRef } from "preact/hooks";
-import { theme } from "../state";
+import { shownTheme } from "../state";
 
 const cache = new Map<string, string>();
+let cached = "";
 
 /** A colour of the style sheet. */
 export function colour(name: string): string {
+  if (cached !== shownTheme.peek()) cache.clear();
+  cached = shownTheme.peek();
   let value = cache.get(name);
   if (value === undefined) {
     value = getComputedStyle(document.documentElement).getPropertyValue(name).trim();
     cache.set(name, value);
   }
   return value;
-}
-
-/** Forgets colours when the theme changes. */
-export function watchColours(redraw: () => void): () => void {
-  const system = matchMedia("(prefers-color-scheme: dark)");
-  const changed = () => {
-    // The style sheet follows in the same frame.
-    requestAnimationFrame(() => {
-      cache.clear();
-      redraw();
-    });
-  };
-  system.addEventListener("change", changed);
-  const stop = theme.subscribe(changed);
-  return () => {
-    system.removeEventListener("change", changed);
-    stop();
-  };
 }
 
 type Painting = (context: CanvasRenderingContext2D, width: number, height: number) => void;
@@ -62,7 +47,7 @@ export function useCanvas(height: number, paint: Painting) {
     const observer = new ResizeObserver(draw);
     const parent = ref.current?.parentElement;
     if (parent) observer.observe(parent);
-    const stop = watchColours(draw);
+    const stop = shownTheme.subscribe(draw);
     return () => {
       observer.disconnect();
       stop();
