@@ -6,7 +6,7 @@ import { changeSettings, edit, send } from "../actions";
 import { ORIGIN_WORDS, ORIGINS } from "../model/origins";
 import type { Settings } from "../model/settings";
 import type { Message } from "../model/tree";
-import { busy, currentId, engine, thread } from "../state";
+import { busy, currentId, engine, settings, thread } from "../state";
 import { Mark } from "../ui/icons";
 import { copyText, IconButton } from "../ui/parts";
 import { AnswerView } from "./answer";
@@ -193,7 +193,9 @@ const isBuiltIn = () => engine.value?.model.source.includes("built in") === true
 
 /** After the first answer: to have it again, where drafts from the text itself are at their best. */
 function Again({ messages }: { messages: Message[] }) {
-  if (messages.length !== 2 || messages[1]?.answer?.state !== "done" || messages[1].content === "") return null;
+  const { schema, tools } = settings.value;
+  const told = messages.length === 2 && messages[1]?.answer?.state === "done" && messages[1].content !== "";
+  if (!told || schema !== "" || tools !== "") return null;
   const text = isBuiltIn() ? "Tell me the story again." : "Repeat your answer word for word.";
   return (
     <button type="button" class="again" onClick={() => send(text)}>
