@@ -3,15 +3,13 @@
 //! NVRTC comes from a Python wheel, so neither a GPU nor a toolkit is needed. What it was made of and what the assembler said
 //! of every kernel stands in `report.txt` beside the packs.
 
-use paceline_device_cuda::compiler::{Compiler, SOURCES};
-use paceline_device_cuda::pack::{self, Architecture};
-use sha2::{Digest, Sha256};
+use paceline_device_cuda::bundle;
+use paceline_device_cuda::compiler::{Compiled, Compiler, digest, kernel_files};
+use paceline_device_cuda::pack::Architecture;
 use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, PoisonError};
 
 /// The compiler that packs are made with. Another one makes other code.
 const NVRTC: &str = "nvidia-cuda-nvrtc==13.4.92";
@@ -37,7 +35,7 @@ pub(crate) fn run_one(root: &Path, architecture: &str) -> Result<(), String> {
         .into_iter()
         .map(|(file, compiled)| (file, compiled.cubin))
         .collect();
-    let pack = pack::write(&cubins).map_err(|error| error.to_string())?;
+    let pack = bundle::write(&cubins).map_err(|error| error.to_string())?;
     let path = root.join(PACKS).join(format!("{}.zst", architecture.name()));
     settle(Mode::Write, &path, &pack)
 }
@@ -62,14 +60,14 @@ pub(crate) fn run(root: &Path, mode: Mode, only: Option<&str>) -> Result<(), Str
             report.push_str(&findings(&file, architecture, &compiled.log));
             cubins.push((file, compiled.cubin));
         }
-        let pack = pack::write(&cubins).map_err(|error| error.to_string())?;
+        let pack = bundle::write(&cubins).map_err(|error| error.to_string())?;
         let path = root.join(PACKS).join(format!("{}.zst", architecture.name()));
         settle(mode, &path, &pack)?;
     }
     settle(mode, &root.join(PACKS).join("report.txt"), report.as_bytes())
 }
 
-type Results = Vec<(String, paceline_device_cuda::compiler::Compiled)>;
+type Results = Vec<(String, Compiled)>;
 
 fn compile_all(compiler: &Compiler) -> Result<Vec<(Architecture, Results)>, String> {
     let compile = |architecture| Ok((architecture, compile_files(compiler, architecture)?));
@@ -78,27 +76,7 @@ fn compile_all(compiler: &Compiler) -> Result<Vec<(Architecture, Results)>, Stri
 
 /// The files for one architecture, on all cores.
 fn compile_files(compiler: &Compiler, architecture: Architecture) -> Result<Results, String> {
-    let files: Vec<&str> = SOURCES
-        .iter()
-        .filter_map(|(name, _)| name.strip_suffix(".cu"))
-        .collect();
-    let (next, done) = (AtomicUsize::new(0), Mutex::new(BTreeMap::new()));
-    let work = || {
-        while let Some(file) = files.get(next.fetch_add(1, Ordering::Relaxed)) {
-            let compiled = compiler.compile(file, architecture.name());
-            done.lock()
-                .unwrap_or_else(PoisonError::into_inner)
-                .insert((*file).to_owned(), compiled);
-        }
-    };
-    std::thread::scope(|scope| {
-        let threads = std::thread::available_parallelism().map_or(1, usize::from);
-        (0..threads).for_each(|_| drop(scope.spawn(work)));
-    });
-    let done = done.into_inner().unwrap_or_else(PoisonError::into_inner);
-    done.into_iter()
-        .map(|(file, compiled)| Ok((file, compiled?)))
-        .collect()
+    compiler.compile_files(&kernel_files(), architecture.name())
 }
 
 /// What must not be in a kernel: registers that spill, and matrix instructions that the assembler had to serialise.
@@ -128,21 +106,6 @@ fn findings(file: &str, architecture: Architecture, log: &str) -> String {
         let _ = writeln!(text, "{} {file} {kernel}: {used}", architecture.name());
     }
     text
-}
-
-/// A hash of all sources.
-fn digest() -> String {
-    let mut hash = Sha256::new();
-    for (name, text) in SOURCES {
-        hash.update(name);
-        hash.update([0]);
-        hash.update(text);
-        hash.update([0]);
-    }
-    hash.finalize().iter().fold(String::new(), |mut text, byte| {
-        let _ = write!(text, "{byte:02x}");
-        text
-    })
 }
 
 fn settle(mode: Mode, path: &Path, contents: &[u8]) -> Result<(), String> {

@@ -58,6 +58,20 @@ pub enum BenchError {
         /// The token without.
         without: Option<TokenId>,
     },
+    /// An answer that a server gave in a crowd is not the one that it gives alone.
+    #[error(
+        "request {request}: alone and without drafts the text differs from character {position} on:\n  crowd: {crowd:?}\n  alone: {alone:?}"
+    )]
+    Unlike {
+        /// The request, from 0.
+        request: usize,
+        /// Where they part.
+        position: usize,
+        /// What came under load.
+        crowd: String,
+        /// What came alone.
+        alone: String,
+    },
     /// A file with prompts or with an earlier run could not be used.
     #[error("{place}: {problem}")]
     Input {

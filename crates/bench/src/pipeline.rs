@@ -48,6 +48,8 @@ struct Row {
     collect_us: f64,
     /// The host waiting for the device.
     wait_us: f64,
+    /// How often it did, per step: once, if all is well.
+    waits: f64,
     output_tok_s: f64,
 }
 
@@ -146,6 +148,7 @@ impl Row {
             submit_us: per_step(|totals| totals.submit_ns),
             collect_us: per_step(|totals| totals.collect_ns),
             wait_us: per_step(|totals| totals.waits.collect_ns),
+            waits: spent(|totals| totals.waits.collect + totals.waits.elsewhere) / steps.max(1) as f64,
             output_tok_s,
         }
     }
@@ -164,7 +167,7 @@ impl Results for Measurements {
             out,
             "{model}, threads {threads}, prompts of {input_len} tokens, {output_len} generated; µs per step\n"
         )?;
-        let columns: [Column<'_, Row>; 11] = [
+        let columns: [Column<'_, Row>; 12] = [
             ("depth", |row| row.pipeline_depth.to_string()),
             ("batch", |row| row.batch_size.to_string()),
             ("steps", |row| row.steps.to_string()),
@@ -175,6 +178,7 @@ impl Results for Measurements {
             ("submit", |row| format!("{:.1}", row.submit_us)),
             ("collect", |row| format!("{:.1}", row.collect_us)),
             ("wait", |row| format!("{:.1}", row.wait_us)),
+            ("waits", |row| format!("{:.2}", row.waits)),
             ("tok/s", |row| format!("{:.1}", row.output_tok_s)),
         ];
         Table::of(cases, columns).write(&mut out)

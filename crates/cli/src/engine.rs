@@ -6,8 +6,8 @@ use crate::model::{self, LoadedModel};
 use crate::ui::{self, LateBar, Ui};
 use anyhow::{Context, Result, anyhow};
 use paceline::{
-    Device, DeviceChoice, EngineConfig, Handle, LoadedEngine, ModelFiles, NeuralDrafter, RequestError,
-    RequestOption, Speculation, StartError,
+    Device, DeviceChoice, DeviceInfo, EngineConfig, Handle, LoadedEngine, ModelFiles, NeuralDrafter,
+    RequestError, RequestOption, Speculation, StartError, UsualLoad,
 };
 use paceline_device::Recorder;
 use paceline_models::{Decoder, Eagle3, ModelDims};
@@ -17,12 +17,15 @@ use std::cell::Cell;
 /// What the user said of the engine.
 #[derive(Clone, Debug)]
 pub(crate) struct EngineOptions {
-    /// Everything but the device, and the number of slots, which depends on what is asked for unless it is given.
+    /// Everything but the device, and how much it does at a time, which depends on the device and on what is asked for unless
+    /// it is given.
     pub(crate) config: EngineConfig,
     /// `--device`, if it is given.
     pub(crate) device: Option<DeviceChoice>,
     /// `--max-num-seqs`, if it is given.
     pub(crate) max_num_seqs: Option<usize>,
+    /// `--max-num-batched-tokens`, if it is given.
+    pub(crate) max_num_batched_tokens: Option<usize>,
     /// What drafts, if it comes in files of its own.
     pub(crate) draft_model: Option<DraftModel>,
     /// What the user should know of how the flags were read.
@@ -58,13 +61,22 @@ pub(crate) fn outline_on(recorder: &Recorder, model: &LoadedModel) -> Result<Dec
 
 impl EngineOptions {
     /// The engine's configuration for what is asked of it.
-    fn for_demand(&self, demand: Demand, dims: &ModelDims) -> EngineConfig {
-        let usual = EngineConfig::default().max_num_seqs;
-        let wanted = demand.sequences.clamp(1, usual).max(demand.choices);
+    fn for_demand(&self, demand: Demand, dims: &ModelDims, device: &DeviceInfo) -> EngineConfig {
+        let (usual, small) = (device.usual, UsualLoad::SMALL);
+        let wanted = demand.sequences.clamp(1, usual.sequences).max(demand.choices);
         // A sequence is at least a token and the one that follows.
         let longest = demand.longest.max(2).min(dims.max_positions);
+        // Programs for more tokens than there will ever be only take time to capture.
+        let all = wanted.saturating_mul(longest).checked_next_power_of_two();
+        let tokens = all.unwrap_or(usual.tokens).clamp(small.tokens, usual.tokens);
+        let lowest = UsualLoad {
+            sequences: self.max_num_seqs.unwrap_or(small.sequences.max(demand.choices)),
+            tokens: self.max_num_batched_tokens.unwrap_or(small.tokens),
+        };
         EngineConfig {
             max_num_seqs: self.max_num_seqs.unwrap_or(wanted),
+            max_num_batched_tokens: self.max_num_batched_tokens.unwrap_or(tokens),
+            lowest: Some(lowest),
             max_model_len: self.config.max_model_len.or(Some(longest)),
             ..self.config.clone()
         }
@@ -80,10 +92,15 @@ impl EngineOptions {
         for warning in &self.warnings {
             ui.note(format_args!("warning: --speculative-config: {warning}"));
         }
-        let mut config = self.for_demand(demand, &outline.dims);
-        config.device = device(self.device)?;
-        let drafter = self.open_drafter(&mut config, ui)?;
         let explain = |error| explain_start(error, &model.source);
+        let device = Device::open(&EngineConfig {
+            device: device(self.device)?,
+            kernel_cache: env::kernel_cache(),
+            ..self.config.clone()
+        });
+        let device = device.map_err(explain)?;
+        let mut config = self.for_demand(demand, &outline.dims, &device.info());
+        let drafter = self.open_drafter(&mut config, ui)?;
         // What cannot be had is known before anything is loaded.
         let given = drafter.as_ref().map(kind);
         Speculation::resolve(&config.speculation, outline.mtp.is_some(), given).map_err(explain)?;
@@ -91,7 +108,6 @@ impl EngineOptions {
             model: &model.checkpoint,
             drafter: drafter.as_ref(),
         };
-        let device = Device::open(&config).map_err(explain)?;
         let bars = Loading::new(files, ui);
         let loaded = device.load(files, config, &|bytes| bars.advance(bytes));
         drop(bars);

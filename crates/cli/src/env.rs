@@ -69,13 +69,23 @@ pub(crate) fn colours() -> bool {
 
 /// The folder for what lasts between runs and is of no use to other programs.
 pub(crate) fn state_folder() -> Option<PathBuf> {
+    own_folder("XDG_STATE_HOME", ".local/state")
+}
+
+/// The folder for kernels that had to be compiled for a device.
+pub(crate) fn kernel_cache() -> Option<PathBuf> {
+    own_folder("XDG_CACHE_HOME", ".cache").map(|cache| cache.join("kernels"))
+}
+
+/// Our folder in the one that a variable names, or else in this one of the user's.
+fn own_folder(variable: &str, usual: &str) -> Option<PathBuf> {
     let folder = |name: &str| {
         std::env::var_os(name)
             .map(PathBuf::from)
             .filter(|path| path.is_absolute())
     };
-    let state = folder("XDG_STATE_HOME").or_else(|| folder("HOME").map(|home| home.join(".local/state")));
-    state.map(|state| state.join("paceline"))
+    let place = folder(variable).or_else(|| folder("HOME").map(|home| home.join(usual)));
+    place.map(|place| place.join("paceline"))
 }
 
 /// The folders of `LD_LIBRARY_PATH`.

@@ -1,5 +1,6 @@
 //! Ctrl-C: the first one asks a generation to end, the second one ends the process.
 
+use crate::terminal;
 use anyhow::{Context, Result};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -22,6 +23,7 @@ impl Interrupt {
         ctrlc::set_handler(move || {
             let again = shared.requested.swap(true, Ordering::SeqCst);
             if again || !shared.polite.load(Ordering::SeqCst) {
+                terminal::restore();
                 std::process::exit(EXIT_CODE.into());
             }
         })

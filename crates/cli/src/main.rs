@@ -9,6 +9,7 @@ mod format;
 mod interrupt;
 mod model;
 mod seed;
+mod terminal;
 mod ui;
 
 use flags::{Cli, Command};
@@ -52,13 +53,18 @@ fn run(command: Command, log: Option<flags::LogLevel>, ui: Ui) -> anyhow::Result
     }
     match command {
         Command::Generate(flags) => return commands::generate::run(&flags.into_config(), ui),
+        Command::Run(flags) => return commands::chat::run(flags.into_config(), ui),
         Command::Chat(flags) => return commands::chat::run(flags.into_config(), ui),
         Command::Serve(flags) => return commands::serve::run(flags.into_config(log), ui),
         Command::Bench(command) => return commands::bench::run(&command, ui),
         Command::Selftest(flags) => return commands::selftest::run(&flags),
+        Command::Pull(flags) => commands::hub::pull(&flags, ui)?,
+        Command::List(flags) => commands::hub::list(&flags)?,
+        Command::Rm(flags) => commands::hub::rm(&flags, ui)?,
         Command::Inspect(flags) => commands::inspect::run(&flags, ui)?,
         Command::Doctor(flags) => commands::doctor::run(&flags)?,
         Command::Completions(flags) => commands::completions::run(&flags)?,
+        Command::Man(flags) => commands::man::run(&flags)?,
     }
     Ok(Ending::Done)
 }

@@ -3,10 +3,10 @@
 mod gguf;
 
 use crate::ui::Ui;
-use anyhow::{Context, Result, bail};
-use paceline::Options;
+use anyhow::{Context, Result};
+use paceline::{Options, SamplingDefaults};
 use paceline_text::{ChatTemplate, Tokenizer, TokenizerConfig};
-use paceline_weights::hub::{self, HubConfig};
+use paceline_weights::hub::{self, HubConfig, ModelRef};
 use paceline_weights::{Bytes, Checkpoint, ModelParts};
 use std::path::PathBuf;
 
@@ -33,19 +33,24 @@ impl ModelSource {
         }
     }
 
+    /// What clients of a server may call it: the name they would expect, and the model as it was typed.
+    pub(crate) fn names(&self) -> Vec<String> {
+        let (Self::Named(typed) | Self::Shape(typed)) = self else {
+            return vec![EMBEDDED.to_owned()];
+        };
+        let model = ModelRef::parse(typed, &HubConfig::from_env().endpoint);
+        let mut names = vec![model.map_or_else(|_| typed.clone(), |model| model.name())];
+        if names[0] != *typed {
+            names.push(typed.clone());
+        }
+        names
+    }
+
     /// The local path, after a download if need be; `None` for the embedded model.
     pub(crate) fn resolve(&self, ui: Ui) -> Result<Option<PathBuf>> {
         let (Self::Named(name) | Self::Shape(name)) = self else {
             return Ok(None);
         };
-        let looks_local = [".", "/", "~"].iter().any(|start| name.starts_with(start))
-            || name.ends_with('/')
-            || [".gguf", ".json", ".safetensors"]
-                .iter()
-                .any(|end| name.ends_with(end) && !name.contains(':'));
-        if looks_local && !std::path::Path::new(name).exists() {
-            bail!("{name}: no such file or folder");
-        }
         let path = hub::resolve(name, &HubConfig::from_env(), &ui.downloads())?;
         Ok(Some(path))
     }
@@ -59,7 +64,7 @@ pub(crate) struct LoadedModel {
     /// Absent for models that come without one: they work on token ids.
     pub(crate) tokenizer: Option<Tokenizer>,
     /// Sampling parameters the model asks for.
-    pub(crate) defaults: Options,
+    pub(crate) sampling: Options,
     /// Name for people.
     pub(crate) source: String,
     text_config: TokenizerConfig,
@@ -89,18 +94,25 @@ impl LoadedModel {
             }
             None => text_parts(&checkpoint)?,
         };
-        let defaults = match checkpoint.generation_config() {
-            Some(config) => Options::from_generation_config(config)
+        let sampling = match (checkpoint.gguf(), checkpoint.generation_config()) {
+            (Some(metadata), _) => Options::from_gguf(metadata)
+                .with_context(|| format!("{source}: metadata general.sampling"))?,
+            (None, Some(config)) => Options::from_generation_config(config)
                 .with_context(|| format!("{}/generation_config.json", checkpoint.source()))?,
-            None => Options::default(),
+            (None, None) => Options::default(),
         };
         Ok(Self {
             checkpoint,
             tokenizer,
-            defaults,
+            sampling,
             source,
             text_config,
         })
+    }
+
+    /// What people get where they do not say how to sample.
+    pub(crate) fn defaults(&self) -> SamplingDefaults {
+        SamplingDefaults::for_people(&self.sampling)
     }
 
     /// The tokenizer; a model without one is an error that says what still works.

@@ -54,6 +54,15 @@ impl Ui {
     }
 }
 
+/// A text that stays in the background, where there are colours.
+pub(crate) fn dimmed(text: &str, colours: bool) -> String {
+    if colours && !text.is_empty() {
+        format!("\x1b[2m{text}\x1b[0m")
+    } else {
+        text.to_owned()
+    }
+}
+
 /// Prints a failure with its causes, in one line.
 pub(crate) fn error(error: &anyhow::Error) {
     let causes = format!("{error:#}");
@@ -72,12 +81,16 @@ fn hidden_bar(total: u64, template: &str) -> ProgressBar {
 }
 
 /// A bar for loading bytes.
-pub(crate) const LOADING: &str = "loading [{bar:30}] {bytes}/{total_bytes}";
+pub(crate) const LOADING: &str = "loading [{bar:30}] {decimal_bytes}/{decimal_total_bytes}";
 /// A bar for loading the bytes of a drafter.
-pub(crate) const LOADING_DRAFTER: &str = "loading the draft model [{bar:30}] {bytes}/{total_bytes}";
+pub(crate) const LOADING_DRAFTER: &str =
+    "loading the draft model [{bar:30}] {decimal_bytes}/{decimal_total_bytes}";
 const TASKS: &str = "[{bar:30}] {pos}/{len} {msg}";
 const SECONDS: &str = "[{bar:30}] {pos}/{len} s {msg}";
-const DOWNLOADING: &str = "{msg} [{bar:30}] {bytes}/{total_bytes} {bytes_per_sec} {eta}";
+const DOWNLOADING: &str =
+    "{msg} [{wide_bar}] {decimal_bytes}/{decimal_total_bytes} {decimal_bytes_per_sec} {eta}";
+/// Characters of a file's name beside its bar.
+const FILE_NAME: usize = 32;
 
 /// A bar that is invisible at first and gone at the end.
 pub(crate) struct LateBar {
@@ -143,7 +156,8 @@ impl hub::Progress for Downloads {
             self.ui
                 .note(format_args!("downloading {file}{}", size.unwrap_or_default()));
         } else if !self.ui.quiet {
-            let bar = hidden_bar(total.unwrap_or(0), DOWNLOADING).with_message(file.to_owned());
+            let bar =
+                hidden_bar(total.unwrap_or(0), DOWNLOADING).with_message(format::ending(file, FILE_NAME));
             bar.set_draw_target(ProgressDrawTarget::stderr());
             self.bar.replace(bar).finish_and_clear();
         }
@@ -155,5 +169,11 @@ impl hub::Progress for Downloads {
 
     fn finish(&self) {
         self.bar.borrow().finish();
+    }
+
+    fn wait(&self, file: &str) {
+        self.ui.note(format_args!(
+            "{file} is being downloaded by another process; waiting for it"
+        ));
     }
 }

@@ -574,3 +574,50 @@ fn wrong_usage_is_told_before_anything_is_sent() {
         &["format is 99"],
     );
 }
+
+#[test]
+fn answers_are_asked_for_again_alone_and_must_be_the_same() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = prompts(&folder, 4);
+    let asked = ["--prompts", &file, "--concurrency", "4", "--verify", "3"];
+    let text = |number: usize| if number > 4 { "one" } else { " one" };
+    let seeds = Arc::new(Mutex::new(Vec::new()));
+    let seen = Arc::clone(&seeds);
+    let same = Scripted::start(move |_, body| {
+        seen.lock().unwrap().push(body["seed"].as_u64().unwrap());
+        Answer::Stream(vec![Step::Text("one"), Step::End { tokens: Some(1) }])
+    });
+    let (table, _) = bench(&same.url, &asked);
+    assert!(
+        table.ends_with("3 answers asked again, alone and without drafts: the same\n"),
+        "{table}"
+    );
+    let mut seeds = seeds.lock().unwrap().clone();
+    seeds[..4].sort_unstable();
+    assert_eq!(seeds, [0, 1, 2, 3, 0, 1, 2], "each as it was asked in the crowd");
+    // The first four requests are those of the crowd.
+    let other = Scripted::start(move |number, _| {
+        Answer::Stream(vec![Step::Text(text(number)), Step::End { tokens: Some(1) }])
+    });
+    let all = [
+        &["bench", "serve", "--base-url", &other.url, "--warmup", "0"],
+        &asked[..],
+    ]
+    .concat();
+    expect_failure(
+        &all,
+        &["alone and without drafts the text differs from character 0 on"],
+    );
+}
+
+#[test]
+fn our_own_server_gives_in_a_crowd_what_it_gives_alone() {
+    let served = Served::start(&["--max-num-seqs", "4"]);
+    let url = format!("http://{}", served.address);
+    let load = ["--num-prompts", "8", "--concurrency", "8", "--output-len", "24"];
+    let (table, _) = bench(
+        &url,
+        &[&load[..], &["--temperature", "0.9", "--verify", "4"]].concat(),
+    );
+    assert!(table.contains("4 answers asked again"), "{table}");
+}

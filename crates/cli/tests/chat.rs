@@ -6,14 +6,13 @@ mod common;
 
 use common::scripted::{Answer, Scripted, Step};
 use common::served::Served;
+use common::terminal::{CTRL_C, CTRL_D, talk};
 use common::{
     Copy, check_failure, expect_failure, expect_usage_error, paceline, run_with_input, stderr, stdout,
     succeed,
 };
 use serde_json::{Value, json};
 use std::fs;
-use std::path::Path;
-use std::process::Command;
 
 /// Greedy, so that texts are the same every time.
 const GREEDY: [&str; 6] = ["chat", "--threads", "1", "--temperature", "0", "--max-tokens=40"];
@@ -352,33 +351,6 @@ fn a_script_ends_with_its_first_failure() {
     expect_usage_error(&["chat", "--api-key", "x"], &["--base-url"]);
 }
 
-/// Types into a terminal, step by step: what is waited for, what is typed then. Returns all that was on the screen.
-fn terminal(home: &Path, arguments: &[&str], steps: &[(&str, &str)]) -> String {
-    // A bar of what is loaded may have the prompt's characters in it.
-    let steps = json!([&[("Ctrl-D leaves.", "")], steps].concat()).to_string();
-    let binary = env!("CARGO_BIN_EXE_paceline");
-    let output = Command::new("python3")
-        .arg(common::repository("crates/cli/tests/data/terminal.py"))
-        .args([&steps, binary])
-        .args(arguments)
-        .env("HOME", home)
-        .env("TERM", "xterm")
-        .env_remove("NO_COLOR")
-        .env_remove("XDG_STATE_HOME")
-        .output();
-    let output = output.expect("python3 makes the terminal");
-    assert!(
-        output.status.success(),
-        "{}\n{}",
-        stdout(&output),
-        stderr(&output)
-    );
-    stdout(&output)
-}
-
-const CTRL_C: &str = "\u{3}";
-const CTRL_D: &str = "\u{4}";
-
 #[test]
 fn a_terminal_has_an_editor_a_memory_and_a_way_out() {
     let home = tempfile::tempdir().unwrap();
@@ -399,7 +371,7 @@ fn a_terminal_has_an_editor_a_memory_and_a_way_out() {
         ("is no command", ""),
         ("> ", CTRL_D),
     ];
-    let screen = terminal(home.path(), &arguments, &steps);
+    let screen = talk(home.path(), &arguments, &steps);
     assert!(screen.contains("tells children's stories"), "{screen}");
     assert!(screen.contains("\u{1b}[2m["), "figures are not dim: {screen}");
     let history = fs::read_to_string(home.path().join(".local/state/paceline/chat_history")).unwrap();
@@ -409,7 +381,7 @@ fn a_terminal_has_an_editor_a_memory_and_a_way_out() {
     );
     // The next session has it a key away.
     let again = [("> ", "\u{1b}[A\u{1b}[A\r"), ("tok/s", ""), ("> ", CTRL_D)];
-    let screen = terminal(home.path(), &arguments, &again);
+    let screen = talk(home.path(), &arguments, &again);
     assert!(screen.contains("Hello"), "{screen}");
 }
 
@@ -436,7 +408,7 @@ fn an_answer_is_stopped_and_what_came_is_kept() {
         ("3 tokens", ""),
         ("> ", CTRL_D),
     ];
-    terminal(home.path(), &arguments, &steps);
+    talk(home.path(), &arguments, &steps);
     assert!(!home.path().join(".local").exists());
 }
 
@@ -452,7 +424,7 @@ fn the_engine_stops_as_well() {
         ("model: Once", ""),
         ("> ", CTRL_D),
     ];
-    terminal(home.path(), &arguments, &steps);
+    talk(home.path(), &arguments, &steps);
 }
 
 #[test]
@@ -474,6 +446,6 @@ fn colours_can_be_refused() {
         "--no-history",
     ];
     let steps = [("> ", "Hello\r"), ("tokens", ""), ("> ", CTRL_D)];
-    let screen = terminal(home.path(), &arguments, &steps);
+    let screen = talk(home.path(), &arguments, &steps);
     assert!(!screen.contains("\u{1b}[2m"), "{screen}");
 }

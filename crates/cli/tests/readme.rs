@@ -1,12 +1,13 @@
 //! The commands of the README, run as they stand; those that measure with fewer requests and tokens.
 //!
-//! `org/name`, `big` and `small` are copies of the built-in model, the first of them in a cache of the hub, and
-//! `model.gguf` a reference model with one token per byte.
+//! Models of the hub come from a server that plays it: the built-in model, and as Q4_K_M a reference model with one token
+//! per byte. `big` and `small` are copies of the built-in model, `model.gguf` is the reference model.
 
 #![allow(clippy::unwrap_used, reason = "a failure here fails the test")]
 
 mod common;
 
+use common::hub::FakeHub;
 use common::served::Served;
 use common::{Copy, gguf, paceline, repository, stderr, stdout};
 use std::fs;
@@ -18,14 +19,29 @@ use tempfile::TempDir;
 const PROMPTS: &str =
     "{\"prompt\": \"Once\", \"temperature\": 0.7, \"max_tokens\": 64}\n{\"prompt_ids\": [1, 2]}\n";
 
+/// What is run elsewhere: by `serve_readme.rs`, or by `install.rs`.
+const ELSEWHERE: [&str; 2] = ["curl ", "cargo install --locked --path crates/cli"];
+
 /// Commands of code blocks, of transcripts and of tables.
 fn commands() -> Vec<String> {
     let readme = fs::read_to_string(repository("README.md")).unwrap();
     let mut found = Vec::new();
+    let mut shell = false;
     for line in readme.lines() {
+        if line.starts_with("```") {
+            shell = line == "```sh";
+            continue;
+        }
+        // Lines of a longer command are indented.
+        let known = ["# ", " "]
+            .iter()
+            .chain(&ELSEWHERE)
+            .any(|start| line.starts_with(start));
         let line = line.strip_prefix("$ ").unwrap_or(line);
-        if line.starts_with("paceline ") {
+        if line.starts_with("paceline ") || (shell && line.contains("| paceline ")) {
             found.push(line.to_owned());
+        } else if shell {
+            assert!(known || line.is_empty(), "no test runs {line}");
         } else if line.starts_with('|') {
             let quoted = line.split('`').skip(1).step_by(2);
             found.extend(
@@ -41,6 +57,7 @@ fn commands() -> Vec<String> {
 /// A folder with everything that the commands name.
 struct Place {
     folder: TempDir,
+    hub: FakeHub,
     _models: Copy,
 }
 
@@ -52,19 +69,27 @@ impl Place {
         for name in ["folder", "big", "small"] {
             symlink(models.path(), at(name)).unwrap();
         }
-        let commit = "0123456789abcdef0123456789abcdef01234567";
-        let cached = at("hf/hub/models--org--name");
-        fs::create_dir_all(cached.join("refs")).unwrap();
-        fs::create_dir_all(cached.join("snapshots")).unwrap();
-        fs::write(cached.join("refs/main"), commit).unwrap();
-        symlink(models.path(), cached.join("snapshots").join(commit)).unwrap();
         gguf::write(&at("model.gguf"));
         fs::write(at("prompts.jsonl"), PROMPTS).unwrap();
         fs::write(at("HumanEval.jsonl"), "{\"prompt\": \"def add(a, b):\"}\n").unwrap();
         fs::create_dir(at("bin")).unwrap();
         symlink(paceline().get_program(), at("bin/paceline")).unwrap();
+        let names = [
+            "config.json",
+            "generation_config.json",
+            "model.safetensors",
+            "tokenizer.json",
+            "tokenizer_config.json",
+        ];
+        let mut files: Vec<_> = names
+            .map(|name| (name, fs::read(models.file(name)).unwrap()))
+            .into();
+        files.push(("name-Q4_K_M.gguf", fs::read(at("model.gguf")).unwrap()));
+        let hub = FakeHub::start(&files);
+        hub.behaviour().also = vec!["Qwen/Qwen3-0.6B".to_owned(), "Qwen/Qwen3-8B-GGUF".to_owned()];
         Self {
             folder,
+            hub,
             _models: models,
         }
     }
@@ -85,7 +110,9 @@ impl Place {
                 format!("{}:{programs}", self.path().join("bin").display()),
             )
             .env("HF_HOME", self.path().join("hf"))
-            .env("HF_HUB_OFFLINE", "1")
+            .env("HF_ENDPOINT", self.hub.endpoint())
+            .env_remove("HF_HUB_OFFLINE")
+            .env_remove("HF_TOKEN")
             .env_remove("PACELINE_LOG")
             .env_remove("PACELINE_API_KEY")
             .stdin(Stdio::null());
@@ -161,11 +188,12 @@ fn check_generate(command: &str, output: &Output) {
 
 /// A server of the model that the command names, on a free port.
 fn check_serve(place: &Place, command: &str) {
-    assert!(command.contains("--port 8000"), "{command}");
-    let command = command.replace("--port 8000", "--port 0 --threads 1 --max-model-len 256");
-    let (command, _) = command.split_once("  #").unwrap_or((&command, ""));
-    let served = Served::spawn(place.shell(&format!("exec {command}")).stderr(Stdio::null()));
-    assert_eq!(served.get("/v1/models")["data"][0]["id"], "org/name");
+    let (command, _) = command.split_once("  #").unwrap_or((command, ""));
+    let command = command.replace("--port 8000", "");
+    let model = words(&command).get(1).copied().unwrap_or("storyteller");
+    let command = format!("exec {command} --port 0 --threads 1 --max-model-len 256");
+    let served = Served::spawn(place.shell(&command).stderr(Stdio::null()));
+    assert_eq!(served.get("/v1/models")["data"][0]["id"], model);
 }
 
 /// Rows of a table of a benchmark, with all figures above zero.
@@ -212,10 +240,24 @@ fn the_commands_of_the_readme_do_what_they_say() {
     assert!(commands.len() >= 20, "the README has {} commands", commands.len());
     for command in commands {
         let short = shortened(&command);
-        match words(&command)[..] {
+        // What comes before a pipe is for the shell.
+        let (_, last) = command.split_once("| ").unwrap_or(("", &command));
+        match words(last)[..] {
             ["generate", ..] => check_generate(&command, &place.run(&short)),
             ["serve", ..] => check_serve(&place, &command),
-            ["chat", ..] => {
+            ["run", _, message, ..] if message.starts_with('"') => {
+                assert!(!stdout(&place.run(&short)).is_empty(), "{command}: no answer");
+            }
+            ["pull", ..] => assert!(stdout(&place.run(&short)).trim().ends_with("name-Q4_K_M.gguf")),
+            ["list", ..] => {
+                let table = stdout(&place.run(&short));
+                assert!(
+                    table.contains("org/name:Q4_K_M") && table.contains("just now"),
+                    "{table}"
+                );
+            }
+            ["rm", ..] => assert!(stderr(&place.run(&short)).contains("removed org/name:Q4_K_M")),
+            ["chat" | "run", ..] => {
                 let said = place.run(&format!("printf '/set max_tokens 8\\nHello.\\n' | {short}"));
                 assert!(!stdout(&said).trim().is_empty(), "{command}: no answer");
             }

@@ -50,6 +50,22 @@ fn operations_and_models_are_judged_and_counted() {
             vec![("golden qwen3_5", "golden"), ("golden qwen3_5_moe", "golden")],
         ),
         ("identity", vec![("identity of mixes", "alone")]),
+        (
+            "ways",
+            vec![
+                ("ways: on one thread", "itself"),
+                ("ways: in plain instructions", "itself"),
+            ],
+        ),
+        (
+            "planted",
+            vec![
+                ("planted: a bad block", "itself"),
+                ("planted: a bad snapshot", "itself"),
+                ("planted: a bad token", "itself"),
+                ("planted: logits that are NaN", "itself"),
+            ],
+        ),
     ] {
         let output = succeed(&judge(&fixtures, only));
         let lines = lines(&output);
@@ -105,6 +121,12 @@ fn a_planted_miss_is_named_and_fails_the_command() {
         "{text}"
     );
     assert!(text.ends_with("1 of 2 lines missed\n"), "{text}");
+}
+
+#[test]
+fn a_name_that_nothing_has_is_an_error() {
+    let fixtures = repository("fixtures").display().to_string();
+    expect_failure(&judge(&fixtures, "atention"), &["--only is atention"]);
 }
 
 #[test]

@@ -39,6 +39,11 @@ fn help_shows_an_example_for_every_command() {
         (&["chat", "--help"], "paceline chat --base-url"),
         (&["serve", "--help"], "paceline serve org/name"),
         (&["completions", "--help"], "paceline completions bash"),
+        (&["run", "--help"], "paceline run org/name:Q4_K_M"),
+        (&["pull", "--help"], "paceline pull org/name:Q4_K_M"),
+        (&["list", "--help"], "paceline list --json"),
+        (&["rm", "--help"], "paceline rm org/name"),
+        (&["man", "--help"], "paceline man ~/.local/share/man/man1"),
     ] {
         let help = succeed(command);
         assert!(
@@ -48,7 +53,7 @@ fn help_shows_an_example_for_every_command() {
     }
     let help = succeed(&["generate", "--help"]);
     for part in [
-        "generation_config.json",
+        "Sampling (defaults: the model's, or else temperature 0.8, top-k 40, top-p 0.95, min-p 0.05)",
         "[default: 256]",
         "Prompt:",
         "Output:",

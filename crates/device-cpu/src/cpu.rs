@@ -12,7 +12,7 @@ use paceline_device::{
     Accept, Activation, Attention, Backend, CausalConv, ClearKv, DeltaRule, DeviceError, DeviceInfo, Element,
     ElementTypes, Epilogue, Experts, GatedNorm, GatherStates, KeepBlockEnds, KeyValueStore, KvShape,
     PoolStates, Prepare, PrepareDrafts, ProposeNgram, Publish, ResidualNorm, RingPlace, Router, Rows,
-    Sampling, StateShape, StateSpace, StepRecord, StepTables, TakeDrafts, WeightPart,
+    Sampling, StateShape, StateSpace, StepRecord, StepTables, TakeDrafts, UsualLoad, WeightPart,
 };
 use paceline_types::DType;
 use std::ops::Range;
@@ -102,6 +102,7 @@ impl Backend for Cpu {
             free_memory: memory.bytes(),
             shares_host_memory: true,
             power_of_two_blocks: false,
+            usual: UsualLoad::SMALL,
         }
     }
 

@@ -2,12 +2,51 @@
 //!
 //! The library is opened by its path, since Python wheels keep it where no loader looks.
 
+use crate::bundle;
+use crate::context::lock;
 use libloading::{Library, Symbol};
+use sha2::{Digest, Sha256};
+use std::collections::BTreeMap;
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
+use std::fmt::Write;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{LazyLock, Mutex};
 
 /// Every source in `kernels/`, by the name that `#include` knows it by.
-pub const SOURCES: &[(&str, &str)] = include!(concat!(env!("OUT_DIR"), "/sources.rs"));
+static SOURCES: LazyLock<Vec<(String, String)>> = LazyLock::new(|| {
+    let bundle = include_bytes!(concat!(env!("OUT_DIR"), "/sources.zst"));
+    let files = bundle::read(bundle).expect("the build script wrote them");
+    let text = |bytes| String::from_utf8(bytes).expect("sources are text");
+    files
+        .into_iter()
+        .map(|(name, bytes)| (name, text(bytes)))
+        .collect()
+});
+
+/// The files of kernels, without their ending.
+pub fn kernel_files() -> Vec<&'static str> {
+    let names = SOURCES.iter().map(|(name, _)| name.as_str());
+    names.filter_map(|name| name.strip_suffix(".cu")).collect()
+}
+
+/// A hash of all sources and of how they are compiled.
+pub fn digest() -> String {
+    let mut hash = Sha256::new();
+    for (name, text) in SOURCES.iter() {
+        for part in [name, text] {
+            hash.update(part);
+            hash.update([0]);
+        }
+    }
+    for option in OPTIONS {
+        hash.update(option);
+    }
+    hash.finalize().iter().fold(String::new(), |mut text, byte| {
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
+}
 
 /// Standard headers that kernels ask for and NVRTC does not have.
 const STANDARD: [(&str, &str); 2] = [("stdint.h", INTEGERS), ("cstdint", INTEGERS)];
@@ -21,6 +60,10 @@ typedef unsigned long long uintptr_t; typedef long long intptr_t;
 /// operation cannot differ in what the compiler makes of them. No line numbers: they would name the folder of the build, and
 /// packs are the same wherever they are made.
 const OPTIONS: [&str; 3] = ["-std=c++17", "-fmad=false", "-Xptxas=-v"];
+
+/// A header that kernels need, and where toolkits have it.
+const HEADER: &str = "cuda_bf16.h";
+const TOOLKIT: &str = "/usr/local/cuda/include";
 
 /// NVRTC, opened.
 pub struct Compiler {
@@ -40,17 +83,28 @@ pub struct Compiled {
 type Program = *mut c_void;
 
 impl Compiler {
-    /// Opens the library at `path`. Its headers are unpacked to `scratch`.
+    /// Opens the library at `path`. Headers of CUDA are its own, unpacked to `scratch`, or else those of the toolkit.
     pub fn open(path: &Path, scratch: &Path) -> Result<Self, String> {
         // SAFETY: NVRTC has no initialisers that do more than set up its own state.
         let library =
             unsafe { Library::new(path) }.map_err(|error| format!("{}: {error}", path.display()))?;
-        let compiler = Self {
+        let beside = ["../include", "../../include"].into_iter();
+        let toolkit = beside
+            .filter_map(|folder| Some(path.parent()?.join(folder)))
+            .chain([PathBuf::from(TOOLKIT)])
+            .find(|folder| folder.join(HEADER).exists());
+        let mut compiler = Self {
             library,
             include: scratch.join("include"),
         };
-        compiler.unpack_headers()?;
-        Ok(compiler)
+        match (compiler.unpack_headers(), toolkit) {
+            (Ok(()), _) => Ok(compiler),
+            (Err(_), Some(folder)) => {
+                compiler.include = folder;
+                Ok(compiler)
+            }
+            (Err(why), None) => Err(why),
+        }
     }
 
     /// The version, as `13.4`.
@@ -75,11 +129,35 @@ impl Compiler {
         self.compile_source(&name, source, architecture)
     }
 
+    /// Compiles files for one architecture, on all cores. They come by name.
+    pub fn compile_files(
+        &self,
+        files: &[&str],
+        architecture: &str,
+    ) -> Result<Vec<(String, Compiled)>, String> {
+        let (next, done) = (AtomicUsize::new(0), Mutex::new(BTreeMap::new()));
+        let work = || {
+            while let Some(file) = files.get(next.fetch_add(1, Ordering::Relaxed)) {
+                let compiled = self.compile(file, architecture);
+                lock(&done).insert((*file).to_owned(), compiled);
+            }
+        };
+        std::thread::scope(|scope| {
+            let threads = std::thread::available_parallelism().map_or(1, usize::from);
+            (0..threads).for_each(|_| drop(scope.spawn(work)));
+        });
+        let done = std::mem::take(&mut *lock(&done));
+        done.into_iter()
+            .map(|(file, compiled)| Ok((file, compiled?)))
+            .collect()
+    }
+
     fn compile_source(&self, name: &str, source: &str, architecture: &str) -> Result<Compiled, String> {
         let headers: Vec<(CString, CString)> = SOURCES
             .iter()
+            .map(|(name, text)| (name.as_str(), text.as_str()))
             .filter(|(name, _)| !is_kernel(name))
-            .chain(&STANDARD)
+            .chain(STANDARD)
             .map(|(name, text)| Ok((c_string(name)?, c_string(text)?)))
             .collect::<Result<_, String>>()?;
         let names: Vec<*const c_char> = headers.iter().map(|(name, _)| name.as_ptr()).collect();
@@ -159,7 +237,7 @@ impl Compiler {
 
     /// NVRTC brings the headers of CUDA with it since 13.3.
     fn unpack_headers(&self) -> Result<(), String> {
-        if self.include.join("cuda_bf16.h").exists() {
+        if self.include.join(HEADER).exists() {
             return Ok(());
         }
         std::fs::create_dir_all(&self.include)
@@ -168,8 +246,9 @@ impl Compiler {
         // SAFETY: the type is that of NVRTC's header.
         unsafe {
             let install: Symbol<unsafe extern "C" fn(*const c_char, c_int, *mut *const c_char) -> c_int> =
-                self.symbol("nvrtcInstallBundledHeaders")
-                    .map_err(|_| "this NVRTC has no headers; 13.3 and later do".to_owned())?;
+                self.symbol("nvrtcInstallBundledHeaders").map_err(|_| {
+                    "this NVRTC has no headers (13.3 and later do), and no toolkit has any".to_owned()
+                })?;
             let mut message = std::ptr::null();
             self.check(
                 install(folder.as_ptr(), 0, &raw mut message),

@@ -1,6 +1,7 @@
 //! One GPU in use: its context, its stream, its memory and its kernels.
 
 use crate::arena::Arena;
+use crate::cuda::CudaOptions;
 use crate::driver::{self, Found, Gpu, check};
 use crate::launch::Launch;
 use crate::pack::{Architecture, Modules};
@@ -32,6 +33,10 @@ pub(crate) struct Context {
     pub(crate) dependent: bool,
     /// Times of kernels, where they are asked for.
     pub(crate) times: Mutex<Option<KernelTimes>>,
+    /// Some kernels do not wait for the one ahead of them, which is a fault on purpose.
+    pub(crate) hasty: bool,
+    /// There is no GPU behind it: nothing runs, and memory is counted.
+    pub(crate) rehearsal: bool,
 }
 
 // SAFETY: handles of the driver may be used from any thread; what is changed through them is behind locks.
@@ -40,8 +45,10 @@ unsafe impl Send for Context {}
 unsafe impl Sync for Context {}
 
 impl Context {
-    pub(crate) fn open(ordinal: usize, dependent: bool) -> Result<Self, DeviceError> {
+    pub(crate) fn open(options: &CudaOptions, hasty: bool) -> Result<Self, DeviceError> {
+        let (ordinal, dependent) = (options.ordinal, options.dependent_launch);
         let gpu = find(ordinal)?;
+        let modules = Modules::new(gpu.capability, options.kernel_cache.as_deref())?;
         let (mut device, mut handle, mut stream) = (0, std::ptr::null_mut(), std::ptr::null_mut());
         // SAFETY: plain calls with places to write to; the driver has listed this device.
         unsafe {
@@ -57,12 +64,14 @@ impl Context {
         let architecture = Architecture::of(gpu.capability)?;
         let mut context = Self {
             dependent: dependent && gpu.capability.0 >= 9,
+            hasty,
+            rehearsal: false,
             architecture,
             gpu,
             handle,
             stream,
             arena: Mutex::default(),
-            modules: Modules::new(architecture)?,
+            modules,
             capture: Mutex::default(),
             failure: Mutex::default(),
             waits: AtomicU64::new(0),
@@ -76,8 +85,33 @@ impl Context {
         Ok(context)
     }
 
+    /// A context without a GPU, to count what would be taken of one.
+    pub(crate) fn rehearse(gpu: Gpu) -> Result<Self, DeviceError> {
+        Ok(Self {
+            architecture: Architecture::of(gpu.capability)?,
+            gpu,
+            handle: std::ptr::null_mut(),
+            stream: std::ptr::null_mut(),
+            arena: Mutex::new(Arena::rehearsal()),
+            modules: Modules::none(),
+            capture: Mutex::default(),
+            failure: Mutex::default(),
+            waits: AtomicU64::new(0),
+            started: Instant::now(),
+            clock: 0,
+            fault: 0,
+            dependent: false,
+            hasty: false,
+            times: Mutex::default(),
+            rehearsal: true,
+        })
+    }
+
     /// Makes this context the one that the calling thread's calls are for.
     pub(crate) fn bind(&self) {
+        if self.rehearsal {
+            return;
+        }
         // SAFETY: the context lives as long as this. If the device is lost, the call behind this one says so.
         let _ = unsafe { sys::cuCtxSetCurrent(self.handle) };
     }
@@ -91,7 +125,7 @@ impl Context {
     /// Device memory that is zero for everything enqueued from now on.
     pub(crate) fn zeroed(&self, bytes: u64, what: &str) -> Result<u64, DeviceError> {
         let at = self.take(bytes, what)?;
-        if bytes == 0 {
+        if bytes == 0 || self.rehearsal {
             return Ok(at);
         }
         // SAFETY: the range was just taken.
@@ -100,13 +134,21 @@ impl Context {
         Ok(at)
     }
 
-    /// Bytes of device memory that are held.
+    /// Bytes of device memory that were asked for. A rehearsal says what the GPU would no longer have.
     pub(crate) fn allocated(&self) -> u64 {
-        lock(&self.arena).taken()
+        let arena = lock(&self.arena);
+        if self.rehearsal {
+            arena.held()
+        } else {
+            arena.taken()
+        }
     }
 
     /// Free and total bytes of the GPU's memory.
     pub(crate) fn memory(&self) -> Option<(u64, u64)> {
+        if self.rehearsal {
+            return Some((self.gpu.memory, self.gpu.memory));
+        }
         self.bind();
         let (mut free, mut total) = (0, 0);
         // SAFETY: a plain call with places to write to.
@@ -153,11 +195,24 @@ impl Context {
         if let Some(failure) = self.failure() {
             return Err(failure);
         }
+        if self.rehearsal {
+            return Ok(());
+        }
         self.bind();
         // SAFETY: the stream lives as long as this.
         let result = check(unsafe { sys::cuStreamSynchronize(self.stream) }, "the stream");
         self.remember(result.clone());
         result
+    }
+
+    /// Whether everything enqueued so far has run, in the driver's words.
+    pub(crate) fn query(&self) -> sys::CUresult {
+        if self.rehearsal {
+            return sys::CUresult::CUDA_SUCCESS;
+        }
+        self.bind();
+        // SAFETY: the stream lives as long as this.
+        unsafe { sys::cuStreamQuery(self.stream) }
     }
 
     pub(crate) fn count_wait(&self) {
@@ -181,6 +236,9 @@ impl Context {
 
 impl Drop for Context {
     fn drop(&mut self) {
+        if self.rehearsal {
+            return;
+        }
         self.bind();
         // SAFETY: nothing else holds this context, so nothing is enqueued any more; what is, ends first. Errors of a lost
         // device have been reported to whoever waited.

@@ -5,7 +5,7 @@ use crate::arena::ALIGNMENT;
 use crate::arguments::Arguments;
 use crate::caches::{CudaKvCache, CudaStateCache};
 use crate::context::Context;
-use crate::driver::check;
+use crate::driver::{Gpu, check};
 use crate::launch::{Grid, Kernel, Launch};
 use crate::ops::experts::CudaExperts;
 use crate::ops::inputs::Inputs;
@@ -20,10 +20,11 @@ use paceline_device::{
     Accept, Activation, Attention, Backend, CausalConv, ClearKv, DeltaRule, DeviceError, DeviceInfo, Element,
     ElementTypes, Epilogue, Experts, GatedNorm, GatherStates, KeepBlockEnds, KeyValueStore, KvShape,
     PoolStates, Prepare, PrepareDrafts, Product, ProposeNgram, Publish, ResidualNorm, RingPlace, Router,
-    Rows, Sampling, StateShape, StateSpace, StepRecord, StepTables, TakeDrafts, WeightPart,
+    Rows, Sampling, StateShape, StateSpace, StepRecord, StepTables, TakeDrafts, UsualLoad, WeightPart,
 };
 use paceline_types::DType;
 use std::ops::Range;
+use std::path::PathBuf;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
@@ -32,7 +33,7 @@ use std::time::Instant;
 const ROW_ALIGNMENT: usize = 32;
 
 /// How a [`Cuda`] works.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CudaOptions {
     /// Number of the GPU among those that the driver lists.
     pub ordinal: usize,
@@ -42,6 +43,8 @@ pub struct CudaOptions {
     pub kv: DType,
     /// Whether products use what Hopper has for them. Off only to show that it changes nothing.
     pub wgmma: bool,
+    /// Where kernels are kept that had to be compiled, for a GPU that the program has none for.
+    pub kernel_cache: Option<PathBuf>,
 }
 
 impl Default for CudaOptions {
@@ -51,6 +54,7 @@ impl Default for CudaOptions {
             dependent_launch: true,
             kv: DType::BF16,
             wgmma: true,
+            kernel_cache: None,
         }
     }
 }
@@ -70,7 +74,12 @@ pub struct Cuda {
 impl Cuda {
     /// Opens a GPU. What is missing is said in words.
     pub fn open(options: CudaOptions) -> Result<Self, DeviceError> {
-        let context = Arc::new(Context::open(options.ordinal, options.dependent_launch)?);
+        Self::open_with(options, false)
+    }
+
+    /// The same; `hasty` is a fault on purpose, see [`plants`](crate::plants).
+    pub(crate) fn open_with(options: CudaOptions, hasty: bool) -> Result<Self, DeviceError> {
+        let context = Arc::new(Context::open(&options, hasty)?);
         Ok(Self {
             context,
             options,
@@ -78,6 +87,20 @@ impl Cuda {
             inputs: Arc::default(),
             staging: Arc::default(),
         })
+    }
+
+    /// A device like this GPU that owns no memory and runs nothing, but counts what it is asked for. Needs no driver.
+    pub fn rehearse(gpu: Gpu, options: CudaOptions) -> Result<Self, DeviceError> {
+        let cuda = Self {
+            context: Arc::new(Context::rehearse(gpu)?),
+            options,
+            scratch: Arc::default(),
+            inputs: Arc::default(),
+            staging: Arc::default(),
+        };
+        // What weights pass through stays.
+        cuda.context.take(Staging::DEVICE_BYTES, "staging of weights")?;
+        Ok(cuda)
     }
 
     /// The same device with keys and values stored in this type.
@@ -96,7 +119,7 @@ impl Cuda {
 
     /// The same for kernels that write neither the inputs of products nor what those were made from.
     pub(crate) fn enqueue_beside_inputs<A: Arguments>(&self, kernel: &Kernel<A>, grid: Grid, arguments: &A) {
-        if grid.is_empty() {
+        if grid.is_empty() || self.context.rehearsal {
             return;
         }
         match Launch::new(&self.context, kernel, grid, arguments) {
@@ -130,7 +153,7 @@ impl Backend for Cuda {
         DeviceInfo {
             name: format!("cuda:{}", gpu.ordinal),
             description: format!("{}, compute capability {major}.{minor}", gpu.name),
-            kernels: self.context.architecture.name().to_owned(),
+            kernels: self.context.modules.name.clone(),
             elements: ElementTypes {
                 activations: DType::F32,
                 kv: self.options.kv,
@@ -141,11 +164,16 @@ impl Backend for Cuda {
             free_memory: memory.map(|(free, _)| free),
             shares_host_memory: false,
             power_of_two_blocks: true,
+            usual: UsualLoad::LARGE,
         }
     }
 
     fn allocated(&self) -> u64 {
         self.context.allocated()
+    }
+
+    fn rehearsal(&self) -> Option<Self> {
+        Self::rehearse(self.context.gpu.clone(), self.options.clone()).ok()
     }
 
     fn epoch(&self) -> Instant {
@@ -250,7 +278,7 @@ impl Backend for Cuda {
             data.len(),
             buffer.len()
         );
-        if self.context.failure().is_some() {
+        if self.context.rehearsal || self.context.failure().is_some() {
             return;
         }
         self.context.bind();

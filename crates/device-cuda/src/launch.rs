@@ -3,6 +3,7 @@
 use crate::arguments::Arguments;
 use crate::context::Context;
 use crate::driver::check;
+use crate::plants;
 use cudarc::driver::sys;
 use paceline_device::DeviceError;
 use std::marker::PhantomData;
@@ -106,7 +107,8 @@ impl Launch {
         arguments: &A,
     ) -> Result<Self, DeviceError> {
         context.bind();
-        let function = context.modules.function(kernel.file, kernel.entry, grid.shared)?;
+        let file = plants::file_of(context, kernel.file, kernel.entry);
+        let function = context.modules.function(file, kernel.entry, grid.shared)?;
         if grid.cluster > PORTABLE_CLUSTER {
             let attribute = sys::CUfunction_attribute::CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED;
             // SAFETY: the function is loaded.

@@ -6,6 +6,7 @@
 
 mod arena;
 mod arguments;
+pub mod bundle;
 mod caches;
 pub mod compiler;
 mod context;
@@ -14,12 +15,15 @@ mod driver;
 mod launch;
 mod ops;
 pub mod pack;
+#[doc(hidden)]
+pub mod plants;
 mod program;
 mod read;
 mod ring;
 mod scratch;
 mod storage;
 mod times;
+mod unknown;
 mod views;
 mod weight;
 

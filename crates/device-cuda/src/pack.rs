@@ -1,21 +1,22 @@
 //! Compiled kernels: one pack per architecture, in the binary.
 //!
-//! A pack is a list of (name of the file, cubin), compressed. The driver loads machine code of the right architecture
+//! A pack is a bundle of cubins by the names of their files. The driver loads machine code of the right architecture
 //! without compiling anything.
 
+use crate::bundle;
+use crate::compiler::kernel_files;
 use crate::context::lock;
 use crate::driver::check;
+use crate::unknown::Places;
 use cudarc::driver::sys::{self, CUfunction_attribute};
 use paceline_device::DeviceError;
 use std::collections::HashMap;
 use std::ffi::CString;
-use std::io;
+use std::path::Path;
 use std::sync::Mutex;
 
 /// Shared memory of a thread block that needs no asking for.
 const PLAIN_SHARED: u32 = 48 << 10;
-/// Compression of packs; they are made rarely.
-const LEVEL: i32 = 19;
 
 /// Architectures that there are packs for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,14 +45,15 @@ impl Architecture {
         }
     }
 
-    /// The one whose code a GPU of this compute capability runs.
-    pub(crate) fn of(capability: (u32, u32)) -> Result<Self, DeviceError> {
-        match capability {
-            (8, _) => Ok(Self::Sm80),
-            (9, 0) => Ok(Self::Sm90a),
-            (10, _) => Ok(Self::Sm100),
-            (12, _) => Ok(Self::Sm120),
-            (major, minor) => Err(DeviceError::Absent(format!(
+    /// The one whose code a GPU of this compute capability runs, or whose paths code for it takes: kernels ask for the
+    /// capability in the same way.
+    pub(crate) fn of((major, minor): (u32, u32)) -> Result<Self, DeviceError> {
+        match major {
+            8 => Ok(Self::Sm80),
+            9 => Ok(Self::Sm90a),
+            10 | 11 => Ok(Self::Sm100),
+            12.. => Ok(Self::Sm120),
+            _ => Err(DeviceError::Absent(format!(
                 "there are no kernels for compute capability {major}.{minor}; 8.0 and later are needed"
             ))),
         }
@@ -67,37 +69,10 @@ impl Architecture {
     }
 }
 
-/// Files of kernels and their machine code, as one compressed pack.
-pub fn write(cubins: &[(String, Vec<u8>)]) -> io::Result<Vec<u8>> {
-    let mut bytes = Vec::new();
-    for (name, cubin) in cubins {
-        for part in [name.as_bytes(), cubin] {
-            bytes.extend((part.len() as u32).to_le_bytes());
-            bytes.extend(part);
-        }
-    }
-    zstd::encode_all(bytes.as_slice(), LEVEL)
-}
-
-/// What [`write()`] was given; `None` if these are not bytes that it made.
-pub fn read(pack: &[u8]) -> Option<Vec<(String, Vec<u8>)>> {
-    let bytes = zstd::decode_all(pack).ok()?;
-    let mut rest = bytes.as_slice();
-    let mut part = || {
-        let (length, tail) = rest.split_first_chunk()?;
-        let (part, tail) = tail.split_at_checked(u32::from_le_bytes(*length) as usize)?;
-        rest = tail;
-        Some(part.to_vec())
-    };
-    let mut cubins = Vec::new();
-    while let Some(name) = part() {
-        cubins.push((String::from_utf8(name).ok()?, part()?));
-    }
-    Some(cubins)
-}
-
 /// The kernels of one architecture, loaded as they are asked for.
 pub(crate) struct Modules {
+    /// What they were compiled for.
+    pub(crate) name: String,
     cubins: HashMap<String, Vec<u8>>,
     loaded: Mutex<Loaded>,
 }
@@ -113,13 +88,35 @@ struct Loaded {
 unsafe impl Send for Loaded {}
 
 impl Modules {
-    pub(crate) fn new(architecture: Architecture) -> Result<Self, DeviceError> {
-        let cubins = read(architecture.pack())
-            .ok_or_else(|| DeviceError::Failed(format!("the pack of {} is damaged", architecture.name())))?;
+    /// Those of the pack, or, for a GPU that there is none for, those that are made and kept in `cache`.
+    pub(crate) fn new((major, minor): (u32, u32), cache: Option<&Path>) -> Result<Self, DeviceError> {
+        let architecture = Architecture::of((major, minor))?;
+        let (name, cubins) = if matches!((major, minor), (8 | 10 | 12, _) | (9, 0)) {
+            let name = architecture.name().to_owned();
+            let damaged = || DeviceError::Failed(format!("the pack of {name} is damaged"));
+            (
+                name.clone(),
+                bundle::read(architecture.pack()).ok_or_else(damaged)?,
+            )
+        } else {
+            let name = format!("sm_{major}{minor}");
+            let cubins = Places::usual(cache).kernels(&name, &kernel_files())?;
+            (name, cubins)
+        };
         Ok(Self {
+            name,
             cubins: cubins.into_iter().collect(),
             loaded: Mutex::default(),
         })
+    }
+
+    /// No kernels: nothing is going to be launched.
+    pub(crate) fn none() -> Self {
+        Self {
+            name: "nothing".to_owned(),
+            cubins: HashMap::new(),
+            loaded: Mutex::default(),
+        }
     }
 
     /// A kernel, allowed to use this much dynamic shared memory. The context is current.
@@ -195,11 +192,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn packs_hold_what_was_written() {
-        let cubins = vec![("a".to_owned(), vec![1, 2, 3]), ("bc".to_owned(), Vec::new())];
-        let pack = write(&cubins).unwrap();
-        assert_eq!(read(&pack), Some(cubins));
-        assert_eq!(read(&pack[..pack.len() - 1]), None);
-        assert_eq!(read(b"something else"), None);
+    fn every_gpu_from_ampere_on_has_kernels_or_takes_the_paths_of_one_that_has() {
+        let name = |capability| Architecture::of(capability).map(Architecture::name).ok();
+        for (capability, expected) in [
+            ((7, 5), None),
+            ((8, 0), Some("sm_80")),
+            ((8, 9), Some("sm_80")),
+            ((9, 0), Some("sm_90a")),
+            ((10, 3), Some("sm_100")),
+            ((11, 0), Some("sm_100")),
+            ((12, 1), Some("sm_120")),
+            ((13, 0), Some("sm_120")),
+        ] {
+            assert_eq!(name(capability), expected, "{capability:?}");
+        }
     }
 }

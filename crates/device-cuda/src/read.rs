@@ -13,6 +13,8 @@ pub(crate) struct Pinned {
     pub(crate) host: *mut u8,
     /// The same memory as the device sees it.
     pub(crate) address: u64,
+    /// What it is where there is no device.
+    plain: Option<Vec<u64>>,
 }
 
 // SAFETY: whoever owns the memory decides what is read and written; see the users.
@@ -24,8 +26,11 @@ impl Pinned {
     /// Zeroed.
     pub(crate) fn new(context: &Arc<Context>, bytes: usize, what: &str) -> Result<Self, DeviceError> {
         context.bind();
-        let (mut host, mut address) = (std::ptr::null_mut(), 0);
+        let (mut host, mut address) = (std::ptr::null_mut::<std::ffi::c_void>(), 0);
         let bytes = bytes.max(1);
+        if context.rehearsal {
+            return Ok(Self::plain(context, bytes));
+        }
         // SAFETY: plain calls with places to write to; the memory is ours and as large as it is zeroed.
         unsafe {
             let flags = sys::CU_MEMHOSTALLOC_DEVICEMAP | sys::CU_MEMHOSTALLOC_PORTABLE;
@@ -45,12 +50,27 @@ impl Pinned {
             context: Arc::clone(context),
             host: host.cast(),
             address,
+            plain: None,
         })
+    }
+
+    /// Memory that no device reaches, for one that is not there.
+    fn plain(context: &Arc<Context>, bytes: usize) -> Self {
+        let mut memory = vec![0_u64; bytes.div_ceil(8)];
+        Self {
+            context: Arc::clone(context),
+            host: memory.as_mut_ptr().cast(),
+            address: 0,
+            plain: Some(memory),
+        }
     }
 }
 
 impl Drop for Pinned {
     fn drop(&mut self) {
+        if self.plain.is_some() {
+            return;
+        }
         self.context.bind();
         // SAFETY: it came from the call above and goes back once.
         let _ = unsafe { sys::cuMemFreeHost(self.host.cast()) };

@@ -4,7 +4,7 @@ use crate::arguments::Ptr;
 use crate::context::Context;
 use crate::driver::check;
 use crate::read::Pinned;
-use cudarc::driver::sys::{self, CUresult};
+use cudarc::driver::sys::CUresult;
 use paceline_device::abi::RecordHeader;
 use paceline_device::{DeviceError, Pending};
 use std::sync::Arc;
@@ -96,9 +96,7 @@ impl Ring {
             if let Some(failure) = self.context.failure() {
                 return Err(failure);
             }
-            self.context.bind();
-            // SAFETY: the stream lives as long as its context.
-            match unsafe { sys::cuStreamQuery(self.context.stream) } {
+            match self.context.query() {
                 CUresult::CUDA_ERROR_NOT_READY => std::thread::yield_now(),
                 CUresult::CUDA_SUCCESS if mark.load(Ordering::Acquire) == seen => {
                     return Err(DeviceError::Failed("a step ended without a record".to_owned()));
@@ -156,5 +154,101 @@ impl Drop for CudaArrival {
                 ring.seen[self.place].store(ring.mark(self.place).load(Ordering::Acquire), Ordering::Relaxed);
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::driver::Gpu;
+
+    const WORDS: usize = RecordHeader::WORDS + 5;
+
+    fn ring(places: usize) -> CudaRing {
+        let gpu = Gpu {
+            ordinal: 0,
+            name: "none".to_owned(),
+            capability: (9, 0),
+            memory: 1 << 30,
+            multiprocessors: 100,
+        };
+        let context = Context::rehearse(gpu).unwrap();
+        CudaRing::new(&Arc::new(context), places, WORDS).unwrap()
+    }
+
+    /// What the device does at the end of a step: the record, then the mark.
+    fn publish(ring: &CudaRing, place: usize, step: u32) {
+        let header = RecordHeader {
+            step: u64::from(step).into(),
+            ..RecordHeader::default()
+        };
+        let words: &[i32] = bytemuck::cast_slice(std::slice::from_ref(&header));
+        ring.write(place, words);
+        ring.0.mark(place).store(step << 1 | 1, Ordering::Release);
+    }
+
+    fn step_of(words: &[i32]) -> u64 {
+        let header: &RecordHeader = bytemuck::from_bytes(bytemuck::cast_slice(&words[..RecordHeader::WORDS]));
+        header.step.into()
+    }
+
+    #[test]
+    fn messages_stay_in_their_places_and_off_the_marks() {
+        let ring = ring(3);
+        assert!(ring.stride() > WORDS && ring.stride().is_multiple_of(32));
+        for place in 0..3 {
+            ring.write(place, &[place as i32 + 1; WORDS]);
+        }
+        for place in 0..3 {
+            // SAFETY: a place has this many words.
+            let words = unsafe { std::slice::from_raw_parts(ring.0.place(place), ring.stride()) };
+            assert!(words[..WORDS].iter().all(|word| *word == place as i32 + 1));
+            assert!(words[WORDS..].iter().all(|word| *word == 0));
+        }
+    }
+
+    #[test]
+    fn each_wait_takes_the_record_of_its_own_step() {
+        let ring = ring(2);
+        for step in 1..9_u32 {
+            let place = (step as usize - 1) % 2;
+            let arrival = CudaArrival::new(&ring, place);
+            let device = ring.clone();
+            let publisher = std::thread::spawn(move || publish(&device, place, step));
+            publisher.join().unwrap();
+            let words = arrival.wait().unwrap();
+            assert_eq!(
+                (step_of(&words), words.len()),
+                (u64::from(step), RecordHeader::WORDS)
+            );
+        }
+        assert_eq!(ring.0.context.waits.load(Ordering::Relaxed), 8);
+    }
+
+    #[test]
+    fn a_record_that_nobody_wanted_is_not_taken_for_the_next() {
+        let ring = ring(1);
+        let dropped = CudaArrival::new(&ring, 0);
+        publish(&ring, 0, 1);
+        drop(dropped);
+        let next = CudaArrival::new(&ring, 0);
+        let error = next.wait().unwrap_err().to_string();
+        assert!(error.contains("without a record"), "{error}");
+        let next = CudaArrival::new(&ring, 0);
+        publish(&ring, 0, 2);
+        assert_eq!(step_of(&next.wait().unwrap()), 2);
+    }
+
+    #[test]
+    fn a_device_that_has_failed_tells_whoever_waits() {
+        let ring = ring(1);
+        let arrival = CudaArrival::new(&ring, 0);
+        let lost = DeviceError::Failed("cuGraphLaunch: it fell off the bus".to_owned());
+        ring.0.context.remember(Err(lost));
+        ring.0
+            .context
+            .remember(Err(DeviceError::Failed("and then this".to_owned())));
+        let error = arrival.wait().unwrap_err().to_string();
+        assert!(error.contains("fell off the bus"), "{error}");
     }
 }

@@ -63,3 +63,33 @@ impl Cuda {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cuda::CudaOptions;
+    use crate::driver::Gpu;
+    use paceline_device::Backend;
+
+    #[test]
+    fn scratch_of_a_kind_is_shared_and_grows_with_the_largest() {
+        let gpu = Gpu {
+            ordinal: 0,
+            name: "none".to_owned(),
+            capability: (9, 0),
+            memory: 1 << 30,
+            multiprocessors: 100,
+        };
+        let cuda = Cuda::rehearse(gpu, CudaOptions::default()).unwrap();
+        let large = cuda.scratch(ScratchKind::Pieces, 5000).unwrap();
+        let held = cuda.allocated();
+        assert_eq!(cuda.scratch(ScratchKind::Pieces, 100), Some(large));
+        assert_eq!(cuda.scratch(ScratchKind::Pieces, 5000), Some(large));
+        assert_eq!(cuda.allocated(), held);
+        let other = cuda.scratch(ScratchKind::Splits, 100).unwrap();
+        let larger = cuda.scratch(ScratchKind::Pieces, 90_000).unwrap();
+        // What an earlier program was given stays apart from all that came later.
+        assert!(other >= large + 5000 && larger >= other + 100);
+        assert_eq!(cuda.scratch(ScratchKind::Pieces, 5001), Some(larger));
+    }
+}

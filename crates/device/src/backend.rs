@@ -79,6 +79,11 @@ pub trait Backend: Clone + Send + Sync + 'static {
     fn info(&self) -> DeviceInfo;
     /// Bytes of storage that are held on it now.
     fn allocated(&self) -> u64;
+    /// A device like this one that owns no memory and runs nothing, but counts what it would hold: weights as it keeps
+    /// them, and what its operations need while they run. `None` where that is what is asked for, and no more.
+    fn rehearsal(&self) -> Option<Self> {
+        None
+    }
     /// The moment that the clock of its records counts from.
     fn epoch(&self) -> Instant;
     /// How often a host has waited for it so far, counted where the waiting happens.

@@ -24,6 +24,30 @@ pub struct DeviceInfo {
     pub shares_host_memory: bool,
     /// Blocks have a power of two of tokens: others would take other kernels, and results would depend on the block size.
     pub power_of_two_blocks: bool,
+    /// What engines on it do at a time where nothing is said.
+    pub usual: UsualLoad,
+}
+
+/// How much an engine does at a time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct UsualLoad {
+    /// Requests.
+    pub sequences: usize,
+    /// Tokens of a step.
+    pub tokens: usize,
+}
+
+impl UsualLoad {
+    /// For a device that computes about as fast as it reads: more at a time makes everybody wait.
+    pub const SMALL: Self = Self {
+        sequences: 16,
+        tokens: 512,
+    };
+    /// For a device that computes far more than it reads: few at a time would leave it idle.
+    pub const LARGE: Self = Self {
+        sequences: 256,
+        tokens: 8192,
+    };
 }
 
 /// The types of elements in a device's storage.

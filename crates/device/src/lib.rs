@@ -35,7 +35,7 @@ pub use drafts::{
 };
 pub use error::DeviceError;
 pub use host_map::{HostMap, open_regular};
-pub use info::{DeviceInfo, ElementTypes};
+pub use info::{DeviceInfo, ElementTypes, UsualLoad};
 pub use pooling::{PoolStates, PoolTable};
 pub use recorder::{Recorder, RecorderBuffer, RecorderCache, RecorderTensor, RecorderWeight};
 pub use rings::{FreePlaces, RingPlace, StepRings};

@@ -5,7 +5,7 @@ mod handles;
 
 pub use handles::{RecorderBuffer, RecorderCache, RecorderTensor, RecorderWeight};
 
-use crate::{DeviceInfo, ElementTypes};
+use crate::{DeviceInfo, ElementTypes, UsualLoad};
 use handles::RecorderRead;
 use std::fmt;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -38,6 +38,7 @@ impl Default for Recorder {
             free_memory: None,
             shares_host_memory: true,
             power_of_two_blocks: false,
+            usual: UsualLoad::SMALL,
         };
         Self {
             info: Arc::new(info),

@@ -136,6 +136,7 @@ fn merge(event: Event, waiting: &mut Event) -> Result<Event, ()> {
         ) if choice == *of => {
             all.ids.extend(output.ids);
             all.logprobs.extend(output.logprobs);
+            all.origins.extend(output.origins);
             Err(())
         }
         (Event::Prompt { logprobs, .. }, Event::Prompt { logprobs: all, .. }) => {
@@ -155,11 +156,11 @@ mod tests {
     use std::task::Wake;
 
     fn tokens(choice: usize, tokens: &[u32]) -> Event {
-        let (ids, logprobs) = (tokens.to_vec(), Vec::new());
-        Event::Delta {
-            choice,
-            output: Tokens { ids, logprobs },
-        }
+        let output = Tokens {
+            ids: tokens.to_vec(),
+            ..Tokens::default()
+        };
+        Event::Delta { choice, output }
     }
 
     fn end(choice: usize) -> Event {

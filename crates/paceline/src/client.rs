@@ -122,6 +122,11 @@ impl Client {
             logprobs.truncate(ids.len());
         }
         self.tokens += ids.len();
+        let mut origins = Vec::new();
+        if let Some(mut step) = request_output.origins.take() {
+            step.tokens = ids.len();
+            origins.push(*step);
+        }
         let choice = self.choice;
         let detail = request_output.detail.take();
         let end = request_output.finish.map(|reason| Event::Finished {
@@ -138,10 +143,13 @@ impl Client {
             prompt: 0,
             logprobs: prompt_logprobs,
         });
-        let tokens = (!ids.is_empty()).then_some(Event::Delta {
-            choice,
-            output: Tokens { ids, logprobs },
-        });
+        let output = Tokens {
+            ids,
+            logprobs,
+            origins,
+        };
+        let any = !output.ids.is_empty() || !output.origins.is_empty();
+        let tokens = any.then_some(Event::Delta { choice, output });
         prompt.into_iter().chain(tokens).chain(end)
     }
 

@@ -1,7 +1,8 @@
 //! How an engine is set up.
 
-use crate::{DeviceChoice, SpeculationConfig, StartError};
+use crate::{DeviceChoice, SpeculationConfig, StartError, UsualLoad};
 use paceline_types::DType;
+use std::path::PathBuf;
 use std::time::Duration;
 
 /// Options of an engine. The defaults suit a machine that serves a few users.
@@ -9,6 +10,8 @@ use std::time::Duration;
 pub struct EngineConfig {
     /// Where it runs.
     pub device: DeviceChoice,
+    /// Where a device keeps kernels that it had to compile, if anywhere.
+    pub kernel_cache: Option<PathBuf>,
     /// Threads that operations are spread over.
     pub threads: usize,
     /// Convert weight matrices to this type; `None` keeps them as stored.
@@ -21,6 +24,8 @@ pub struct EngineConfig {
     pub max_num_seqs: usize,
     /// Tokens of a step: all running requests' next tokens, and prompt chunks in what is left.
     pub max_num_batched_tokens: usize,
+    /// How far these two may be lowered where memory is short; `None`: not at all.
+    pub lowest: Option<UsualLoad>,
     /// How long a step may take while requests in it wait for their next token: prompts get fewer tokens of it then.
     /// `None` for any length.
     pub max_step: Option<Duration>,
@@ -41,7 +46,7 @@ pub struct EngineConfig {
     pub prefix_caching: bool,
     /// Share of the memory left after weights and states that saved recurrent states may take.
     pub snapshot_share: f64,
-    /// Tokens between two saved recurrent states.
+    /// Tokens between two saved recurrent states; a quarter of `max_num_batched_tokens` at least, so that steps can be full.
     pub snapshot_interval: usize,
     /// Requests that may wait.
     pub max_waiting: usize,
@@ -57,12 +62,14 @@ impl Default for EngineConfig {
     fn default() -> Self {
         Self {
             device: DeviceChoice::default(),
+            kernel_cache: None,
             threads: std::thread::available_parallelism().map_or(1, usize::from),
             dtype: None,
             random_weights: false,
             pipeline_depth: 2,
             max_num_seqs: 16,
             max_num_batched_tokens: 512,
+            lowest: None,
             max_step: Some(Duration::from_millis(250)),
             block_size: 16,
             num_blocks: None,
@@ -82,6 +89,22 @@ impl Default for EngineConfig {
 }
 
 impl EngineConfig {
+    /// Asks for half as much at a time, as far as it may; false if it may not.
+    pub(crate) fn lower(&mut self) -> bool {
+        let Some(lowest) = self.lowest else { return false };
+        let halved = |value: usize, lowest: usize| {
+            if value > lowest {
+                (value / 2).max(lowest)
+            } else {
+                value
+            }
+        };
+        let before = (self.max_num_seqs, self.max_num_batched_tokens);
+        self.max_num_seqs = halved(self.max_num_seqs, lowest.sequences);
+        self.max_num_batched_tokens = halved(self.max_num_batched_tokens, lowest.tokens);
+        before != (self.max_num_seqs, self.max_num_batched_tokens)
+    }
+
     /// Checks every option against its bounds.
     pub(crate) fn check(&self) -> Result<(), StartError> {
         let within = |option, value: usize, low: usize, high: usize| {

@@ -1,14 +1,16 @@
 //! Which device an engine runs on. This is the one place that names them; everything else is generic over
 //! [`Backend`] or sees a [`LoadedEngine`].
 
-use crate::engine::EngineParts;
+use crate::engine::{EngineParts, rehearse};
 use crate::faults::{Failing, Fault};
-use crate::{EngineConfig, Handle, MemoryPlan, ModelFiles, Speculation, StartError};
+use crate::{EngineConfig, Handle, Held, MemoryPlan, ModelFiles, Speculation, StartError};
 use paceline_device::{Backend, DeviceError, DeviceInfo};
 use paceline_device_cpu::{Cpu, CpuOptions, Instructions};
-use paceline_device_cuda::{Cuda, CudaOptions, Found};
+use paceline_device_cuda::{Cuda, CudaOptions, Found, plants};
+use paceline_runner::RunnerConfig;
 use paceline_types::DType;
 use std::fmt;
+use std::path::PathBuf;
 use std::str::FromStr;
 
 pub use paceline_device_cpu::{MemoryLimit, UsableMemory, return_large_allocations};
@@ -53,18 +55,12 @@ impl fmt::Display for DeviceChoice {
 
 impl DeviceChoice {
     /// Does something that opens the device again and again.
-    pub fn run_afresh<T: OnFreshDevices>(self, task: T) -> T::Output {
+    /// `kernel_cache` is [`EngineConfig::kernel_cache`].
+    pub fn run_afresh<T: OnFreshDevices>(self, kernel_cache: Option<PathBuf>, task: T) -> T::Output {
         match self {
-            Self::Auto if has_gpu() => Self::Cuda(0).run_afresh(task),
-            Self::Auto | Self::Cpu => task.run(&|_| Ok(Cpu::new(CpuOptions::default()))),
-            Self::Cuda(ordinal) => task.run(&|kv| {
-                let options = CudaOptions {
-                    ordinal,
-                    kv,
-                    ..CudaOptions::default()
-                };
-                Cuda::open(options)
-            }),
+            Self::Auto if has_gpu() => Self::Cuda(0).run_afresh(kernel_cache, task),
+            Self::Auto | Self::Cpu => task.run(&cpus()),
+            Self::Cuda(ordinal) => task.run(&gpus(ordinal, kernel_cache)),
         }
     }
 }
@@ -82,18 +78,19 @@ impl Device {
     pub fn open(config: &EngineConfig) -> Result<Self, StartError> {
         config.check()?;
         match config.device {
-            DeviceChoice::Auto if has_gpu() => Self::open_cuda(0),
+            DeviceChoice::Auto if has_gpu() => Self::open_cuda(0, config),
             DeviceChoice::Auto | DeviceChoice::Cpu => Ok(Self::Cpu(Cpu::new(CpuOptions {
                 threads: config.threads,
                 instructions: Instructions::detect(),
             }))),
-            DeviceChoice::Cuda(ordinal) => Self::open_cuda(ordinal),
+            DeviceChoice::Cuda(ordinal) => Self::open_cuda(ordinal, config),
         }
     }
 
-    fn open_cuda(ordinal: usize) -> Result<Self, StartError> {
+    fn open_cuda(ordinal: usize, config: &EngineConfig) -> Result<Self, StartError> {
         let options = CudaOptions {
             ordinal,
+            kernel_cache: config.kernel_cache.clone(),
             ..CudaOptions::default()
         };
         Ok(Self::Cuda(Cuda::open(options)?))
@@ -112,6 +109,19 @@ impl Device {
         match self {
             Self::Cpu(cpu) => task.run(cpu),
             Self::Cuda(cuda) => task.run(cuda),
+        }
+    }
+
+    /// What an engine would hold on it, if the device can tell: for [`MemoryPlan::new`].
+    pub fn rehearse(
+        &self,
+        files: ModelFiles<'_>,
+        config: &EngineConfig,
+        runner: (&Speculation, RunnerConfig),
+    ) -> Option<Result<Held, StartError>> {
+        match self {
+            Self::Cpu(cpu) => rehearse(cpu, files, config, runner),
+            Self::Cuda(cuda) => rehearse(cuda, files, config, runner),
         }
     }
 
@@ -166,8 +176,77 @@ pub trait OnDevice {
 pub trait OnFreshDevices {
     /// What comes of it.
     type Output;
-    /// Does it. `open` opens the device, with keys and values stored in a type where it has the choice.
-    fn run<B: Backend>(self, open: &dyn Fn(DType) -> Result<B, DeviceError>) -> Self::Output;
+    /// Does it.
+    fn run<B: Backend>(self, openers: &Openers<B>) -> Self::Output;
+}
+
+/// Opens a device, with keys and values stored in a type where it has the choice.
+pub type Open<'a, B> = dyn Fn(DType) -> Result<B, DeviceError> + 'a;
+
+/// The ways to open a device that is judged.
+pub struct Openers<B: Backend> {
+    /// As engines open it.
+    pub open: Box<Open<'static, B>>,
+    /// Working in another way, by what is otherwise: none of them may change a bit.
+    pub other_ways: Vec<(&'static str, Box<Open<'static, B>>)>,
+    /// With a kernel that does not wait for the one ahead of it: as engines open the device, and with kernels one after
+    /// the other. Who compares the two must find a difference.
+    pub hasty: Option<[Box<Open<'static, B>>; 2]>,
+    /// Enqueues what the device does not survive.
+    pub lose: Option<fn(&B)>,
+}
+
+fn cpus() -> Openers<Cpu> {
+    let with = |options: CpuOptions| -> Box<Open<'static, Cpu>> { Box::new(move |_| Ok(Cpu::new(options))) };
+    let usual = CpuOptions::default();
+    let one_thread = CpuOptions { threads: 1, ..usual };
+    let portable = CpuOptions {
+        instructions: Instructions::Portable,
+        ..usual
+    };
+    Openers {
+        open: with(usual),
+        other_ways: vec![
+            ("on one thread", with(one_thread)),
+            ("in plain instructions", with(portable)),
+        ],
+        hasty: None,
+        lose: None,
+    }
+}
+
+fn gpus(ordinal: usize, kernel_cache: Option<PathBuf>) -> Openers<Cuda> {
+    type Opening = fn(CudaOptions) -> Result<Cuda, DeviceError>;
+    let with = |open: Opening, options: CudaOptions| -> Box<Open<'static, Cuda>> {
+        Box::new(move |kv| {
+            open(CudaOptions {
+                kv,
+                ..options.clone()
+            })
+        })
+    };
+    let usual = CudaOptions {
+        ordinal,
+        kernel_cache,
+        ..CudaOptions::default()
+    };
+    let in_turn = CudaOptions {
+        dependent_launch: false,
+        ..usual.clone()
+    };
+    let without_wgmma = CudaOptions {
+        wgmma: false,
+        ..usual.clone()
+    };
+    Openers {
+        open: with(Cuda::open, usual.clone()),
+        other_ways: vec![
+            ("without dependent launches", with(Cuda::open, in_turn.clone())),
+            ("without wgmma", with(Cuda::open, without_wgmma)),
+        ],
+        hasty: Some([with(plants::open_hasty, usual), with(plants::open_hasty, in_turn)]),
+        lose: Some(plants::lose),
+    }
 }
 
 /// A model on its device with its memory planned, whichever device that is.

@@ -1,7 +1,7 @@
 //! Texts that become vectors.
 
-use crate::Usage;
 use crate::cancel_flags::CancelFlags;
+use crate::{Canceller, Usage};
 use async_channel::Receiver;
 use paceline_types::{Pooling, TokenId};
 use std::pin::Pin;
@@ -67,12 +67,23 @@ pub enum EmbeddingError {
 pub struct Embedding {
     pub(crate) result: Pin<Box<Receiver<Result<Embedded, EmbeddingError>>>>,
     pub(crate) cancel_flags: Arc<CancelFlags>,
+    pub(crate) id: u64,
 }
 
 impl Embedding {
     /// Waits for the vector.
     pub fn wait(self) -> Result<Embedded, EmbeddingError> {
         self.result.recv_blocking().unwrap_or_else(|_| Err(silence()))
+    }
+
+    /// The engine's name of it.
+    pub fn id(&self) -> u64 {
+        self.id
+    }
+
+    /// Cancels it from elsewhere.
+    pub fn canceller(&self) -> Canceller {
+        Canceller(Arc::clone(&self.cancel_flags))
     }
 
     /// Ends the request.

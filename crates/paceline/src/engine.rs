@@ -2,7 +2,7 @@
 
 use crate::drafter::Drafter;
 use crate::handle::{Handle, Shared};
-use crate::memory_plan::{mask_rows, sample_rows};
+use crate::memory_plan::{Held, mask_rows, sample_rows};
 use crate::request::{Bounds, MAX_CHOICES};
 use crate::service::Service;
 use crate::{
@@ -54,6 +54,29 @@ pub struct EngineParts<B: Backend> {
 impl Engine {
     /// Loads a checkpoint's model on the device that the configuration asks for, and starts the step loop. `progress`
     /// is told the bytes of each tensor as it is loaded.
+    ///
+    /// ```
+    /// use paceline::{DeviceChoice, Engine, EngineConfig};
+    /// use std::cell::Cell;
+    /// # let checkpoint = paceline_testkit::storyteller();
+    ///
+    /// let config = EngineConfig {
+    ///     device: DeviceChoice::Cpu,
+    ///     max_num_seqs: 4,
+    ///     max_model_len: Some(256),
+    ///     ..EngineConfig::default()
+    /// };
+    /// let loaded = Cell::new(0);
+    /// let engine = Engine::start(&checkpoint, config, &|bytes| loaded.set(loaded.get() + bytes))?;
+    /// assert_eq!(engine.max_model_len(), 256);
+    /// assert!(loaded.get() > 10_000_000);
+    ///
+    /// // What cannot be had is an error that names the option and its bound, before anything is loaded.
+    /// let too_deep = EngineConfig { pipeline_depth: 9, ..EngineConfig::default() };
+    /// let error = Engine::start(&checkpoint, too_deep, &|_| {}).err().ok_or("nine steps in flight")?;
+    /// assert!(error.to_string().contains("pipeline-depth"), "{error}");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn start<'a>(
         files: impl Into<ModelFiles<'a>>,
         config: EngineConfig,
@@ -74,9 +97,7 @@ impl<B: Backend> EngineParts<B> {
         config.check()?;
         let (files, device) = (files.into(), backend.info());
         // What does not fit is known before anything is loaded.
-        let outline = Outline::load(files, &config, &device)?;
-        let speculation = *outline.speculation();
-        let memory = MemoryPlan::new(outline, &config, &device)?;
+        let (config, speculation, memory) = plan((&backend, &device), files, config)?;
         let model = load_model(&backend, files.model, &config, progress)?;
         let place = (&backend, &model);
         let drafter = Drafter::load(place, files.drafter, (&speculation, &config), progress)?;
@@ -133,12 +154,12 @@ impl<B: Backend> EngineParts<B> {
             let threads = config.threads.div_ceil(4).min(4);
             pipeline = pipeline.with_mask_workers(Box::new(MaskPool::new(threads, memory.slots)?));
         }
-        let shared = Arc::new(Shared::new(&memory));
+        let shared = Arc::new(Shared::new(&memory, config.trace));
         let limits = engine_limits(&config, &bounds, programs);
         let max_open = config.max_waiting + config.max_num_seqs;
         let (intake, jobs) = sync_channel(max_open);
         let told = Arc::clone(&shared);
-        let service = Service::new(pipeline, jobs, told, config.trace);
+        let service = Service::new(pipeline, jobs, told);
         thread::Builder::new()
             .name("paceline-engine".to_owned())
             .spawn(move || service.run())?;
@@ -152,6 +173,44 @@ impl<B: Backend> EngineParts<B> {
             max_open,
         })
     }
+}
+
+/// Plans the memory, for as much at a time as fits.
+fn plan<B: Backend>(
+    (backend, device): (&B, &DeviceInfo),
+    files: ModelFiles<'_>,
+    mut config: EngineConfig,
+) -> Result<(EngineConfig, Speculation, MemoryPlan), StartError> {
+    loop {
+        let outline = Outline::load(files, &config, device)?;
+        let speculation = *outline.speculation();
+        let measure = |runner| rehearse(backend, files, &config, (&speculation, runner));
+        match MemoryPlan::new(outline, &config, device, &measure) {
+            Err(StartError::Memory(_)) if config.lower() => {}
+            planned => return Ok((config, speculation, planned?)),
+        }
+    }
+}
+
+/// What an engine would hold on a device, if the device can tell.
+pub(crate) fn rehearse<B: Backend>(
+    backend: &B,
+    files: ModelFiles<'_>,
+    config: &EngineConfig,
+    (speculation, runner): (&Speculation, RunnerConfig),
+) -> Option<Result<Held, StartError>> {
+    let device = backend.rehearsal()?;
+    let held = || {
+        let model = load_model(&device, files.model, config, &|_| {})?;
+        let drafter = Drafter::load((&device, &model), files.drafter, (speculation, config), &|_| {})?;
+        let weights = device.allocated();
+        let _runner = build_runner(device.clone(), (model, drafter), speculation, runner)?;
+        Ok(Held {
+            weights,
+            all: device.allocated(),
+        })
+    };
+    Some(held())
 }
 
 /// The model that answers, with its weights or with some that are made up.
@@ -245,7 +304,8 @@ fn scheduler_config<B: Backend>(
         drafts: speculation.draft_tokens,
         recurrent: recurrent.then_some(RecurrentConfig {
             snapshots: memory.snapshot_count,
-            interval: config.snapshot_interval,
+            // A plan row passes one point to save at: points are no closer than lets a step be a full one.
+            interval: config.snapshot_interval.max(config.max_num_batched_tokens / 4),
         }),
         prefix_caching: config.prefix_caching,
     }

@@ -1,6 +1,6 @@
 //! What a generation yields.
 
-use paceline_schedule::SpeculationReport;
+use paceline_schedule::{SpeculationReport, StepOrigins};
 use paceline_types::{FinishReason, TokenId, TokenLogprobs};
 use std::time::Duration;
 
@@ -45,6 +45,8 @@ pub struct Tokens {
     pub ids: Vec<TokenId>,
     /// One per token, if asked for.
     pub logprobs: Vec<TokenLogprobs>,
+    /// The steps that brought them, in order, if asked for. One may have brought none but a stop token.
+    pub origins: Vec<StepOrigins>,
 }
 
 /// How a continuation ended.

@@ -6,11 +6,13 @@ use crate::client::Answer;
 use crate::embedding::{Embedding, EmbeddingRequest};
 use crate::event::Event;
 use crate::request::{Bounds, Continuations, Request};
-use crate::service::Job;
+use crate::service::{Job, Message};
+use crate::watch::{StepViewer, Watch};
 use crate::{DeviceInfo, EngineLimits, MemoryPlan, RequestError, Speculation, Stats, trace};
 use futures_core::Stream;
-use paceline_schedule::{CheckedRequest, StepRecord};
+use paceline_schedule::{CheckedRequest, Clock, RequestStatus};
 use paceline_types::TokenId;
+use std::ops::Range;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{SyncSender, TrySendError};
@@ -21,7 +23,8 @@ use std::time::Instant;
 /// What engine thread and callers share.
 pub(crate) struct Shared {
     pub(crate) stats: Mutex<Stats>,
-    pub(crate) trace: Mutex<Vec<StepRecord>>,
+    /// The newest steps, if somebody looks.
+    pub(crate) watch: Arc<Watch>,
     /// Requests accepted and not yet ended.
     pub(crate) open: AtomicUsize,
     /// Why the engine stopped, once it has.
@@ -29,15 +32,15 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
-    /// Of an engine that has done nothing yet.
-    pub(crate) fn new(memory: &MemoryPlan) -> Self {
+    /// Of an engine that has done nothing yet. `trace`: its steps are recorded from the first one on.
+    pub(crate) fn new(memory: &MemoryPlan, trace: bool) -> Self {
         Self {
             stats: Mutex::new(Stats {
                 blocks: memory.blocks,
                 snapshots: memory.snapshot_count,
                 ..Stats::default()
             }),
-            trace: Mutex::default(),
+            watch: Arc::new(Watch::new(trace)),
             open: AtomicUsize::new(0),
             stopped: Mutex::default(),
         }
@@ -55,7 +58,7 @@ impl Shared {
 /// and ends.
 #[derive(Clone)]
 pub struct Handle {
-    pub(crate) intake: SyncSender<Job>,
+    pub(crate) intake: SyncSender<Message>,
     pub(crate) shared: Arc<Shared>,
     pub(crate) bounds: Arc<Bounds>,
     pub(crate) device: Arc<DeviceInfo>,
@@ -71,6 +74,29 @@ impl Handle {
     }
 
     /// Checks a request and hands it in. Fails at once if it cannot be served or if too many wait.
+    ///
+    /// ```
+    /// use paceline::{Engine, EngineConfig, Event, Request, RequestError};
+    /// # let engine = Engine::start(&paceline_testkit::storyteller(), EngineConfig::default(), &|_| {})?;
+    ///
+    /// // Three continuations of one prompt, which is run once.
+    /// let mut request = Request { prompt: [443, 441, 261, 393].into(), n: Some(3), ..Request::default() };
+    /// request.sampling_mut().max_tokens = 8;
+    /// let mut texts = vec![Vec::new(); 3];
+    /// let mut generation = engine.generate(request.clone())?;
+    /// while let Some(event) = generation.next_blocking() {
+    ///     if let Event::Delta { choice, output } = event {
+    ///         texts[choice].extend(output.ids);
+    ///     }
+    /// }
+    /// assert!(texts.iter().all(|text| !text.is_empty()));
+    ///
+    /// // A refusal names the field, its value and its bound.
+    /// request.sampling_mut().top_p = 2.0;
+    /// let refused = engine.generate(request).err();
+    /// assert!(matches!(refused, Some(RequestError::Parameter { field: "top_p", .. })), "{refused:?}");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn generate(&self, request: Request) -> Result<Generation, RequestError> {
         self.start(self.check(request)?)
     }
@@ -79,24 +105,39 @@ impl Handle {
     pub fn start(&self, continuations: Continuations) -> Result<Generation, RequestError> {
         let Continuations { requests, held } = continuations;
         let choices = requests.len();
+        let first = requests.first().map_or(0, |request| request.id.0);
         let (sender, events) = channel::channel(held);
         let cancel_flags = self.submit(requests, Answer::Text(Arc::new(sender)))?;
         Ok(Generation {
             events,
             cancel_flags,
             open: choices,
+            ids: first..first + choices as u64,
         })
     }
 
     /// Hands in a text that is to become a vector. It shares steps, queue and priorities with everything else. Fails at
     /// once if it cannot be served or if too many wait.
+    ///
+    /// ```
+    /// use paceline::{EmbeddingRequest, Engine, EngineConfig, Pooling};
+    /// # let engine = Engine::start(&paceline_testkit::storyteller(), EngineConfig::default(), &|_| {})?;
+    ///
+    /// let request = EmbeddingRequest::new([443, 441, 261, 393], Pooling::Mean);
+    /// let vector = engine.embed(request.clone())?.wait()?.values;
+    /// assert_eq!(vector.len(), engine.width());
+    /// assert_eq!(engine.embed(request)?.wait()?.values, vector, "to the last bit, whatever else runs");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn embed(&self, request: EmbeddingRequest) -> Result<Embedding, RequestError> {
         let request = self.bounds.check_embedding(request)?;
+        let id = request.id.0;
         let (result, receiver) = async_channel::bounded(1);
         let cancel_flags = self.submit(vec![request], Answer::Vector(result))?;
         Ok(Embedding {
             result: Box::pin(receiver),
             cancel_flags,
+            id,
         })
     }
 
@@ -122,7 +163,7 @@ impl Handle {
             cancel_flags: Arc::clone(&cancel_flags),
             arrived: Instant::now(),
         };
-        self.intake.try_send(job).map_err(|error| {
+        self.intake.try_send(Message::Job(job)).map_err(|error| {
             self.shared.open.fetch_sub(count, Ordering::Relaxed);
             match error {
                 TrySendError::Full(_) => RequestError::QueueFull { open },
@@ -144,9 +185,27 @@ impl Handle {
             .clone()
     }
 
-    /// The times of all steps so far as a Chrome trace; empty unless the engine was started with `trace`.
-    pub fn trace(&self) -> String {
-        trace::chrome(&self.shared.trace.lock().unwrap_or_else(PoisonError::into_inner))
+    /// The newest recorded steps, at most so many, as a Chrome trace. Steps are recorded while there is a
+    /// [viewer](Self::watch), and from the start if the engine was started with `trace`.
+    pub fn trace(&self, most: usize) -> String {
+        trace::chrome(&self.shared.watch.newest(most))
+    }
+
+    /// Looks at steps from now on.
+    pub fn watch(&self) -> StepViewer {
+        StepViewer::new(Arc::clone(&self.shared.watch))
+    }
+
+    /// The time by the clock of steps, in nanoseconds.
+    pub fn now_ns(&self) -> u64 {
+        self.bounds.clock.now_ns()
+    }
+
+    /// Where every request stands, oldest first, as of the engine's next turn; `None` if it does not answer any more.
+    pub async fn statuses(&self) -> Option<Vec<RequestStatus>> {
+        let (answer, statuses) = async_channel::bounded(1);
+        self.intake.try_send(Message::Look(answer)).ok()?;
+        statuses.recv().await.ok()
     }
 
     /// The device it runs on, as it was before the engine took its memory.
@@ -195,13 +254,54 @@ impl Handle {
     }
 }
 
+/// Cancels a request that another part of the program reads. It does nothing once the request has ended.
+#[derive(Clone, Debug)]
+pub struct Canceller(pub(crate) Arc<CancelFlags>);
+
+impl Canceller {
+    /// Ends the request; its reader gets what was generated until then, then its end.
+    pub fn cancel(&self) {
+        self.0.cancel_all();
+    }
+}
+
 /// The events of one request, in order. The engine does not wait for its reader: what is not read is merged and kept.
 /// Dropping it cancels the request.
+///
+/// It is read by [blocking](Self::next_blocking), by [many at once](crate::Streams), or as a stream on any `async` runtime:
+///
+/// ```
+/// use futures_util::StreamExt;
+/// use paceline::{Engine, EngineConfig, Event, FinishReason, Request};
+/// # let engine = Engine::start(&paceline_testkit::storyteller(), EngineConfig::default(), &|_| {})?;
+/// # let runtime = tokio::runtime::Builder::new_current_thread().build()?;
+/// # runtime.block_on(async {
+///
+/// let mut request = Request { prompt: [443, 441, 261, 393].into(), ..Request::default() };
+/// request.sampling_mut().ignore_eos = true;
+/// let mut generation = engine.generate(request)?;
+/// let mut tokens = 0;
+/// while let Some(event) = generation.next().await {
+///     match event {
+///         Event::Delta { output, .. } => {
+///             tokens += output.ids.len();
+///             // What has come by then stays; what would come is not computed.
+///             generation.cancel();
+///         }
+///         Event::Finished { finish, .. } => assert_eq!(finish.reason, FinishReason::Cancelled),
+///         _ => {}
+///     }
+/// }
+/// assert!(tokens > 0);
+/// # Ok::<(), Box<dyn std::error::Error>>(()) })?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub struct Generation {
     events: EventReceiver,
     cancel_flags: Arc<CancelFlags>,
     /// Continuations that have not ended.
     open: usize,
+    ids: Range<u64>,
 }
 
 impl Generation {
@@ -218,6 +318,16 @@ impl Generation {
     /// Ends the request; what was generated until then still arrives, then its end.
     pub fn cancel(&self) {
         self.cancel_flags.cancel_all();
+    }
+
+    /// The engine's names of its continuations.
+    pub fn ids(&self) -> Range<u64> {
+        self.ids.clone()
+    }
+
+    /// Cancels the request from elsewhere.
+    pub fn canceller(&self) -> Canceller {
+        Canceller(Arc::clone(&self.cancel_flags))
     }
 
     /// Ends one continuation because its text is complete, such as at a stop string; the others go on. Within a step it

@@ -1,8 +1,97 @@
 //! The engine as a library.
 //!
+//! Tokens go in and come out; a tokenizer (`paceline_text`) makes them of text and text of them.
+//!
+//! ```
+//! use paceline::{Checkpoint, Engine, EngineConfig, Event, Request};
+//! use paceline_text::{Detokenizer, Tokenizer};
+//! # let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../assets/storyteller");
+//!
+//! // A folder with safetensors, or a GGUF file.
+//! let checkpoint = Checkpoint::open(folder.as_ref())?;
+//! let tokenizer = Tokenizer::from_json_bytes(checkpoint.tokenizer_json().ok_or("no tokenizer")?)?;
+//! let engine = Engine::start(&checkpoint, EngineConfig::default(), &|_| {})?;
+//!
+//! let mut request = Request {
+//!     prompt: tokenizer.encode("Once upon a time", true)?.into(),
+//!     ..Request::default()
+//! };
+//! request.sampling_mut().temperature = 0.0;
+//! request.sampling_mut().max_tokens = 16;
+//! let mut story = engine.generate(request)?;
+//! let (mut detokenizer, mut text) = (Detokenizer::new(&tokenizer, true).continuing(), String::new());
+//! while let Some(event) = story.next_blocking() {
+//!     match event {
+//!         Event::Delta { output, .. } => {
+//!             for token in output.ids {
+//!                 text += &detokenizer.push(token)?;
+//!             }
+//!         }
+//!         Event::Finished { finish, .. } => assert_eq!(finish.usage.completion_tokens, 16),
+//!         Event::Failed(failure) => return Err(failure.into()),
+//!         Event::Prompt { .. } => {}
+//!     }
+//! }
+//! assert!(text.starts_with(", there was a little girl"), "{text}");
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! Everything else is a variation of this: [many requests at once](Streams), `async` ([`Generation`] is a stream),
+//! [sampling options](Options) and their [defaults](SamplingDefaults), [drafts](SpeculationConfig),
+//! [structured output](#structured-output), [vectors](Handle::embed).
+//!
+//! # Structured output
+//!
+//! A request may only say what its [constraint](Request::constraint) allows; `paceline_grammar` makes them of schemas, expressions and grammars.
+//!
+//! ```
+//! use paceline::{Engine, EngineConfig, Event, Request};
+//! use paceline_grammar::{Grammar, GrammarLimits, GrammarSpec, TokenizerInfo};
+//! use paceline_text::Tokenizer;
+//! use serde_json::{Value, json};
+//! use std::sync::Arc;
+//! # let checkpoint = paceline_testkit::storyteller();
+//!
+//! let tokenizer = Tokenizer::from_json_bytes(checkpoint.tokenizer_json().ok_or("no tokenizer")?)?;
+//! let config = EngineConfig { constraints: true, ..EngineConfig::default() };
+//! let engine = Engine::start(&checkpoint, config, &|_| {})?;
+//!
+//! // Once per model, and once per schema.
+//! let info = TokenizerInfo::new(&tokenizer, engine.end_tokens(), GrammarLimits::default())?;
+//! let schema = json!({
+//!     "type": "object",
+//!     "properties": { "animal": { "enum": ["fox", "owl"] }, "age": { "type": "integer", "maximum": 99 } },
+//!     "required": ["animal", "age"],
+//! });
+//! let grammar = Grammar::new(&info, &GrammarSpec::JsonSchema(schema))?;
+//!
+//! let request = Request {
+//!     prompt: tokenizer.encode("Tell me about an animal: ", true)?.into(),
+//!     constraint: Some(Arc::new(grammar)),
+//!     ..Request::default()
+//! };
+//! let (mut generation, mut tokens) = (engine.generate(request)?, Vec::new());
+//! while let Some(event) = generation.next_blocking() {
+//!     if let Event::Delta { output, .. } = event {
+//!         tokens.extend(output.ids);
+//!     }
+//! }
+//! let animal: Value = serde_json::from_str(&tokenizer.decode(&tokens, true)?)?;
+//! assert!(animal["animal"] == "fox" || animal["animal"] == "owl");
+//! assert!(animal["age"].is_i64());
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! # Parts
+//!
 //! [`Engine::start`] builds a checkpoint's model and starts the step loop on a thread of its own.
 //! [`Handle::generate`] hands it a request and returns a [`Generation`]: a stream of [`Event`]s, read by blocking or
 //! by `async`. [`Handle::embed`] turns a text into a vector, in the same steps. Every queue is bounded. Dropping a generation cancels it, wherever it is.
+
+// The example of the README is compiled with those of the documentation.
+#[cfg(doctest)]
+#[doc = include_str!("../../../README.md")]
+struct Readme;
 
 mod cancel_flags;
 mod channel;
@@ -27,26 +116,34 @@ mod speculation;
 mod stats;
 mod streams;
 mod trace;
+mod watch;
 
 pub use config::EngineConfig;
 pub use device::{
-    CudaFound, Device, DeviceChoice, Gpu, LoadedEngine, MemoryLimit, OnDevice, OnFreshDevices, UsableMemory,
-    probe_cuda, return_large_allocations,
+    CudaFound, Device, DeviceChoice, Gpu, LoadedEngine, MemoryLimit, OnDevice, OnFreshDevices, Open, Openers,
+    UsableMemory, probe_cuda, return_large_allocations,
 };
 pub use embedding::{Embedded, Embedding, EmbeddingError, EmbeddingRequest};
 pub use engine::{Engine, EngineParts, ModelFiles};
 pub use error::{RequestError, StartError};
 pub use event::{Event, Failure, Finish, Tokens, Usage};
-pub use handle::{Generation, Handle};
+pub use handle::{Canceller, Generation, Handle};
 pub use histogram::Histogram;
 pub use masks::MaskPool;
-pub use memory_plan::MemoryPlan;
-pub use options::{NumberBound, OPTIONS, OptionKind, OptionValue, Options, RequestOption};
+pub use memory_plan::{Held, MemoryPlan};
+pub use options::{
+    DefaultSource, NumberBound, OPTIONS, OptionKind, OptionValue, Options, RequestOption, SamplingDefaults,
+};
 pub use outline::Outline;
-pub use paceline_device::{DeviceInfo, ElementTypes};
+pub use paceline_device::{DeviceInfo, ElementTypes, UsualLoad};
 pub use paceline_runner::ProgramReport;
-pub use paceline_schedule::{Counters, PipelineTotals, SpeculationReport, StepRecord};
+pub use paceline_schedule::{
+    Counters, PipelineTotals, RequestStatus, Span, SpeculationReport, StepOrigins, StepRecord,
+};
+pub use paceline_types::{Constraint, DType, FinishReason, Pooling, SamplingParams, TokenId, TokenLogprobs};
+pub use paceline_weights::Checkpoint;
 pub use request::{Continuations, MAX_DEADLINE, Request, RequestSpeculation};
 pub use speculation::{DrafterShape, NeuralDrafter, Speculation, SpeculationConfig, SpeculationMethod};
 pub use stats::{EngineLimits, Sizes, Stats};
 pub use streams::Streams;
+pub use watch::{StepViewer, WatchedStep};

@@ -5,6 +5,7 @@ use crate::speculation::{DrafterShape, Speculation};
 use crate::{DeviceInfo, ElementTypes, EngineConfig, Outline, StartError};
 use paceline_device::{Backend, KvShape, NgramIndex, Recorder, StateShape};
 use paceline_models::{Decoder, ModelDims};
+use paceline_runner::RunnerConfig;
 use std::fmt;
 
 /// Bytes of a number in a buffer, on every device.
@@ -15,6 +16,15 @@ const MOST: f64 = 0.8;
 
 /// Share of all memory of a device of its own that is used where nothing is said.
 const MOST_OF_A_DEVICE: f64 = 0.9;
+
+/// What stays free on a device of its own, for what its driver takes while an engine starts: code and programs.
+const OF_THE_DRIVER: u64 = 512 << 20;
+
+/// How often a plan is measured and cut until it fits.
+const MEASURES: u64 = 6;
+
+/// What is left for rounding then.
+const ROUNDING: u64 = 64 << 20;
 
 /// Share of what is available that blocks take by default. Memory that is the host's is left to others, too.
 const BLOCKS: f64 = 0.25;
@@ -79,8 +89,14 @@ impl MemoryPlan {
         self.weights + caches + self.scratch
     }
 
-    /// Plans the memory that an engine takes on a device.
-    pub fn new(outline: Outline, config: &EngineConfig, device: &DeviceInfo) -> Result<Self, StartError> {
+    /// Plans the memory that an engine takes on a device. `measure` says what a runner would really hold there, if the
+    /// device has more to hold than it is asked for.
+    pub fn new(
+        outline: Outline,
+        config: &EngineConfig,
+        device: &DeviceInfo,
+        measure: &dyn Fn(RunnerConfig) -> Option<Result<Held, StartError>>,
+    ) -> Result<Self, StartError> {
         config.check()?;
         if device.power_of_two_blocks && !config.block_size.is_power_of_two() {
             return Err(StartError::Option {
@@ -125,7 +141,27 @@ impl MemoryPlan {
         let asked = outline.rehearse(runner)?;
         plan.scratch = asked.saturating_sub(plan.blocks as u64 * block.words + plan.ngram_index);
         plan.share_out(block, (config, room), state)?;
+        // With fewer blocks less is lost to rounding, or more: so a little is left, and more of it where that was too little.
+        for measures in 0..MEASURES {
+            let runner = runner_config((config, &speculation), &plan, (samples, masks));
+            let Some(held) = measure(runner).transpose()? else {
+                break;
+            };
+            plan.take_measure(held);
+            if plan.total() <= plan.budget {
+                break;
+            }
+            plan.scratch += measures * ROUNDING;
+            plan.share_out(block, (config, room), state)?;
+        }
         Ok(plan)
+    }
+
+    /// What was not counted before is weights and scratch: caches are as planned.
+    fn take_measure(&mut self, held: Held) {
+        let caches = self.total() - self.weights - self.scratch;
+        self.weights = held.weights;
+        self.scratch = held.all.saturating_sub(held.weights + caches);
     }
 
     /// Gives what is left to snapshots and blocks.
@@ -196,6 +232,15 @@ impl MemoryPlan {
     }
 }
 
+/// Bytes that a device holds for an engine.
+#[derive(Clone, Copy, Debug)]
+pub struct Held {
+    /// When the weights are there.
+    pub weights: u64,
+    /// When the engine has started.
+    pub all: u64,
+}
+
 /// Memory that may be used.
 #[derive(Clone, Copy)]
 struct Room {
@@ -227,7 +272,7 @@ impl Room {
         let budget = (total as f64 * share.unwrap_or(MOST_OF_A_DEVICE)) as u64;
         Self {
             available,
-            budget: budget.min(available),
+            budget: budget.min(available.saturating_sub(OF_THE_DRIVER)),
             fill: true,
         }
     }

@@ -32,7 +32,7 @@ pub struct Request {
     pub deadline: Option<Duration>,
     /// Drafts for this request; by default what the engine does.
     pub speculation: RequestSpeculation,
-    /// What each continuation must follow, if anything, such as a grammar.
+    /// What each continuation must follow, if anything, such as a grammar; see the [crate](crate#structured-output).
     pub constraint: Option<Arc<dyn Constraint>>,
     /// Whose it is: waiting is shared fairly between tenants. 0 if there is only one.
     pub tenant: u32,

@@ -4,8 +4,11 @@ use crate::cancel_flags::{CancelFlag, CancelFlags};
 use crate::client::{Answer, Client};
 use crate::handle::Shared;
 use crate::stats::Stats;
+use crate::watch::WatchedStep;
+use async_channel::Sender;
 use paceline_schedule::{
-    CheckedRequest, Clock, Pipeline, RequestId, RequestOutput, RunnerFault, StepRecord, StepRunner, Stepped,
+    CheckedRequest, Clock, Pipeline, RequestId, RequestOutput, RequestStatus, RunnerFault, Span, StepRecord,
+    StepRunner, Stepped,
 };
 use std::any::Any;
 use std::collections::HashMap;
@@ -15,12 +18,17 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError};
 use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Steps kept for a trace; later ones are dropped.
-const TRACE_STEPS: usize = 1 << 20;
-
 /// How long the engine must have had nothing to do before it checks that its parts agree. A request that comes right
 /// behind another one does not wait for that.
 const QUIET: Duration = Duration::from_secs(1);
+
+/// What the engine's thread is told.
+pub(crate) enum Message {
+    /// Work.
+    Job(Job),
+    /// Tell where every request stands.
+    Look(Sender<Vec<RequestStatus>>),
+}
 
 /// Requests on their way in: the continuations of one prompt, or a text that becomes a vector.
 pub(crate) struct Job {
@@ -33,26 +41,19 @@ pub(crate) struct Job {
 /// The step loop with its clients.
 pub(crate) struct Service<R: StepRunner, C: Clock> {
     pub(crate) pipeline: Pipeline<R, C>,
-    pub(crate) intake: Receiver<Job>,
+    pub(crate) intake: Receiver<Message>,
     pub(crate) shared: Arc<Shared>,
-    pub(crate) tracing: bool,
     clients: HashMap<RequestId, Client>,
     /// Something has run since the parts were last found to agree.
     unchecked: bool,
 }
 
 impl<R: StepRunner, C: Clock> Service<R, C> {
-    pub(crate) fn new(
-        pipeline: Pipeline<R, C>,
-        intake: Receiver<Job>,
-        shared: Arc<Shared>,
-        tracing: bool,
-    ) -> Self {
+    pub(crate) fn new(pipeline: Pipeline<R, C>, intake: Receiver<Message>, shared: Arc<Shared>) -> Self {
         Self {
             pipeline,
             intake,
             shared,
-            tracing,
             clients: HashMap::new(),
             unchecked: false,
         }
@@ -96,7 +97,9 @@ impl<R: StepRunner, C: Clock> Service<R, C> {
         };
         loop {
             match next {
-                Ok(job) => self.admit(job),
+                Ok(Message::Job(job)) => self.admit(job),
+                // A caller that has gone does not want it any more.
+                Ok(Message::Look(answer)) => drop(answer.try_send(self.pipeline.scheduler().statuses())),
                 Err(TryRecvError::Empty) => break,
                 Err(TryRecvError::Disconnected) => {
                     open = false;
@@ -108,16 +111,16 @@ impl<R: StepRunner, C: Clock> Service<R, C> {
         open
     }
 
-    fn poll(&self) -> Result<Job, TryRecvError> {
+    fn poll(&self) -> Result<Message, TryRecvError> {
         self.intake.try_recv()
     }
 
     /// Waits for a request. If none comes for a while, the time is used to check that nothing was lost or counted twice;
     /// what is wrong ends the engine here rather than a request later.
-    fn wait(&mut self) -> Result<Job, TryRecvError> {
+    fn wait(&mut self) -> Result<Message, TryRecvError> {
         if self.unchecked {
             match self.intake.recv_timeout(QUIET) {
-                Ok(job) => return Ok(job),
+                Ok(message) => return Ok(message),
                 Err(RecvTimeoutError::Disconnected) => return Err(TryRecvError::Disconnected),
                 Err(RecvTimeoutError::Timeout) => self.check_integrity(),
             }
@@ -197,9 +200,13 @@ impl<R: StepRunner, C: Clock> Service<R, C> {
         }
         // Before the events go out, so that a client that has seen a request's end finds it in the numbers.
         self.shared.open.fetch_sub(finished, Ordering::Relaxed);
-        self.publish(tokens, finished as u64, stepped.collected);
+        let watched = self.publish(tokens, finished as u64, stepped.collected);
         for request_output in stepped.request_outputs {
             self.deliver(request_output);
+        }
+        if let Some(mut step) = watched {
+            step.emit.end = self.pipeline.now_ns();
+            self.shared.watch.push(step);
         }
     }
 
@@ -223,7 +230,8 @@ impl<R: StepRunner, C: Clock> Service<R, C> {
         }
     }
 
-    fn publish(&mut self, tokens: u64, finished: u64, collected: Option<StepRecord>) {
+    /// Brings the numbers up to date. The step that was collected comes back if somebody looks at steps.
+    fn publish(&self, tokens: u64, finished: u64, collected: Option<StepRecord>) -> Option<WatchedStep> {
         let scheduler = self.pipeline.scheduler();
         let usage = scheduler.cache_use();
         let oldest = scheduler.oldest_waiting().and_then(|id| self.clients.get(&id));
@@ -235,19 +243,23 @@ impl<R: StepRunner, C: Clock> Service<R, C> {
         stats.snapshots_reserved = usage.reserved_snapshots;
         stats.tokens += tokens;
         stats.finished += finished;
+        let watched = collected.filter(|_| self.shared.watch.is_on());
+        let accepted = watched.map(|_| stats.counters.accepted_by_position);
         stats.counters = scheduler.counters();
         stats.pipeline = self.pipeline.totals();
         stats.oldest_waiting = oldest.map(|client| client.arrived);
         if let Some(record) = &collected {
             stats.sizes.step_tokens.record(record.tokens_run as u64);
         }
-        drop(stats);
-        if let Some(record) = collected.filter(|_| self.tracing) {
-            let mut trace = self.shared.trace.lock().unwrap_or_else(PoisonError::into_inner);
-            if trace.len() < TRACE_STEPS {
-                trace.push(record);
-            }
-        }
+        let (record, accepted) = watched.zip(accepted)?;
+        let now = stats.counters.accepted_by_position;
+        let begin = self.pipeline.now_ns();
+        Some(WatchedStep {
+            record,
+            prompt_tokens: scheduler.last_step().prompt_tokens,
+            accepted_by_position: std::array::from_fn(|place| (now[place] - accepted[place]) as u32),
+            emit: Span { begin, end: begin },
+        })
     }
 
     /// Tells every client that it is over: of running requests and of those in the queue. A reader that is slow finds
@@ -261,8 +273,10 @@ impl<R: StepRunner, C: Clock> Service<R, C> {
         for (_, client) in self.clients.drain() {
             client.answer.fail(message.to_owned());
         }
-        while let Ok(job) = self.intake.try_recv() {
-            job.answer.fail(message.to_owned());
+        while let Ok(told) = self.intake.try_recv() {
+            if let Message::Job(job) = told {
+                job.answer.fail(message.to_owned());
+            }
         }
     }
 }

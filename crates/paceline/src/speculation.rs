@@ -6,7 +6,35 @@ use paceline_models::{Decoder, DraftHead};
 use paceline_types::{DraftBudget, MAX_DRAFTS};
 use std::fmt;
 
-/// How drafts are to be made.
+/// How drafts are to be made. They change how fast a text comes, and never the text.
+///
+/// ```
+/// use paceline::{Engine, EngineConfig, Event, Request, SpeculationConfig, SpeculationMethod};
+/// # let checkpoint = paceline_testkit::storyteller();
+///
+/// let run = |method| {
+///     let speculation = SpeculationConfig { method, draft_tokens: Some(3), ..SpeculationConfig::default() };
+///     let config = EngineConfig { speculation, ..EngineConfig::default() };
+///     let engine = Engine::start(&checkpoint, config, &|_| {})?;
+///     let mut request = Request { prompt: [443, 441, 261, 393].into(), ..Request::default() };
+///     request.sampling_mut().seed = 7;
+///     request.sampling_mut().max_tokens = 48;
+///     let (mut generation, mut tokens, mut drafted) = (engine.generate(request)?, Vec::new(), 0);
+///     while let Some(event) = generation.next_blocking() {
+///         match event {
+///             Event::Delta { output, .. } => tokens.extend(output.ids),
+///             Event::Finished { finish, .. } => drafted = finish.usage.speculation.drafted,
+///             _ => {}
+///         }
+///     }
+///     Ok::<_, Box<dyn std::error::Error>>((tokens, drafted))
+/// };
+/// let (plain, none) = run(SpeculationMethod::Off)?;
+/// let (drafted, some) = run(SpeculationMethod::Mtp)?;
+/// assert_eq!(plain, drafted);
+/// assert!(none == 0 && some > 0);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SpeculationConfig {
     /// The drafters.

@@ -11,6 +11,31 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::time::Instant;
 
 /// Generations by number, in the order they were added.
+///
+/// ```
+/// use paceline::{Engine, EngineConfig, Event, Request, Streams};
+/// use std::time::{Duration, Instant};
+/// # let engine = Engine::start(&paceline_testkit::storyteller(), EngineConfig::default(), &|_| {})?;
+///
+/// let mut streams = Streams::default();
+/// for seed in 0..8 {
+///     let mut request = Request { prompt: [443, 441, 261, 393].into(), ..Request::default() };
+///     request.sampling_mut().seed = seed;
+///     request.sampling_mut().max_tokens = 4;
+///     streams.add(engine.generate(request)?);
+/// }
+/// let mut ended = Vec::new();
+/// while !streams.is_empty() {
+///     // Until then, so that the caller can look at other things.
+///     match streams.next(Instant::now() + Duration::from_secs(1)) {
+///         Some((number, Some(Event::Finished { .. }))) => ended.push(number),
+///         Some((_, Some(_))) | Some((_, None)) | None => {}
+///     }
+/// }
+/// ended.sort();
+/// assert_eq!(ended, [0, 1, 2, 3, 4, 5, 6, 7]);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Default)]
 pub struct Streams {
     open: Vec<Option<Reader>>,

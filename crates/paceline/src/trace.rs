@@ -1,5 +1,6 @@
 //! Step times as a Chrome trace, which Perfetto reads too: a host track and a device track.
 
+use crate::WatchedStep;
 use paceline_schedule::{Span, StepRecord};
 use serde_json::{Value, json};
 
@@ -7,17 +8,18 @@ const HOST: u32 = 1;
 const DEVICE: u32 = 2;
 
 /// The trace of these steps.
-pub(crate) fn chrome(records: &[StepRecord]) -> String {
+pub(crate) fn chrome(steps: &[WatchedStep]) -> String {
     let mut events = vec![
         json!({"ph": "M", "name": "process_name", "pid": 1, "args": {"name": "paceline"}}),
         json!({"ph": "M", "name": "thread_name", "pid": 1, "tid": HOST, "args": {"name": "host"}}),
         json!({"ph": "M", "name": "thread_name", "pid": 1, "tid": DEVICE, "args": {"name": "device"}}),
     ];
-    for record in records {
+    for WatchedStep { record, emit, .. } in steps {
         events.push(span("plan", HOST, record.plan, record));
         events.push(span("submit", HOST, record.submit, record));
         events.push(span("wait", HOST, record.wait, record));
         events.push(span("collect", HOST, record.collect, record));
+        events.push(span("emit", HOST, *emit, record));
         let device = Span {
             begin: record.device.0,
             end: record.device.1,

@@ -4,10 +4,11 @@
 
 use paceline::{
     DeviceInfo, ElementTypes, EngineConfig, EngineParts, Handle, MemoryPlan, ModelFiles, Outline,
-    SpeculationConfig, SpeculationMethod,
+    SpeculationConfig, SpeculationMethod, StartError, UsualLoad,
 };
 use paceline_device::{Backend, Recorder};
 use paceline_device_cpu::{Cpu, CpuOptions, Instructions};
+use paceline_device_cuda::{Cuda, CudaOptions, Gpu};
 use paceline_models::CacheSizes;
 use paceline_runner::{ModelProposer, RunnerConfig};
 use paceline_testkit::{FIXTURES, Fixture, storyteller};
@@ -34,7 +35,7 @@ fn drafting(method: SpeculationMethod, drafts: usize) -> SpeculationConfig {
 
 fn planned<'a>(files: impl Into<ModelFiles<'a>>, config: &EngineConfig, device: &DeviceInfo) -> MemoryPlan {
     let outline = Outline::load(files, config, device).unwrap();
-    MemoryPlan::new(outline, config, device).unwrap()
+    MemoryPlan::new(outline, config, device, &|_| None).unwrap()
 }
 
 /// The plan without drafts.
@@ -63,8 +64,8 @@ fn a_device_of_its_own_is_used_up_to_a_share_of_all_that_it_has() {
         };
         plan(&storyteller(), change, &device)
     };
-    // Nine tenths of all are more than is free.
-    assert_eq!(plan(|_| {}).budget, 8 * GIB);
+    // Nine tenths of all are more than is free, and the driver needs some of that.
+    assert_eq!(plan(|_| {}).budget, 8 * GIB - GIB / 2);
     let half = plan(|config| config.memory_utilization = Some(0.5));
     assert_eq!(half.budget, 5 * GIB);
     // What weights and states leave goes to blocks.
@@ -75,7 +76,7 @@ fn a_device_of_its_own_is_used_up_to_a_share_of_all_that_it_has() {
     let mut config = config();
     config.block_size = 24;
     let refused = Outline::load(&storyteller(), &config, &device)
-        .and_then(|outline| MemoryPlan::new(outline, &config, &device));
+        .and_then(|outline| MemoryPlan::new(outline, &config, &device, &|_| None));
     let refused = refused.err().map(|error| error.to_string()).unwrap_or_default();
     assert_eq!(refused, "`block-size` is 24; it must be a power of two on cuda:0");
 }
@@ -286,4 +287,98 @@ fn an_engine_takes_what_is_planned(
     );
     assert_eq!(bytes, caches + plan.scratch, "{name}\n{plan}");
     handle
+}
+
+/// A GPU that nobody has to have: what is asked of it is counted as if it were there.
+fn gpu(memory: u64) -> Cuda {
+    let gpu = Gpu {
+        ordinal: 0,
+        name: "NVIDIA H200".to_owned(),
+        capability: (9, 0),
+        memory,
+        multiprocessors: 132,
+    };
+    Cuda::rehearse(gpu, CudaOptions::default()).unwrap()
+}
+
+/// Starts an engine on it, and returns what the plan says.
+fn started_on(cuda: &Cuda, checkpoint: &Checkpoint, config: EngineConfig) -> Result<MemoryPlan, StartError> {
+    let parts = EngineParts::load(cuda.clone(), checkpoint, config, &|_| {})?;
+    let handle = parts.start_around(|runner| runner)?;
+    let plan = *handle.memory();
+    let (taken, planned) = (cuda.allocated(), plan.total());
+    // A model that is smaller than a chunk of memory is planned as if its caches were not in what is left of it.
+    assert!(
+        taken == planned || taken < planned && planned < taken + (32 << 20) && taken < (256 << 20),
+        "{taken} bytes taken\n{plan}"
+    );
+    Ok(plan)
+}
+
+fn shape(name: &str) -> Checkpoint {
+    let path = paceline_testkit::repository()
+        .join("benchmarks/configs")
+        .join(name);
+    Checkpoint::config_only(&path).unwrap()
+}
+
+/// Scratch of operations, weights in the device's own types, what is lost to pages: all of it is in the plan, and all of the
+/// plan is taken.
+#[test]
+fn a_gpu_takes_what_is_planned_to_the_byte() {
+    for name in FIXTURES {
+        started_on(&gpu(16 * GIB), &Fixture::read(name).checkpoint(), config()).unwrap();
+    }
+    let full = EngineConfig {
+        random_weights: true,
+        max_num_seqs: 256,
+        max_num_batched_tokens: 8192,
+        max_model_len: Some(8192),
+        ..EngineConfig::default()
+    };
+    for name in [
+        "qwen3.5-4b.json",
+        "qwen3-8b.json",
+        "qwen3.5-35b-a3b.json",
+        "nemotron-h-8b.json",
+    ] {
+        let plan = started_on(&gpu(140 * GIB), &shape(name), full.clone()).unwrap();
+        println!("{name}\n{plan}");
+        assert!(plan.scratch > GIB, "{name}: scratch of 8192 tokens\n{plan}");
+        // As vLLM counts: a share of all that the card has, and the rest of that are blocks.
+        let share = (140.0 * 0.9 * GIB as f64) as u64;
+        assert!(
+            plan.total() <= plan.budget && plan.budget <= share,
+            "{name}\n{plan}"
+        );
+        let useful = plan.blocks >= 2 * plan.slots * plan.blocks_per_slot;
+        assert!(useful || plan.total() > plan.budget - GIB, "{name}\n{plan}");
+    }
+}
+
+#[test]
+fn what_is_too_much_for_a_gpu_is_a_sentence_or_less_at_a_time() {
+    let tight = EngineConfig {
+        random_weights: true,
+        max_num_seqs: 256,
+        max_num_batched_tokens: 8192,
+        max_model_len: Some(8192),
+        ..EngineConfig::default()
+    };
+    let model = shape("qwen3.5-4b.json");
+    let refused = started_on(&gpu(16 * GIB), &model, tight.clone())
+        .unwrap_err()
+        .to_string();
+    assert!(
+        refused.contains("may be used; weights take") && refused.contains("--max-num-seqs"),
+        "{refused}"
+    );
+    let lower = EngineConfig {
+        lowest: Some(UsualLoad::SMALL),
+        ..tight.clone()
+    };
+    let plan = started_on(&gpu(16 * GIB), &model, lower.clone()).unwrap();
+    assert!((16..256).contains(&plan.slots), "{plan}");
+    let refused = started_on(&gpu(8 * GIB), &model, lower).unwrap_err().to_string();
+    assert!(refused.contains("may be used; weights take"), "{refused}");
 }

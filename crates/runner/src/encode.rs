@@ -2,7 +2,7 @@
 
 use paceline_device::abi::{self, BlockUpdate, LIST_WORDS, PlanMessage, SamplingRow, Slot, SlotLists};
 use paceline_types::{
-    Admission, DraftBudget, DraftSource, PlanRow, Pooling, SamplingParams, StepPlan, TokenId, TokenMask, Work,
+    Admission, DraftSource, PlanRow, Pooling, SamplingParams, StepPlan, TokenId, TokenMask, Work,
 };
 
 /// A request whose stop tokens, biases and bad words do not fit a slot.
@@ -123,6 +123,7 @@ fn encode_row(row: &PlanRow) -> abi::PlanRow {
             };
         }
     }
+    out.flags |= flag(row.show_drafts, abi::PlanRow::SHOW_DRAFTS);
     if let Some(constraint) = &row.constraint {
         let verifies = out.kind == abi::PlanRow::VERIFY;
         let (drafts, masks) = (constraint.drafts.len(), constraint.masks.len());
@@ -132,9 +133,7 @@ fn encode_row(row: &PlanRow) -> abi::PlanRow {
             out.count
         );
         assert!(drafts < masks, "{drafts} drafts and {masks} masks");
-        out.flags |= abi::PlanRow::MASKED
-            | flag(verifies, abi::PlanRow::GIVEN)
-            | flag(row.propose != DraftBudget::NONE, abi::PlanRow::SHOW_DRAFTS);
+        out.flags |= abi::PlanRow::MASKED | flag(verifies, abi::PlanRow::GIVEN);
         out.source = constraint.source.map_or(0, source_word);
     }
     out

@@ -12,7 +12,7 @@ use paceline_device::{
 };
 use paceline_models::{Caches, Decoder, Forward, ModelError};
 use paceline_schedule::{RunnerFault, StepRunner};
-use paceline_types::{DraftBudget, MAX_DRAFTS, PlanRow, SamplingParams, StepOutput, StepPlan, Work};
+use paceline_types::{MAX_DRAFTS, PlanRow, SamplingParams, StepOutput, StepPlan, Work};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -326,7 +326,7 @@ fn note(row: &PlanRow, params: &[Option<Arc<SamplingParams>>]) -> RowNote {
             .filter(|_| row.work.samples() > 0),
         prompt_logprobs: prompt.map(|count| (count, prompt_rows)),
         embeds: matches!(row.work, Work::Embed { last: true, .. }),
-        shows_drafts: row.constraint.is_some() && row.propose != DraftBudget::NONE,
+        shows_drafts: row.show_drafts,
     }
 }
 

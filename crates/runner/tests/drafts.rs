@@ -85,7 +85,7 @@ impl Bench {
             stop_tokens: Vec::new(),
             restore: piece.restore,
         };
-        // All tokens are allowed: a constrained row shows its drafts to the host.
+        // All tokens are allowed.
         let everything = TokenMask::new(vec![u32::MAX; self.vocabulary.div_ceil(32)]);
         let row = PlanRow {
             slot: SlotId(piece.slot),
@@ -110,6 +110,7 @@ impl Bench {
                 ngram: 0,
                 neural: if piece.seen { CONFIG.drafts } else { 0 },
             },
+            show_drafts: last && piece.seen,
             constraint: last.then(|| RowConstraint {
                 drafts: Vec::new(),
                 source: None,

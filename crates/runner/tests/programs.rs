@@ -70,6 +70,7 @@ fn prefill(slot: u32, start: usize, tokens: Vec<u32>, snapshot: Option<SnapshotP
             ngram: slot as usize % 3,
             neural: start / 16 % 2,
         },
+        show_drafts: false,
         constraint: None,
     }
 }
@@ -85,6 +86,7 @@ fn verify(slot: u32, drafts: usize, generation: u32) -> PlanRow {
             ngram: drafts % 2,
             neural: drafts,
         },
+        show_drafts: false,
         constraint: None,
     }
 }

@@ -224,6 +224,11 @@ impl<R: StepRunner, C: Clock> Pipeline<R, C> {
         &mut self.runner
     }
 
+    /// The time by its clock.
+    pub fn now_ns(&self) -> u64 {
+        self.clock.now_ns()
+    }
+
     /// Steps in flight.
     pub fn in_flight(&self) -> usize {
         self.in_flight.len()

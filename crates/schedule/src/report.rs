@@ -1,6 +1,6 @@
 //! What speculation did for a request.
 
-use paceline_types::MAX_DRAFTS;
+use paceline_types::{DraftSource, MAX_DRAFTS, TokenId};
 
 /// A request's drafts, from its start to its end, over all its turns in a slot.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -45,4 +45,20 @@ impl SpeculationReport {
         self.wasted += (drafted - accepted) as u64;
         self.gained_ns += gained.round() as i64;
     }
+}
+
+/// How the tokens came that one step brought a request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StepOrigins {
+    /// The step decoded; otherwise it ended the prompt, and its token is not among those that
+    /// [`SpeculationReport`] counts.
+    pub decode: bool,
+    /// Tokens of the text that it brought.
+    pub tokens: usize,
+    /// Where the drafts came from that it verified; `None` if there were none.
+    pub source: Option<DraftSource>,
+    /// Drafts accepted: the first tokens of the step. What follows them was sampled.
+    pub accepted: usize,
+    /// The other drafts, from the first one on that was not what the model chose.
+    pub rejected: Vec<TokenId>,
 }

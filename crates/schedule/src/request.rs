@@ -1,7 +1,7 @@
 //! Requests: what callers hand in, what they get back, and the little that is kept of each.
 
 use crate::constraint::Constrained;
-use crate::report::SpeculationReport;
+use crate::report::{SpeculationReport, StepOrigins};
 use crate::scheduler::Running;
 use paceline_cache::TokenList;
 use paceline_types::{
@@ -91,6 +91,8 @@ pub struct RequestOutput {
     pub detail: Option<String>,
     /// The vector that the prompt has become, if that was asked for, with the last delivery; else empty.
     pub embedding: Vec<f32>,
+    /// How the tokens came, where asked for.
+    pub origins: Option<Box<StepOrigins>>,
     /// With the last delivery: what speculation did for the request.
     pub speculation: Option<Box<SpeculationReport>>,
     /// Tokens of the prompt that it found in the prefix cache when it first started.
@@ -132,6 +134,8 @@ pub(crate) struct Request {
     /// The constraint that was asked for, with the matcher that follows its text.
     pub(crate) constraint: Option<Constrained>,
     pub(crate) report: SpeculationReport,
+    /// The drafts behind its newest plan row that was collected, where how its tokens come is asked for.
+    pub(crate) shown_drafts: Vec<TokenId>,
     /// Prompt log-probabilities delivered.
     pub(crate) scored: usize,
     /// Tokens of the prompt that its first start found cached; `None` before it.
@@ -171,6 +175,7 @@ impl Request {
             constraint: asked.constraint.clone().map(Constrained::new),
             asked,
             report: SpeculationReport::default(),
+            shown_drafts: Vec::new(),
             scored: 0,
             cached: None,
             phase: Phase::Waiting,
@@ -226,6 +231,7 @@ impl Request {
             finish: Some(finish),
             detail: None,
             embedding: Vec::new(),
+            origins: None,
             speculation: Some(Box::new(self.report)),
             cached_tokens: self.cached.unwrap_or(0),
         }

@@ -22,9 +22,11 @@ mod queue;
 mod running;
 mod saves;
 mod slots;
+mod status;
 mod table;
 
 pub(crate) use running::Running;
+pub use status::RequestStatus;
 pub(crate) use table::ById;
 
 use crate::config::{InvalidConfig, SchedulerConfig};

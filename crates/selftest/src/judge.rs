@@ -2,6 +2,7 @@
 
 use crate::compare::{Limit, Output, difference};
 use crate::rig::{Mode, Rig};
+use paceline::Open;
 use paceline_device::{Backend, DeviceError, ElementTypes};
 use paceline_device_cpu::{Cpu, CpuOptions};
 use paceline_types::DType;
@@ -69,11 +70,7 @@ pub(crate) trait Case {
     fn run<B: Backend>(&self, rig: &Rig<'_, B>) -> Result<Vec<Output>, DeviceError>;
 }
 
-/// Opens the device that is judged, with keys and values stored in a type if it has the choice. Each group of operations
-/// has a fresh one, and so has what follows a failure.
-pub type Open<'a, B> = dyn Fn(DType) -> Result<B, DeviceError> + 'a;
-
-/// A device under judgement.
+/// A device under judgement. Each group of operations has a fresh one, and so has what follows a failure.
 pub(crate) struct Judge<'a, B: Backend> {
     open: &'a Open<'a, B>,
     device: Option<B>,

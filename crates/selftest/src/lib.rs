@@ -5,6 +5,7 @@ mod compare;
 mod copies;
 mod drafts;
 mod experts;
+mod faults;
 mod frame;
 mod judge;
 mod mixers;
@@ -23,14 +24,19 @@ mod sequence;
 mod stage;
 pub mod stories;
 mod table;
+mod times;
+mod ways;
 
 pub use compare::Limit;
-pub use judge::{Effort, Open, OperationsConfig, Outcome, Yardstick};
+pub use faults::faults;
+pub use judge::{Effort, OperationsConfig, Outcome, Yardstick};
 pub use models::{ModelsConfig, models};
 pub use random::Random;
 pub use table::{Header, Misses};
+pub use ways::ways;
 
 use judge::Judge;
+use paceline::Open;
 use paceline_device::{Backend, DeviceError};
 
 /// Runs every operation of a device, group by group. `report` is told how each did as soon as its group is through.

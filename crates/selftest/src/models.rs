@@ -1,10 +1,11 @@
 //! Whole models: what reference implementations made of them, and the identity matrix.
 
 use crate::compare::Limit;
-use crate::judge::{Open, Outcome, Yardstick, guarded};
+use crate::judge::{Outcome, Yardstick, guarded};
 use crate::mixes::{Bench, Devices, Mix, Opened, Seen, check, smallest};
 use crate::random::Random;
-use crate::stories;
+use crate::{stories, times};
+use paceline::Open;
 use paceline_device::Backend;
 use paceline_models::{Eagle3, ModelError};
 use paceline_testkit::{
@@ -79,6 +80,7 @@ enum Line {
     Texts(Option<DType>),
     Chains(Option<DType>),
     Drafts,
+    Times,
     Mixes,
 }
 
@@ -91,6 +93,7 @@ impl Line {
             Self::Drafts,
             Self::Texts(None),
             Self::Chains(None),
+            Self::Times,
             Self::Mixes,
         ];
         let models = FIXTURES.into_iter().map(Self::Golden);
@@ -104,6 +107,7 @@ impl Line {
             Self::Texts(dtype) => format!("storyteller texts{}", rounded(dtype)),
             Self::Chains(dtype) => format!("storyteller chains{}", rounded(dtype)),
             Self::Drafts => "storyteller drafts in the engine".to_owned(),
+            Self::Times => "times of steps".to_owned(),
             Self::Mixes => "identity of mixes".to_owned(),
         }
     }
@@ -116,6 +120,7 @@ impl Line {
             Self::Texts(dtype) => texts(open, root, dtype),
             Self::Chains(dtype) => chains(open, root, dtype),
             Self::Drafts => Ok(drafts(open, root)),
+            Self::Times => Ok(step_times(open, root)),
             Self::Mixes => Ok(mixes(open, config)),
         }
     }
@@ -296,6 +301,16 @@ fn drafts<B: Backend>(open: &Open<'_, B>, root: &Path) -> Findings {
         findings.misses.extend(story.miss);
     }
     findings
+}
+
+/// What the device says of when its steps ran.
+fn step_times<B: Backend>(open: &Open<'_, B>, root: &Path) -> Findings {
+    let (cases, misses) = times::judge(&Bench::new(Opened(open), root.to_owned()));
+    Findings {
+        cases,
+        misses,
+        ..Findings::default()
+    }
 }
 
 /// The identity matrix.

@@ -1,5 +1,6 @@
 //! What handlers share.
 
+use crate::active::ActiveRequests;
 use crate::admission::{Admission, Limits, Permit};
 use crate::auth::Keys;
 use crate::body::{Body, BodyBudget};
@@ -41,6 +42,7 @@ pub(crate) struct Shared {
     pub(crate) salts: PrefixSalts,
     preparation: Preparation,
     pub(crate) replies: ReplyBudget,
+    pub(crate) active: Arc<ActiveRequests>,
     admission: Arc<Admission>,
 }
 
@@ -51,6 +53,10 @@ pub(crate) struct Caller {
     pub(crate) key: Option<usize>,
     /// What the request takes, for its line in the log.
     pub(crate) usage: Arc<RequestUsage>,
+    /// The request's name, which its reply has as `x-request-id`.
+    pub(crate) request_id: Arc<str>,
+    /// Where it was sent to.
+    pub(crate) path: Arc<str>,
 }
 
 impl Caller {
@@ -97,6 +103,7 @@ impl App {
             salts: PrefixSalts::new(config.prefix_cache_scope),
             preparation: Preparation::new(keys),
             replies: ReplyBudget::new(config.max_reply_bytes),
+            active: Arc::default(),
             config,
             model,
             grammars,
@@ -201,7 +208,8 @@ impl App {
             metrics: &self.metrics.requests,
             usage: &caller.usage,
         };
-        Outputs::start(&means, &task, permit).map_err(|error| {
+        let listed = self.active.enter(caller);
+        Outputs::start(&means, &task, (permit, listed)).map_err(|error| {
             if let RequestError::Stopped(reason) = &error {
                 self.lifecycle.fail(reason);
             }

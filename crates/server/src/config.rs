@@ -12,6 +12,8 @@ pub struct ServerConfig {
     pub api_keys: Vec<String>,
     /// Origins whose web pages may use it; `*` is all. None: no web page may.
     pub allowed_origins: Vec<String>,
+    /// Show the page at `/`.
+    pub page: bool,
     /// Continuations (prompts × `n`) at a time over all clients, running or waiting; more get 429. `None` leaves it to the
     /// engine's queue.
     pub max_concurrent_requests: Option<usize>,
@@ -120,6 +122,7 @@ impl Default for ServerConfig {
         Self {
             api_keys: Vec::new(),
             allowed_origins: Vec::new(),
+            page: true,
             max_concurrent_requests: None,
             max_requests_per_key: None,
             min_priority: 0,

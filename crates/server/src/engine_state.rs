@@ -23,6 +23,10 @@ pub(crate) async fn engine(State(app): State<App>) -> Json<Value> {
             "max_model_len": app.model.max_model_len,
             "chat": app.model.template.is_some(),
         },
+        "sampling": {
+            "requests": app.model.defaults.to_json(),
+            "page": app.model.page_defaults.to_json(),
+        },
         "device": device(&app.engine),
         "features": app.features,
         "slots": {

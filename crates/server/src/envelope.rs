@@ -24,7 +24,7 @@ const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 const MAX_REQUEST_ID: usize = 128;
 
 /// Paths that need no key: what load balancers and Prometheus ask. They tell nothing about the requests of clients but how
-/// many there are. README and `serve --help` list them.
+/// many there are. README and `serve --help` list them, and the page, which tells nothing at all.
 const OPEN_PATHS: [&str; 5] = ["/health", "/ping", "/ready", "/version", "/metrics"];
 
 /// Puts the router into its envelope.
@@ -56,6 +56,8 @@ async fn identify(State(app): State<App>, mut request: Request, next: Next) -> R
     request.extensions_mut().insert(Caller {
         key: None,
         usage: Arc::clone(&usage),
+        request_id: request_id.as_str().into(),
+        path: path.as_str().into(),
     });
     let mut response = next.run(request).await;
     let share = app.replies.reserve(response.body()).unwrap_or_else(|error| {
@@ -97,7 +99,10 @@ fn request_id(request: &Request) -> String {
 async fn check_key(State(app): State<App>, mut request: Request, next: Next) -> Response {
     if app.keys.closed() {
         let key = app.keys.find(request.headers());
-        let open = OPEN_PATHS.contains(&request.uri().path()) || request.method() == Method::OPTIONS;
+        let path = request.uri().path();
+        let open = OPEN_PATHS.contains(&path)
+            || app.config.page && crate::page::has(path)
+            || request.method() == Method::OPTIONS;
         if key.is_none() && !open {
             let error = ApiError {
                 code: Some("invalid_api_key"),
@@ -139,7 +144,7 @@ fn cors(origins: &[String]) -> Option<CorsLayer> {
     };
     let cors = CorsLayer::new().allow_origin(allowed);
     Some(
-        cors.allow_methods([Method::GET, Method::POST])
+        cors.allow_methods([Method::GET, Method::POST, Method::DELETE])
             // By name: `*` would not cover the one with the key.
             .allow_headers(AllowHeaders::mirror_request())
             .expose_headers([REQUEST_ID, header::RETRY_AFTER, crate::interface::WARNING]),

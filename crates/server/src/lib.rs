@@ -4,6 +4,7 @@
 //! layers: connections and limits ([`ServerConfig`]), the interfaces (`openai` and others, each with its wire
 //! types), and below them one way to generate ([`generation`]) that they share. No flags, no environment, no exit.
 
+mod active;
 mod admission;
 mod anthropic;
 mod app;
@@ -17,16 +18,20 @@ mod embedding;
 mod engine_state;
 mod envelope;
 pub mod error;
+mod events;
 mod fields;
 pub mod generation;
 mod health;
 mod identifiers;
 mod interface;
 mod lifecycle;
+mod llama_cpp;
 mod metrics;
 mod model;
+mod ollama;
 mod openai;
 mod openapi;
+mod page;
 mod places;
 mod prefix_salts;
 mod preparation;
@@ -34,6 +39,7 @@ mod reply;
 mod request_log;
 mod responses;
 mod routes;
+mod scores;
 mod server;
 mod sse;
 mod tokens;

@@ -1,7 +1,7 @@
 //! The model as clients see it.
 
 use crate::error::{ApiError, ErrorKind};
-use paceline::Options;
+use paceline::SamplingDefaults;
 use paceline_text::{ChatInput, ChatTemplate, Detokenizer, ReasoningFormat, Tokenizer, ToolFormat};
 use paceline_types::TokenId;
 use std::fmt;
@@ -17,7 +17,9 @@ pub struct ServedModel {
     /// Absent for models that do not chat.
     pub template: Option<ChatTemplate>,
     /// What requests get where they say nothing.
-    pub defaults: Options,
+    pub defaults: SamplingDefaults,
+    /// What the page asks for where its reader does not say.
+    pub page_defaults: SamplingDefaults,
     /// Longest sequence, prompt included.
     pub max_model_len: usize,
     /// How it writes tool calls, if it does; without it they are text.

@@ -136,7 +136,6 @@ impl Deref for Preparing<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use paceline::Options;
     use std::sync::mpsc;
     use std::time::Duration;
 
@@ -146,7 +145,8 @@ mod tests {
             source: String::new(),
             tokenizer: None,
             template: None,
-            defaults: Options::default(),
+            defaults: paceline::SamplingDefaults::default(),
+            page_defaults: paceline::SamplingDefaults::default(),
             max_model_len: 10,
             tool_format: None,
             reasoning_format: None,

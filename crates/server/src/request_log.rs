@@ -33,6 +33,12 @@ impl RequestUsage {
         let _ = self.cut_short.set(reason.to_owned());
     }
 
+    /// How long after it was handed in its first token came, once it has.
+    pub(crate) fn first_token(&self) -> Option<Duration> {
+        let first = self.first_token_us.load(Ordering::Relaxed);
+        (first > 0).then(|| Duration::from_micros(first))
+    }
+
     /// More tokens of a choice, so long after the request was handed in.
     pub(crate) fn tokens(&self, tokens: usize, elapsed: Duration) {
         self.completion_tokens.fetch_add(tokens, Ordering::Relaxed);

@@ -43,6 +43,18 @@ impl Frames {
         self.0.extend_from_slice(b"\n\n");
     }
 
+    /// Takes out what is there.
+    pub(crate) fn take(&mut self) -> Option<Bytes> {
+        let bytes = std::mem::take(&mut self.0);
+        (!bytes.is_empty()).then(|| Bytes::from(bytes))
+    }
+
+    /// A line with a JSON object.
+    pub(crate) fn line(&mut self, data: &impl Serialize) {
+        self.write(data);
+        self.0.push(b'\n');
+    }
+
     fn write(&mut self, data: &impl Serialize) {
         // JSON has no line breaks of its own, so an object is one line. Our replies serialise: maps have text keys.
         let start = self.0.len();
@@ -55,6 +67,11 @@ impl Frames {
 
 /// Writes the outputs of a generation in the frames of an interface.
 pub(crate) trait Encoder: Send + Unpin + 'static {
+    /// What the frames are.
+    const CONTENT_TYPE: &'static str = "text/event-stream; charset=utf-8";
+    /// What keeps a silent connection alive; nothing if the interface has no such thing.
+    const STILL_HERE: &'static str = ": still here\n\n";
+
     /// What comes first.
     fn start(&mut self, frames: &mut Frames);
     /// One output. A failure is the last; the interface's error frame belongs here.
@@ -64,20 +81,26 @@ pub(crate) trait Encoder: Send + Unpin + 'static {
 }
 
 /// A reply that streams a generation. When the client goes, the body is dropped and with it the generation.
-pub(crate) fn reply(outputs: Outputs, encoder: impl Encoder) -> Response {
+pub(crate) fn reply<E: Encoder>(outputs: Outputs, encoder: E) -> Response {
     let mut ticks = interval_at(tokio::time::Instant::now() + KEEP_ALIVE, KEEP_ALIVE);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let mut response = Response::new(Body::from_stream(FrameStream {
+    let frames = FrameStream {
         outputs: Some(outputs),
         encoder,
         started: false,
         ticks,
-    }));
+    };
+    response(E::CONTENT_TYPE, frames)
+}
+
+/// A reply that is a stream of frames of some kind.
+pub(crate) fn response(
+    kind: &'static str,
+    frames: impl Stream<Item = Result<Bytes, Infallible>> + Send + 'static,
+) -> Response {
+    let mut response = Response::new(Body::from_stream(frames));
     let headers = response.headers_mut();
-    headers.insert(
-        header::CONTENT_TYPE,
-        HeaderValue::from_static("text/event-stream; charset=utf-8"),
-    );
+    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(kind));
     headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache"));
     // Proxies such as nginx hold replies back unless they are told not to.
     headers.insert("x-accel-buffering", HeaderValue::from_static("no"));
@@ -116,7 +139,7 @@ impl<E: Encoder> Stream for FrameStream<E> {
                     if this.ticks.poll_tick(cx).is_pending() {
                         return Poll::Pending;
                     }
-                    frames.0.extend_from_slice(b": still here\n\n");
+                    frames.0.extend_from_slice(E::STILL_HERE.as_bytes());
                 }
             }
         }
@@ -161,7 +184,7 @@ pub(crate) mod testing {
         for piece in characters.chunks(3) {
             let output = Piece {
                 text: piece.iter().collect(),
-                tokens: Vec::new(),
+                ..Piece::default()
             };
             encoder.output(Output::Delta { choice: 0, output }, &mut frames);
         }

@@ -107,7 +107,12 @@ fn text_of(model: &Preparing<'_>, fields: &mut Fields<'_>) -> Result<Detokenized
 pub(crate) struct TokenizerInfo {
     bos_token: Option<String>,
     eos_token: Option<String>,
+    /// Clients that fill up prompts ask for it; the end serves as well as any.
+    pad_token: Option<String>,
     model_max_length: usize,
+    /// The model's own, for clients that write conversations out themselves.
+    chat_template: Option<String>,
+    tokenizer_class: &'static str,
 }
 
 pub(crate) async fn tokenizer_info(State(app): State<App>) -> Result<Json<TokenizerInfo>, ApiError> {
@@ -116,6 +121,13 @@ pub(crate) async fn tokenizer_info(State(app): State<App>) -> Result<Json<Tokeni
     Ok(Json(TokenizerInfo {
         bos_token: spelled(tokenizer.bos_id()),
         eos_token: spelled(tokenizer.eos_id()),
+        pad_token: spelled(tokenizer.eos_id()),
         model_max_length: app.model.max_model_len,
+        chat_template: app
+            .model
+            .template
+            .as_ref()
+            .map(|template| template.source().to_owned()),
+        tokenizer_class: "PreTrainedTokenizerFast",
     }))
 }

@@ -18,7 +18,7 @@ pub use fixtures::{
     storyteller_reference, storyteller_reference_in,
 };
 pub use held::{Gate, held};
-pub use random::{random_draft_model, random_eagle3};
+pub use random::{overflowing_model, random_draft_model, random_eagle3};
 pub use schemas::random_schema;
 pub use solo::{GREEDY, Solo, greedy_difference};
 pub use stepper::{Program, SampleRow, StepRow, Stepper, StepperConfig};

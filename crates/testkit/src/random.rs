@@ -54,6 +54,25 @@ pub fn random_draft_model(target: &Checkpoint, seed: u64) -> Checkpoint {
     in_memory("random draft model", &config, &weights.tensors)
 }
 
+/// The same model with outputs beyond all bounds: its weights are finite numbers, its logits are not.
+pub fn overflowing_model(target: &Checkpoint, seed: u64) -> Checkpoint {
+    let dims = dims(target);
+    let mut weights = Weights::new(seed);
+    weights.matrix("model.embed_tokens", dims.vocabulary, WIDTH);
+    weights.layer("model.layers.0", WIDTH);
+    weights.norm("model.norm", WIDTH);
+    // Each row and its opposite, so that one of the two overflows to the positive side.
+    let row: Vec<f32> = (0..WIDTH).map(|_| f32::MAX.copysign(weights.next())).collect();
+    let rows = (0..dims.vocabulary).flat_map(|index| {
+        let sign = if index % 2 == 0 { 1.0 } else { -1.0 };
+        row.iter().map(move |x| x * sign).collect::<Vec<_>>()
+    });
+    let head = Stored::f32(&[dims.vocabulary, WIDTH], &rows.collect::<Vec<_>>());
+    weights.tensors.insert("lm_head.weight".to_owned(), head);
+    let config = layer_config("LlamaForCausalLM", dims.vocabulary);
+    in_memory("overflowing model", &config, &weights.tensors)
+}
+
 fn dims(checkpoint: &Checkpoint) -> ModelDims {
     let model = paceline_models::load(&Recorder::new(), checkpoint, None, &|_| {});
     model.unwrap_or_else(|e| panic!("{e}")).dims

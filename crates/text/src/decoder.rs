@@ -18,6 +18,8 @@ pub struct DecodeOptions {
     pub continues: bool,
     /// Stop strings do not count within this many tokens.
     pub min_tokens: usize,
+    /// Tell what each token adds to the text.
+    pub token_texts: bool,
 }
 
 /// More of a text. A token comes no earlier than its text, so nothing of a stop string shows.
@@ -49,6 +51,9 @@ pub struct GeneratedToken {
     pub id: TokenId,
     /// How likely it and others were, if asked for.
     pub logprobs: Option<TokenLogprobs>,
+    /// What it adds to the text, if asked for; one that is part of a character adds nothing, and the last part
+    /// all of it.
+    pub text: String,
 }
 
 /// A token whose text is not certain yet, and where in the whole text that lies.
@@ -127,16 +132,20 @@ impl TextDecoder {
         self.push(tokens.into_iter().map(|id| GeneratedToken {
             id,
             logprobs: logprobs.next(),
+            text: String::new(),
         }))
     }
 
-    fn push_one(&mut self, token: GeneratedToken) -> Piece {
+    fn push_one(&mut self, mut token: GeneratedToken) -> Piece {
         self.tokens += 1;
         // A model's vocabulary may be padded beyond its tokenizer's: such ids have no text.
         let text = match &mut self.detokenizer {
             Some(detokenizer) => detokenizer.push(token.id).unwrap_or_default(),
             None => String::new(),
         };
+        if self.options.token_texts {
+            token.text.clone_from(&text);
+        }
         let start = self.decoded;
         self.decoded += text.len();
         self.held.push_back(Held {
@@ -185,7 +194,10 @@ impl TextDecoder {
         }
         // A token that reaches into the stop string has text before it too.
         let kept = self.held.drain(..).take_while(|held| held.start < cut);
-        piece.tokens.extend(kept.map(|held| held.token));
+        piece.tokens.extend(kept.map(|mut held| {
+            held.token.text.truncate(cut - held.start);
+            held.token
+        }));
         piece
     }
 

@@ -90,6 +90,8 @@ pub struct PlanRow {
     pub snapshot: Option<SnapshotPlan>,
     /// Drafts wanted behind the row, for the row after it to verify.
     pub propose: DraftBudget,
+    /// The host wants to see the drafts made behind the row.
+    pub show_drafts: bool,
     /// What the tokens that the row chooses are confined to, if anything.
     pub constraint: Option<RowConstraint>,
 }
@@ -144,6 +146,17 @@ pub enum DraftSource {
     Neural,
     /// A grammar that leaves no choice.
     Grammar,
+}
+
+impl DraftSource {
+    /// Name in replies and metrics.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Ngram => "ngram",
+            Self::Neural => "neural",
+            Self::Grammar => "grammar",
+        }
+    }
 }
 
 /// A reserved place for a state and the position it is wanted at.
@@ -250,7 +263,7 @@ pub struct RowOutput {
     pub drafted: usize,
     /// Where they came from; `None` if there were none.
     pub source: Option<DraftSource>,
-    /// Of a row with a constraint: the drafts made behind it, and where they came from.
+    /// Of a row that shows them: the drafts made behind it, and where they came from.
     pub made: (Vec<TokenId>, Option<DraftSource>),
     /// Of `tokens`, where asked for.
     pub logprobs: Vec<TokenLogprobs>,

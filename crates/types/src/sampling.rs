@@ -38,6 +38,8 @@ pub struct SamplingParams {
     pub logprobs: Option<usize>,
     /// Report this many of the most likely tokens at every position of the prompt, and its own token.
     pub prompt_logprobs: Option<usize>,
+    /// Report how every token came: sampled or drafted, and the drafts that were rejected.
+    pub origins: bool,
 }
 
 impl Default for SamplingParams {
@@ -59,6 +61,7 @@ impl Default for SamplingParams {
             stop_tokens: Vec::new(),
             logprobs: None,
             prompt_logprobs: None,
+            origins: false,
         }
     }
 }

@@ -14,13 +14,14 @@ use crate::folder::{self, has_extension};
 use crate::gguf::{self, GgufMetadata};
 use crate::json::{self, MAX_CONFIG, MAX_TOKENIZER};
 use crate::safetensors;
+use crate::split::SplitName;
 
 /// How a model is stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
     /// A folder with `config.json` and safetensors files, or the same embedded in the binary.
     HuggingFace,
-    /// One GGUF file.
+    /// A GGUF file, or several that are parts of one.
     Gguf,
 }
 
@@ -166,7 +167,7 @@ impl SideFiles {
 }
 
 impl Checkpoint {
-    /// Opens the model at `path`: a folder in Hugging Face layout, or a GGUF file.
+    /// Opens the model at `path`: a folder in Hugging Face layout, or a GGUF file, with the other parts if it is one of several.
     pub fn open(path: &Path) -> Result<Self, WeightsError> {
         let kind = std::fs::metadata(path).map_err(|cause| WeightsError::io(path, cause))?;
         if kind.is_dir() {
@@ -184,15 +185,61 @@ impl Checkpoint {
                 path: path.to_owned(),
             });
         }
-        Self::from_gguf(&name, bytes)
+        match SplitName::parse(&name) {
+            Some(split) if gguf::parse(&bytes, &name)?.part().is_some() => Self::open_parts(split),
+            _ => Self::from_gguf(&name, bytes),
+        }
     }
 
-    /// Opens a GGUF model from the contents of its file, called `name` in messages.
+    /// Opens a GGUF model from the contents of its one file, called `name` in messages.
     pub fn from_gguf(name: &str, bytes: Bytes) -> Result<Self, WeightsError> {
-        let file = gguf::parse(&bytes, name)?;
         let mut checkpoint = Self::empty(name.to_owned(), Format::Gguf, SideFiles::default());
-        checkpoint.gguf = Some(file.metadata);
-        checkpoint.files.push(WeightFile {
+        let file = gguf::parse(&bytes, name)?;
+        if let Some(part) = file.part() {
+            return Err(gguf::refusal(name, gguf::GgufError::Split { parts: part.count }));
+        }
+        checkpoint.gguf = Some(checkpoint.add_gguf(name, bytes, file)?);
+        Ok(checkpoint)
+    }
+
+    /// Opens a GGUF model of several files, whose first one describes it.
+    fn open_parts(split: SplitName<'_>) -> Result<Self, WeightsError> {
+        let first = split.parts().next().unwrap_or_default();
+        let mut checkpoint = Self::empty(first, Format::Gguf, SideFiles::default());
+        let mut expected = None;
+        for (name, number) in split.parts().zip(1..) {
+            let path = Path::new(&name);
+            let bytes = Bytes::map(path).map_err(|cause| WeightsError::io(path, cause))?;
+            let file = gguf::parse(&bytes, &name)?;
+            gguf::check_part(file.part(), number, split.count)
+                .map_err(|cause| gguf::refusal(&name, cause))?;
+            expected = expected.or(file.part().and_then(|part| part.tensors));
+            let metadata = checkpoint.add_gguf(&name, bytes, file)?;
+            checkpoint.gguf.get_or_insert(metadata);
+        }
+        let found = checkpoint.entries.len() as u64;
+        match expected.filter(|expected| *expected != found) {
+            None => Ok(checkpoint),
+            Some(expected) => Err(gguf::refusal(
+                &checkpoint.source,
+                gguf::GgufError::MissingTensors {
+                    parts: split.count,
+                    found,
+                    expected,
+                },
+            )),
+        }
+    }
+
+    /// Takes in the tensors of a file and gives back its metadata.
+    fn add_gguf(
+        &mut self,
+        name: &str,
+        bytes: Bytes,
+        contents: gguf::GgufFile,
+    ) -> Result<GgufMetadata, WeightsError> {
+        let file = self.files.len();
+        self.files.push(WeightFile {
             path: name.into(),
             bytes,
         });
@@ -201,17 +248,17 @@ impl Checkpoint {
             dtype,
             shape,
             range,
-        } in file.tensors
+        } in contents.tensors
         {
-            checkpoint.add(Entry {
+            self.add(Entry {
                 name,
                 dtype: StoredType::Supported(dtype),
                 shape,
-                file: 0,
+                file,
                 range,
             })?;
         }
-        Ok(checkpoint)
+        Ok(contents.metadata)
     }
 
     /// Opens a model from the contents of its files.

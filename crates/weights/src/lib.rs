@@ -16,6 +16,7 @@ pub mod gguf_writer;
 pub mod hub;
 mod json;
 pub mod safetensors;
+mod split;
 
 pub use bytes::Bytes;
 pub use checkpoint::{Checkpoint, Format, ModelParts, RawTensor, TensorView};

@@ -2,6 +2,9 @@
 
 mod support;
 
+use std::fs;
+use std::path::Path;
+
 use paceline_types::DType;
 use paceline_weights::gguf::{GgufMetadata, Value, ValueType};
 use paceline_weights::gguf_writer::{GgufWriter, Meta, WrittenTensor};
@@ -403,5 +406,75 @@ fn misplaced_tensor_data_is_refused() {
 #[test]
 fn one_part_of_a_split_model_is_refused_with_the_number_of_parts() {
     let split = GgufWriter::new().key("split.count", Meta::U16(3)).to_bytes();
-    assert_names(&refusal(split), &["3 parts"]);
+    assert_names(&refusal(split), &["3 parts", "name-00001-of-00003.gguf"]);
+}
+
+/// The parts of a model with a tensor each, written into `folder`.
+fn write_parts(folder: &Path, change: impl Fn(u16, &mut GgufWriter)) {
+    for part in 0..3_u16 {
+        let mut writer = GgufWriter::new();
+        if part == 0 {
+            writer.key("general.architecture", Meta::string("llama"));
+        }
+        writer
+            .key("split.no", Meta::U16(part))
+            .key("split.count", Meta::U16(3))
+            .key("split.tensors.count", Meta::I32(3));
+        change(part, &mut writer);
+        let data = [part as u8; 32];
+        writer.tensor(&format!("blk.{part}.attn_norm.weight"), DType::F32, &[8], &data);
+        let name = format!("m-{:05}-of-00003.gguf", part + 1);
+        writer
+            .write(&folder.join(name))
+            .expect("a writable temporary folder");
+    }
+}
+
+#[test]
+fn parts_of_a_model_open_as_one_whichever_is_named() {
+    let folder = tempfile::tempdir().unwrap();
+    write_parts(folder.path(), |_, _| {});
+    for name in ["m-00001-of-00003.gguf", "m-00003-of-00003.gguf"] {
+        let model = Checkpoint::open(&folder.path().join(name)).unwrap();
+        assert!(model.source().ends_with("m-00001-of-00003.gguf"));
+        let architecture = model.gguf().unwrap().get_str("general.architecture");
+        assert_eq!(architecture.unwrap(), Some("llama"));
+        for part in 0..3_u8 {
+            let tensor = model.require(&format!("blk.{part}.attn_norm.weight")).unwrap();
+            assert_eq!(tensor.data, [part; 32]);
+        }
+    }
+    // A file that is whole may have any name.
+    let whole = folder.path().join("w-00002-of-00009.gguf");
+    gguf().write(&whole).unwrap();
+    assert_eq!(Checkpoint::open(&whole).unwrap().tensors().count(), 3);
+}
+
+#[test]
+fn parts_that_do_not_belong_together_are_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let open = || Checkpoint::open(&folder.path().join("m-00001-of-00003.gguf"));
+    let refused = || open().unwrap_err().to_string();
+    write_parts(folder.path(), |_, _| {});
+    let at = |number: u8| folder.path().join(format!("m-0000{number}-of-00003.gguf"));
+    fs::copy(at(2), at(3)).unwrap();
+    assert_names(
+        &refused(),
+        &["m-00003-of-00003.gguf", "part 3 of 3", "part 2 of 3"],
+    );
+    gguf().write(&at(3)).unwrap();
+    assert_names(&refused(), &["m-00003-of-00003.gguf", "it is no part"]);
+    fs::remove_file(at(3)).unwrap();
+    assert_names(&refused(), &["m-00003-of-00003.gguf", "no such file"]);
+    write_parts(folder.path(), |part, writer| {
+        if part == 2 {
+            writer.tensor("more", DType::F32, &[1], &[0; 4]);
+        }
+    });
+    assert_names(
+        &refused(),
+        &["m-00001-of-00003.gguf", "4 tensors", "should have 3"],
+    );
+    fs::write(at(2), b"GGUF").unwrap();
+    assert_names(&refused(), &["m-00002-of-00003.gguf", "truncated"]);
 }

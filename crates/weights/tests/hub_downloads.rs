@@ -89,6 +89,10 @@ impl Progress for Recorder {
     fn finish(&self) {
         self.last(|heard| heard.done = true);
     }
+
+    fn wait(&self, file: &str) {
+        panic!("nothing else downloads {file}");
+    }
 }
 
 #[test]
@@ -260,6 +264,28 @@ fn a_busy_server_is_asked_again() {
 }
 
 #[test]
+fn a_hub_that_limits_requests_is_asked_again_and_then_the_message_says_what_helps() {
+    let (hub, cache) = (FakeHub::start(&single_model()), tempfile::tempdir().unwrap());
+    let config = hub.config(cache.path());
+    hub.behaviour().limited = 3;
+    let path = resolve("org/name", &config, &NoProgress).unwrap();
+    hub.behaviour().limited = 100;
+    assert_eq!(
+        resolve("org/name", &config, &NoProgress).unwrap(),
+        path,
+        "the cache serves"
+    );
+    let other = tempfile::tempdir().unwrap();
+    let message = refusal("org/name", &hub.config(other.path()));
+    assert_names(&message, &["org/name", "429", "wait", "set HF_TOKEN"]);
+    let with_token = HubConfig {
+        token: Some("hf_x".to_owned()),
+        ..hub.config(other.path())
+    };
+    assert!(!refusal("org/name", &with_token).contains("HF_TOKEN"));
+}
+
+#[test]
 fn the_token_goes_to_the_hub_and_not_to_its_storage() {
     let (hub, cache) = (FakeHub::start(&single_model()), tempfile::tempdir().unwrap());
     hub.behaviour().token = Some("hf_secret".to_owned());
@@ -426,9 +452,5 @@ fn one_gguf_file_of_a_repository_is_downloaded_alone() {
             "small.Q8_0.gguf",
             "big/large.gguf",
         ],
-    );
-    assert_names(
-        &refusal("org/name", &config),
-        &["no config.json", "org/name:", "small.Q8_0.gguf"],
     );
 }

@@ -7,11 +7,16 @@ pub(super) const ARCHITECTURE: &str = "ARCHITECTURE.md";
 
 /// Sources that do not say what they are for.
 pub(super) fn headers(tree: &Tree) -> Vec<Finding> {
-    let message = "start the file with a `//!` line that says what it is for";
-    tree.rust()
+    let starts = [("rs", "//! "), ("ts", "// "), ("tsx", "// "), ("mjs", "// ")];
+    starts
         .iter()
-        .filter(|file| !file.text.starts_with("//! "))
-        .map(|file| Finding::new(&file.path, 1, message))
+        .flat_map(|(end, start)| tree.texts_with(end).map(move |(path, text)| (path, text, *start)))
+        .filter(|(_, text, start)| !text.starts_with(start))
+        .map(|(path, _, start)| {
+            let mark = start.trim_end();
+            let message = format!("start the file with a `{mark}` line that says what it is for");
+            Finding::new(path, 1, message)
+        })
         .collect()
 }
 
@@ -156,6 +161,10 @@ mod tests {
             ("d.rs", "\n//! D.\n"),
         ]);
         assert_eq!(lines(&headers(&tree)), [1, 1, 1]);
+        let tree = Tree::of(&[("a.ts", "// A.\n"), ("b.tsx", "import b;\n"), ("c.js", "")]);
+        let found = headers(&tree);
+        assert_eq!(found.len(), 1);
+        assert_eq!(found[0].path, "b.tsx");
     }
 
     #[test]

@@ -14,7 +14,7 @@ const FILE_LINES: usize = 500;
 const TEST_FILE_LINES: usize = 800;
 
 /// Files that count as sources.
-const SOURCES: [&str; 6] = ["rs", "cu", "cuh", "py", "js", "css"];
+const SOURCES: [&str; 9] = ["rs", "cu", "cuh", "py", "js", "mjs", "ts", "tsx", "css"];
 
 /// Functions that are too long. Tests may tell a long story.
 pub(super) fn functions(tree: &Tree) -> Vec<Finding> {

@@ -133,6 +133,7 @@ impl<'a> Driver<'a> {
             body: self.prompts.body(self.sent, self.template),
             timeout: self.load.timeout,
             origin: start,
+            keeps_text: self.template.repeatable,
         };
         let record = Record::new(self.sent, (due - start).as_secs_f64());
         self.under_way.spawn(request.run(record, self.stop.clone()));
@@ -148,6 +149,8 @@ struct Request {
     timeout: Duration,
     /// What times are counted from.
     origin: Instant,
+    /// Whether the answer is going to be compared.
+    keeps_text: bool,
 }
 
 impl Request {
@@ -184,10 +187,36 @@ impl Request {
                     tokens: chunk.tokens,
                 });
             }
+            if self.keeps_text {
+                record.text.push_str(&chunk.reasoning);
+                record.text.push_str(&chunk.text);
+            }
             record.usage = chunk.usage.or(record.usage);
             record.finish_reason = chunk.finish_reason.or(record.finish_reason.take());
         }
         Ok(())
+    }
+}
+
+/// An answer, read to its end.
+pub(super) async fn finish_of(
+    client: &Client,
+    endpoint: Endpoint,
+    body: &Value,
+    limit: Duration,
+) -> Result<Record, BenchError> {
+    let request = Request {
+        client: client.clone(),
+        endpoint,
+        body: body.clone(),
+        timeout: limit,
+        origin: Instant::now(),
+        keeps_text: true,
+    };
+    let record = request.run(Record::new(0, 0.0), CancellationToken::new()).await;
+    match record.outcome {
+        Outcome::Failed { kind, message } => Err(BenchError::NoAnswer { kind, message }),
+        _ => Ok(record),
     }
 }
 

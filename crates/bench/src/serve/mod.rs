@@ -12,6 +12,7 @@ mod report;
 mod slo;
 mod synthetic;
 mod table;
+mod verify;
 
 pub use prompts::PromptFile;
 pub use report::Earlier;
@@ -76,6 +77,8 @@ pub struct ServeConfig {
     pub token_ids: bool,
     /// Further fields of every request; null takes a field out.
     pub extra_body: Map<String, Value>,
+    /// Answers that are asked for again afterwards, alone, and compared.
+    pub verify: usize,
     /// Limits that good requests keep.
     pub slo: Option<Slo>,
 }
@@ -95,10 +98,12 @@ pub enum PromptSource {
 }
 
 /// What came of it.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct Run {
     report: Report,
     records: Vec<Record>,
+    /// Answers that were asked for again and are the same, or one that is not.
+    verified: Result<usize, BenchError>,
 }
 
 /// Measures. A run that `stop` ends early has what came until then.
@@ -152,9 +157,13 @@ pub async fn run(
         plots: Plots::of(&run.records),
         figures: Figures::of(&run.records, config.slo.as_ref()),
     };
+    let what = (&template, &prompts);
+    let asked = (if run.interrupted { 0 } else { config.verify }, config.timeout);
+    let verified = verify::verify(client, what, &run.records, asked, progress).await;
     Ok(Run {
         report,
         records: run.records,
+        verified,
     })
 }
 
@@ -186,7 +195,14 @@ impl Run {
 
     /// Writes a table, with an earlier run beside this one.
     pub fn write_table(&self, out: &mut dyn Write, other: Option<&Earlier>) -> io::Result<()> {
-        table::write(out, &self.report, other)
+        table::write(out, &self.report, other)?;
+        match self.verified {
+            Ok(count @ 1..) => writeln!(
+                out,
+                "{count} answers asked again, alone and without drafts: the same"
+            ),
+            _ => Ok(()),
+        }
     }
 
     /// Whether it was ended early.
@@ -194,8 +210,9 @@ impl Run {
         self.report.interrupted
     }
 
-    /// A run without a single answer is a failure, whatever was reported.
-    pub fn check(&self) -> Result<(), BenchError> {
+    /// A run without a single answer is a failure, whatever was reported, and so is one with an answer that comes out
+    /// otherwise when it is asked for again.
+    pub fn check(self) -> Result<(), BenchError> {
         let failure = self.records.iter().find_map(|record| match &record.outcome {
             Outcome::Failed { kind, message } => Some((kind.clone(), message.clone())),
             Outcome::Completed | Outcome::Cancelled => None,
@@ -204,7 +221,7 @@ impl Run {
             Some((kind, message)) if self.report.figures.completed == 0 => {
                 Err(BenchError::NoAnswer { kind, message })
             }
-            _ => Ok(()),
+            _ => self.verified.map(|_| ()),
         }
     }
 }

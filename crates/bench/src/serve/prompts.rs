@@ -69,6 +69,14 @@ impl Prompts<'_> {
 
     /// The body of a request.
     pub(super) fn body(&self, index: usize, template: &Template) -> Value {
+        let mut body = self.plain_body(index, template);
+        if template.repeatable && body.get("seed").is_none() {
+            body["seed"] = json!(index);
+        }
+        body
+    }
+
+    fn plain_body(&self, index: usize, template: &Template) -> Value {
         match self {
             Self::File(PromptFile { lines, .. }) => {
                 let line = &lines[index % lines.len()];
@@ -99,6 +107,8 @@ impl Prompts<'_> {
 /// What all requests have in common.
 pub(super) struct Template {
     pub(super) endpoint: Endpoint,
+    /// Every request has a seed of its own, so that it can be asked again.
+    pub(super) repeatable: bool,
     fields: Map<String, Value>,
     extra: Map<String, Value>,
 }
@@ -119,6 +129,7 @@ impl Template {
         }
         Self {
             endpoint: config.endpoint,
+            repeatable: config.verify > 0,
             fields,
             extra: config.extra_body.clone(),
         }
@@ -223,6 +234,7 @@ mod tests {
         let fields = json!({ "model": "m", "max_tokens": 5 });
         Template {
             endpoint,
+            repeatable: false,
             fields: fields.as_object().unwrap().clone(),
             extra: extra.as_object().unwrap().clone(),
         }

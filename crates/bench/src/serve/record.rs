@@ -16,6 +16,8 @@ pub(super) struct Record {
     pub(super) pieces: Vec<Piece>,
     pub(super) usage: Option<Usage>,
     pub(super) finish_reason: Option<String>,
+    /// The answer, where it is going to be compared.
+    pub(super) text: String,
 }
 
 /// How it ended.
@@ -72,6 +74,7 @@ impl Record {
             pieces: Vec::new(),
             usage: None,
             finish_reason: None,
+            text: String::new(),
         }
     }
 

@@ -3,10 +3,10 @@
 mod memory;
 mod report;
 
-use crate::engine;
 use crate::flags::InspectFlags;
 use crate::model::{self, EMBEDDED, LoadedModel, ModelSource};
 use crate::ui::Ui;
+use crate::{engine, env};
 use anyhow::Result;
 use memory::{Plan, PlanReport};
 use paceline::{Device, EngineConfig};
@@ -22,14 +22,15 @@ pub(crate) fn run(flags: &InspectFlags, ui: Ui) -> Result<()> {
     let model = open(&ModelSource::new(flags.model.clone()), ui)?;
     let config = EngineConfig {
         device: engine::device(flags.device)?,
+        kernel_cache: env::kernel_cache(),
         ..EngineConfig::default()
     };
-    let device = Device::open(&config).map_err(|error| engine::explain_start(error, &model.source))?;
-    let device = device.info();
+    let opened = Device::open(&config).map_err(|error| engine::explain_start(error, &model.source))?;
+    let device = opened.info();
     let recorder = Recorder::like(device.clone());
     let decoder = engine::outline_on(&recorder, &model)?;
     let summary = Summary::of(&decoder, device.elements);
-    let plan = memory::plan(flags, (recorder, decoder), (&config, &device), &model.source)?;
+    let plan = memory::plan(flags, (recorder, decoder), (&config, &opened), &model)?;
     let report = ModelReport::new(&model, &summary, &device, plan.as_ref().map(PlanReport::from));
     let mut out = io::stdout().lock();
     if flags.json {

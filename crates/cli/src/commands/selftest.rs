@@ -1,12 +1,12 @@
 //! `paceline selftest`.
 
 use crate::flags::SelftestFlags;
-use crate::{Ending, engine, seed};
+use crate::{Ending, engine, env, seed};
 use anyhow::{Result, bail};
-use paceline::OnFreshDevices;
-use paceline_device::{Backend, DeviceError};
+use paceline::{OnFreshDevices, Openers};
+use paceline_device::Backend;
 use paceline_selftest::{
-    Effort, Header, Misses, ModelsConfig, OperationsConfig, Outcome, models, operations,
+    Effort, Header, Misses, ModelsConfig, OperationsConfig, Outcome, faults, models, operations, ways,
 };
 use paceline_types::DType;
 use std::io::{self, Write};
@@ -25,7 +25,11 @@ pub(crate) fn run(flags: &SelftestFlags) -> Result<Ending> {
         mixes: flags.mixes,
     };
     let without_models = judgement.root.is_none();
-    let outcomes = engine::device(flags.device)?.run_afresh(judgement)?;
+    let device = engine::device(flags.device)?;
+    let outcomes = device.run_afresh(env::kernel_cache(), judgement)?;
+    if let (Some(only), []) = (&flags.only, outcomes.as_slice()) {
+        bail!("--only is {only}; nothing that is judged here has it in its name");
+    }
     let mut out = io::stdout().lock();
     if without_models {
         writeln!(
@@ -70,7 +74,8 @@ struct Judgement {
 impl OnFreshDevices for Judgement {
     type Output = Result<Vec<Outcome>>;
 
-    fn run<B: Backend>(self, open: &dyn Fn(DType) -> Result<B, DeviceError>) -> Self::Output {
+    fn run<B: Backend>(self, openers: &Openers<B>) -> Self::Output {
+        let open = &*openers.open;
         let info = open(DType::F32)?.info();
         let mut out = io::stdout().lock();
         writeln!(out, "{info}, kernels for {}\n{Header}", info.kernels)?;
@@ -99,6 +104,8 @@ impl OnFreshDevices for Judgement {
                 only: self.only,
             };
             outcomes.extend(models(open, &config, &mut print));
+            outcomes.extend(ways(openers, &config, &mut print));
+            outcomes.extend(faults(openers, &config, &mut print));
         }
         printed?;
         Ok(outcomes)

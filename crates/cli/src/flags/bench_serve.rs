@@ -109,6 +109,10 @@ pub(crate) struct BenchServeFlags {
     /// Ask the server to go on past the end of texts, so that all have the same length.
     #[arg(long, help_heading = "Sampling")]
     pub(crate) ignore_eos: bool,
+    /// Ask for N of the answers again when all is done, alone and without drafts, and compare: a text that differs is an error.
+    /// Every request has a seed of its own then.
+    #[arg(long, value_name = "N", default_value = "0", help_heading = "Load")]
+    pub(crate) verify: usize,
     /// Ask for the ids of tokens (`return_token_ids`), so that it is known how many a piece carries.
     #[arg(long, help_heading = "Sampling")]
     pub(crate) token_ids: bool,

@@ -2,7 +2,7 @@
 
 use super::engine::{EngineFlags, ModelFlags};
 use super::numbers::{self, parsed};
-use super::sampling::OptionFlags;
+use super::sampling::{Chat, OptionFlags};
 use super::speculation::SpeculationFlags;
 use crate::commands::chat::{ChatConfig, Place};
 use crate::commands::generate::Settings;
@@ -45,6 +45,16 @@ const ENGINE: [&str; 19] = [
     "speculative_config",
 ];
 
+const RUN: &str = "\
+Examples:
+  paceline run
+  paceline run org/name
+  paceline run org/name:Q4_K_M \"Why is the sky blue?\"
+  paceline run hf.co/org/name --temperature 0.7
+
+What is said at the prompt is what `paceline chat` understands; /help lists it. `paceline list` shows
+the models that are there, `paceline rm` removes them.";
+
 /// Talk to a model in the terminal.
 ///
 /// With a model of this machine, or with --base-url through any server that has OpenAI's interface. Models without
@@ -52,6 +62,28 @@ const ENGINE: [&str; 19] = [
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct ChatFlags {
+    #[command(flatten)]
+    talk: TalkFlags,
+}
+
+/// Get a model if it is not there yet, and talk to it.
+///
+/// With a text behind the model, that is answered, and nothing more.
+#[derive(Debug, Args)]
+#[command(after_help = RUN)]
+pub(crate) struct RunFlags {
+    #[command(flatten)]
+    talk: TalkFlags,
+    /// A message to answer in place of a conversation.
+    #[arg(value_name = "MESSAGE")]
+    message: Vec<String>,
+}
+
+// Plain comments: a doc comment would replace the description of the commands.
+
+// A conversation, its model and its engine.
+#[derive(Debug, Args)]
+struct TalkFlags {
     /// The model, in place of --model; with --base-url its name there [default: the first that the server lists].
     #[arg(value_name = "MODEL", conflicts_with = "model")]
     model_argument: Option<String>,
@@ -82,7 +114,7 @@ pub(crate) struct ChatFlags {
     no_history: bool,
 
     #[command(flatten)]
-    options: OptionFlags<true>,
+    options: OptionFlags<Chat>,
 
     /// Steps in flight, 1 to 4: with more than 1 the host prepares a step while another runs.
     #[arg(long, value_name = "N", default_value = "2", value_parser = parsed(numbers::pipeline_depth), help_heading = "Engine")]
@@ -94,11 +126,33 @@ pub(crate) struct ChatFlags {
 impl ChatFlags {
     /// The flags about drafts.
     pub(super) fn speculation(&self) -> &SpeculationFlags {
-        &self.engine.speculation
+        &self.talk.engine.speculation
     }
 
     /// What the flags mean.
     pub(crate) fn into_config(self) -> ChatConfig {
+        self.talk.into_config()
+    }
+}
+
+impl RunFlags {
+    /// The flags about drafts.
+    pub(super) fn speculation(&self) -> &SpeculationFlags {
+        &self.talk.engine.speculation
+    }
+
+    /// What the flags mean.
+    pub(crate) fn into_config(self) -> ChatConfig {
+        let message = self.message.join(" ");
+        ChatConfig {
+            message: Some(message).filter(|message| !message.trim().is_empty()),
+            ..self.talk.into_config()
+        }
+    }
+}
+
+impl TalkFlags {
+    fn into_config(self) -> ChatConfig {
         let mut engine = self.engine.options(&self.model);
         engine.config.pipeline_depth = self.pipeline_depth;
         let model = self
@@ -121,6 +175,7 @@ impl ChatFlags {
             system: self.system,
             plain: self.plain,
             load: self.load,
+            message: None,
             remember: !self.no_history,
             settings: Settings {
                 options: self.options.0,

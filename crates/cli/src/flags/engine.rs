@@ -14,7 +14,8 @@ use std::time::Duration;
 // Which model, and how it is put on this machine.
 #[derive(Debug, Args)]
 pub(crate) struct ModelFlags {
-    /// Folder, GGUF file, or hub id such as `org/name` or `org/name:FILE.gguf` [default: the built-in model].
+    /// Folder, GGUF file, or a model of the hub: `org/name`, `org/name:Q4_K_M`, `org/name:FILE.gguf`, `hf.co/org/name`, or its
+    /// address there [default: the built-in model].
     #[arg(short, long, value_name = "MODEL", help_heading = "Model")]
     model: Option<String>,
     /// Element type to compute with: `auto` keeps what is stored, the others convert the matrices.
@@ -51,10 +52,11 @@ enum DTypeFlag {
 // How the engine batches and what it may take.
 #[derive(Debug, Args)]
 pub(crate) struct EngineFlags {
-    /// Requests that run at a time [default: 16, or fewer if fewer are asked for].
+    /// Requests that run at a time [default: 16 on a CPU, 256 on a GPU; fewer if fewer are asked for or fit].
     #[arg(long, value_name = "N", value_parser = parsed(numbers::max_num_seqs), help_heading = "Engine")]
     max_num_seqs: Option<usize>,
-    /// Tokens of a step: the next token of every running request, and prompts in what is left [default: 512].
+    /// Tokens of a step: the next token of every running request, and prompts in what is left [default: 512 on a
+    /// CPU, 8192 on a GPU; fewer if fewer are asked for or fit].
     #[arg(long, value_name = "N", value_parser = parsed(numbers::max_num_batched_tokens), help_heading = "Engine")]
     max_num_batched_tokens: Option<usize>,
     /// Milliseconds that a step may take while streams wait for it: prompts get fewer tokens then; 0 for any
@@ -118,6 +120,7 @@ impl EngineFlags {
         EngineOptions {
             device: model.device,
             max_num_seqs: self.max_num_seqs,
+            max_num_batched_tokens: self.max_num_batched_tokens,
             config: EngineConfig {
                 threads: model.threads.unwrap_or(default.threads),
                 dtype: match model.dtype {
@@ -126,9 +129,6 @@ impl EngineFlags {
                     DTypeFlag::Bf16 => Some(DType::BF16),
                 },
                 random_weights: model.dummy(),
-                max_num_batched_tokens: self
-                    .max_num_batched_tokens
-                    .unwrap_or(default.max_num_batched_tokens),
                 max_step: match self.max_step_ms {
                     None => default.max_step,
                     Some(0) => None,

@@ -2,10 +2,11 @@
 
 use super::engine::{EngineFlags, ModelFlags};
 use super::numbers::{self, TokenIds, parsed};
-use super::sampling::OptionFlags;
+use super::sampling::{Generate, OptionFlags};
 use super::speculation::SpeculationFlags;
 use crate::commands::generate::{GenerateConfig, PromptSource, Settings};
 use clap::{ArgGroup, Args};
+use std::io::{self, IsTerminal};
 use std::path::PathBuf;
 
 const EXAMPLES: &str = "\
@@ -15,6 +16,7 @@ Examples:
   paceline generate --model path/to/model --chat --prompt \"Why is the sky blue?\"
   paceline generate --model org/name:model-Q4_K_M.gguf --prompt \"Hello\" --stop \"The end\"
   paceline generate --prompts prompts.jsonl --json > results.jsonl
+  cat notes.txt | paceline generate --model org/name --max-tokens 100
   paceline generate --prompt \"The fox\" --n 4 --stats --trace trace.json
   paceline generate --prompt \"The fox\" --speculation mtp --draft-tokens 3 --no-depth-control --stats
 
@@ -25,15 +27,15 @@ and how it is drafted for: \"speculation\": \"off\" or {\"method\": \"ngram\", \
 
 /// Continue a prompt, printing text as it comes.
 ///
-/// The text goes to stdout; the speed and everything else to stderr.
+/// The text goes to stdout, behind its prompt if that is a terminal; the speed and everything else to stderr.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
-#[command(group = ArgGroup::new("source").required(true).args(["prompt", "prompt_ids", "prompts"]))]
+#[command(group = ArgGroup::new("source").args(["prompt", "prompt_ids", "prompts"]))]
 pub(crate) struct GenerateFlags {
     #[command(flatten)]
     model: ModelFlags,
 
-    /// Text to continue.
+    /// Text to continue; `-` is what is piped in, and so is no flag at all.
     #[arg(short, long, value_name = "TEXT", help_heading = "Prompt")]
     prompt: Option<String>,
     /// Token ids to continue, separated by commas.
@@ -50,7 +52,7 @@ pub(crate) struct GenerateFlags {
     system: Option<String>,
 
     #[command(flatten)]
-    options: OptionFlags<false>,
+    options: OptionFlags<Generate>,
 
     /// Print the prompt before its continuation.
     #[arg(long, help_heading = "Output")]
@@ -78,12 +80,19 @@ impl GenerateFlags {
         &self.engine.speculation
     }
 
+    /// Whether there is nothing to continue: no flag says what, and nothing is piped in.
+    pub(super) fn lacks_prompt(&self) -> bool {
+        let given = self.prompt.is_some() || self.prompt_ids.is_some() || self.prompts.is_some();
+        !given && io::stdin().is_terminal()
+    }
+
     /// What the flags mean.
     pub(crate) fn into_config(self) -> GenerateConfig {
         let prompts = match (self.prompt, self.prompt_ids, self.prompts) {
             (_, Some(TokenIds(ids)), _) => PromptSource::Ids(ids),
             (_, _, Some(file)) => PromptSource::File(file),
-            (text, ..) => PromptSource::Text(text.unwrap_or_default()),
+            (Some(text), ..) if text != "-" => PromptSource::Text(text),
+            _ => PromptSource::Stdin,
         };
         let mut engine = self.engine.options(&self.model);
         engine.config.pipeline_depth = self.pipeline_depth;

@@ -5,6 +5,7 @@ mod bench_serve;
 mod chat;
 mod engine;
 mod generate;
+mod hub;
 mod limits;
 pub(crate) mod numbers;
 mod sampling;
@@ -19,12 +20,13 @@ pub(crate) use bench::{
     MeasureFlags, WorkloadFlag,
 };
 pub(crate) use bench_serve::BenchServeFlags;
-pub(crate) use chat::ChatFlags;
+pub(crate) use chat::{ChatFlags, RunFlags};
 pub(crate) use generate::GenerateFlags;
+pub(crate) use hub::{ListFlags, PullFlags, RmFlags};
 pub(crate) use sampling::NOT_IN_CHAT;
 pub(crate) use serve::ServeFlags;
 pub(crate) use speculation::{DraftModel, DraftTokens, SpeculationFlags};
-pub(crate) use tools::{CompletionsFlags, DoctorFlags, InspectFlags, SelftestFlags};
+pub(crate) use tools::{CompletionsFlags, DoctorFlags, InspectFlags, ManFlags, SelftestFlags};
 
 use clap::error::ErrorKind;
 use clap::{CommandFactory, Parser, Subcommand, ValueEnum};
@@ -33,8 +35,7 @@ use tracing_subscriber::filter::LevelFilter;
 const EXAMPLES: &str = "\
 Examples:
   paceline generate --prompt \"Once upon a time\"
-  paceline generate --model path/to/model --chat --prompt \"Why is the sky blue?\"
-  paceline chat
+  paceline run org/name:Q4_K_M
   paceline serve path/to/model --port 8000
   paceline inspect path/to/model.gguf
   paceline doctor
@@ -44,7 +45,7 @@ Exit codes: 0 success, 1 failure, 2 wrong usage, 130 stopped by Ctrl-C.";
 /// Runs large language models on this machine.
 ///
 /// A small story-telling model is built in, so every command works without a download. Other models are given
-/// as a folder in Hugging Face layout, as a GGUF file, or by their id on the Hugging Face hub.
+/// as a folder in Hugging Face layout, as a GGUF file, or by their name on the Hugging Face hub.
 #[derive(Debug, Parser)]
 #[command(name = "paceline", version, after_help = EXAMPLES, max_term_width = 100)]
 #[command(disable_help_subcommand = true)]
@@ -69,32 +70,59 @@ impl Cli {
                 .error(ErrorKind::ArgumentConflict, conflict)
                 .exit();
         }
+        if let Command::Generate(flags) = &cli.command
+            && flags.lacks_prompt()
+        {
+            refuse_usage("no prompt: give one with --prompt, --prompt-ids or --prompts, or pipe one in");
+        }
         cli
     }
 }
 
+/// Ends the program as for flags that make no sense.
+pub(crate) fn refuse_usage(message: &str) -> ! {
+    Cli::command()
+        .error(ErrorKind::MissingRequiredArgument, message)
+        .exit()
+}
+
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
+    Run(Box<RunFlags>),
     Generate(Box<GenerateFlags>),
     Chat(Box<ChatFlags>),
     Serve(Box<ServeFlags>),
+    Pull(PullFlags),
+    #[command(alias = "ls")]
+    List(ListFlags),
+    #[command(alias = "remove")]
+    Rm(RmFlags),
     Inspect(InspectFlags),
     Doctor(DoctorFlags),
     Selftest(SelftestFlags),
     #[command(subcommand)]
     Bench(BenchCommand),
     Completions(CompletionsFlags),
+    Man(ManFlags),
 }
 
 impl Command {
     /// The flags about drafts, of commands that have them.
     fn speculation(&self) -> Option<&SpeculationFlags> {
         match self {
+            Self::Run(flags) => Some(flags.speculation()),
             Self::Generate(flags) => Some(flags.speculation()),
             Self::Chat(flags) => Some(flags.speculation()),
             Self::Serve(flags) => Some(flags.speculation()),
             Self::Bench(command) => command.speculation(),
-            Self::Inspect(_) | Self::Doctor(_) | Self::Selftest(_) | Self::Completions(_) => None,
+            Self::Pull(_)
+            | Self::List(_)
+            | Self::Rm(_)
+            | Self::Inspect(_)
+            | Self::Doctor(_)
+            | Self::Selftest(_)
+            | Self::Completions(_)
+            | Self::Man(_) => None,
         }
     }
 }

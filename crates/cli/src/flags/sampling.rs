@@ -6,9 +6,63 @@ use clap::error::ErrorKind;
 use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches};
 use paceline::{OPTIONS, OptionKind, Options, RequestError, RequestOption};
 use serde_json::{Map, Value, json};
+use std::fmt::Debug;
+use std::marker::PhantomData;
 
-/// The heading of those that are about sampling.
-const SAMPLING: &str = "Sampling (defaults come from the model's generation_config.json)";
+/// The command that has the flags.
+pub(crate) trait OfCommand: Clone + Debug + Default + Send + Sync + 'static {
+    /// The heading of those that are about sampling.
+    const HEADING: &'static str =
+        "Sampling (defaults: the model's, or else temperature 0.8, top-k 40, top-p 0.95, min-p 0.05)";
+    /// How many tokens there are at most where nothing is said.
+    const MAX_TOKENS: &'static str = "256";
+
+    /// Whether it has a flag for this option.
+    fn has(_option: &str) -> bool {
+        true
+    }
+}
+
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Generate;
+
+impl OfCommand for Generate {}
+
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Chat;
+
+impl OfCommand for Chat {
+    const MAX_TOKENS: &'static str = "what the context holds";
+
+    fn has(option: &str) -> bool {
+        !NOT_IN_CHAT.contains(&option)
+    }
+}
+
+/// What a server gives to requests that do not say.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Serve;
+
+impl OfCommand for Serve {
+    const HEADING: &'static str =
+        "Sampling of requests that do not say (defaults: the model's, or else OpenAI's temperature 1)";
+
+    fn has(option: &str) -> bool {
+        OF_SERVERS.contains(&option)
+    }
+}
+
+/// The options that a server has defaults for; lengths and stops are for requests to say.
+const OF_SERVERS: [&str; 8] = [
+    "temperature",
+    "top_p",
+    "top_k",
+    "min_p",
+    "seed",
+    "repetition_penalty",
+    "presence_penalty",
+    "frequency_penalty",
+];
 
 /// The options that are no flags of `chat`: a conversation has one answer at a time and the engine for itself.
 pub(crate) const NOT_IN_CHAT: [&str; 5] = ["n", "logprobs", "prompt_logprobs", "priority", "deadline_ms"];
@@ -16,20 +70,22 @@ pub(crate) const NOT_IN_CHAT: [&str; 5] = ["n", "logprobs", "prompt_logprobs", "
 /// Flags with one letter.
 const LETTERS: [(&str, char); 3] = [("temperature", 't'), ("seed", 's'), ("n", 'n')];
 
-/// The options as flags; in `CHAT`, those that a conversation has.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct OptionFlags<const CHAT: bool>(pub(crate) Options);
+/// Flags as llama.cpp has them.
+const ALIASES: [(&str, &str); 2] = [("temperature", "temp"), ("repetition_penalty", "repeat-penalty")];
 
-impl<const CHAT: bool> OptionFlags<CHAT> {
+/// The options as flags, as far as the command has them.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct OptionFlags<C>(pub(crate) Options, PhantomData<C>);
+
+impl<C: OfCommand> OptionFlags<C> {
     fn options() -> impl Iterator<Item = &'static RequestOption> {
-        let here = |option: &&RequestOption| !CHAT || !NOT_IN_CHAT.contains(&option.name);
-        OPTIONS.iter().filter(here)
+        OPTIONS.iter().filter(|option| C::has(option.name))
     }
 }
 
-impl<const CHAT: bool> Args for OptionFlags<CHAT> {
+impl<C: OfCommand> Args for OptionFlags<C> {
     fn augment_args(command: Command) -> Command {
-        command.args(Self::options().map(|option| flag(option, CHAT)))
+        command.args(Self::options().map(flag::<C>))
     }
 
     fn augment_args_for_update(command: Command) -> Command {
@@ -37,7 +93,7 @@ impl<const CHAT: bool> Args for OptionFlags<CHAT> {
     }
 }
 
-impl<const CHAT: bool> FromArgMatches for OptionFlags<CHAT> {
+impl<C: OfCommand> FromArgMatches for OptionFlags<C> {
     fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
         let mut options = Options::default();
         for option in Self::options() {
@@ -45,7 +101,7 @@ impl<const CHAT: bool> FromArgMatches for OptionFlags<CHAT> {
             let set = options.set(option, &value);
             set.map_err(|error| clap::Error::raw(ErrorKind::ValueValidation, format!("{error}\n")))?;
         }
-        Ok(Self(options))
+        Ok(Self(options, PhantomData))
     }
 
     fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
@@ -54,16 +110,15 @@ impl<const CHAT: bool> FromArgMatches for OptionFlags<CHAT> {
     }
 }
 
-fn flag(option: &'static RequestOption, chat: bool) -> Arg {
+fn flag<C: OfCommand>(option: &'static RequestOption) -> Arg {
     let default = match option.name {
-        "max_tokens" if chat => " [default: what the context holds]",
-        "max_tokens" => " [default: 256]",
-        _ => "",
+        "max_tokens" => format!(" [default: {}]", C::MAX_TOKENS),
+        _ => String::new(),
     };
     let heading = match option.name {
         "logprobs" | "prompt_logprobs" => "Output",
         "priority" | "deadline_ms" => "Engine",
-        _ => SAMPLING,
+        _ => C::HEADING,
     };
     let name = option.single.unwrap_or(option.name).replace('_', "-");
     let several = match option.kind {
@@ -78,6 +133,9 @@ fn flag(option: &'static RequestOption, chat: bool) -> Arg {
         .help_heading(heading);
     if let Some((_, letter)) = LETTERS.iter().find(|(name, _)| *name == option.name) {
         arg = arg.short(*letter);
+    }
+    if let Some((_, alias)) = ALIASES.iter().find(|(name, _)| *name == option.name) {
+        arg = arg.alias(*alias);
     }
     let number = ValueParser::new(move |text: &str| checked(option, text));
     match option.kind {
@@ -118,6 +176,20 @@ pub(super) fn within(option: &'static RequestOption, value: &Value) -> Result<()
             RequestError::Parameter { bound, .. } => format!("it must be {bound}"),
             other => other.to_string(),
         })
+}
+
+/// Options in an object, by their names in JSON.
+pub(super) fn object(text: &str) -> Result<Options, String> {
+    let fields: Map<String, Value> =
+        serde_json::from_str(text).map_err(|error| format!("not a JSON object of options: {error}"))?;
+    let mut options = Options::default();
+    for (name, value) in &fields {
+        let option = RequestOption::named(name).filter(|option| Serve::has(option.name));
+        let option =
+            option.ok_or_else(|| format!("`{name}`: unknown; known are {}", OF_SERVERS.join(", ")))?;
+        options.set(option, value).map_err(|error| error.to_string())?;
+    }
+    Ok(options)
 }
 
 /// What was typed, as a value of JSON: a number if it is one.

@@ -4,11 +4,13 @@ use super::LogLevel;
 use super::engine::{EngineFlags, ModelFlags};
 use super::limits::LimitFlags;
 use super::numbers::{self, parsed};
+use super::sampling::{self, OfCommand, OptionFlags, Serve};
 use super::speculation::SpeculationFlags;
 use super::unused::UnusedFlags;
-use crate::commands::serve::{LogFormat, ParserChoice, ServeConfig};
-use crate::model::{EMBEDDED, ModelSource};
+use crate::commands::serve::{GenerationConfig, LogFormat, ParserChoice, ServeConfig};
+use crate::model::ModelSource;
 use clap::Args;
+use paceline::Options;
 use paceline_text::{ReasoningFormat, ToolFormat};
 use paceline_types::Pooling;
 use std::net::IpAddr;
@@ -26,7 +28,7 @@ Examples:
 
 SIGTERM, SIGHUP and Ctrl-C let running requests finish (see --drain-timeout); a second one ends the server at once.
 API keys are also read from $PACELINE_API_KEY and $VLLM_API_KEY. With keys, all paths need one but /health, /ping,
-/ready, /version and /metrics; without, every client that can connect may use all of them.";
+/ready, /version, /metrics and the page itself, which asks for one; without, every client that can connect may use all of them.";
 
 /// Serve a model over HTTP, to clients of OpenAI's interface.
 #[derive(Debug, Args)]
@@ -37,7 +39,7 @@ pub(crate) struct ServeFlags {
     model_argument: Option<String>,
     #[command(flatten)]
     model: ModelFlags,
-    /// Names by which requests may call the model, the first one in replies [default: the model as given].
+    /// Names by which requests may call the model, the first one in replies [default: the model's name, and the model as given].
     #[arg(long, value_name = "NAME", num_args = 1.., help_heading = "Model")]
     served_model_name: Vec<String>,
     /// File with a chat template, or the template itself, in place of the model's.
@@ -55,9 +57,15 @@ pub(crate) struct ServeFlags {
     /// tokens, or last, the state of the last one [default: mean, which suits a model that generates].
     #[arg(long, value_name = "POOLING", value_parser = pooling, help_heading = "Model")]
     pooling: Option<Pooling>,
-    /// Seed of requests that have none [default: each has its own].
-    #[arg(long, value_name = "S", help_heading = "Model")]
-    seed: Option<u64>,
+    /// Whose sampling requests get that do not say how to sample: auto, the model's or else OpenAI's; vllm, OpenAI's
+    /// whatever the model says; paceline, that of `chat` for a model that does not say.
+    #[arg(long, value_name = "SOURCE", default_value = "auto", help_heading = Serve::HEADING)]
+    generation_config: GenerationConfig,
+    /// The flags below as a JSON object, such as {"temperature": 0.5}; a flag itself comes first.
+    #[arg(long, value_name = "JSON", value_parser = sampling::object, help_heading = Serve::HEADING)]
+    override_generation_config: Option<Options>,
+    #[command(flatten)]
+    sampling: OptionFlags<Serve>,
 
     #[command(flatten)]
     network: NetworkFlags,
@@ -96,6 +104,9 @@ struct NetworkFlags {
     /// Origins whose web pages may use the server, or * for all; also as a JSON list [default: none].
     #[arg(long, value_name = "ORIGIN", help_heading = "Network")]
     allowed_origins: Vec<String>,
+    /// Do not show the page at /.
+    #[arg(long, help_heading = "Network")]
+    no_page: bool,
     /// File with certificates: connections are encrypted.
     #[arg(long, value_name = "FILE", requires = "ssl_keyfile", help_heading = "Network")]
     ssl_certfile: Option<PathBuf>,
@@ -133,13 +144,15 @@ impl ServeFlags {
         if let Some(waiting) = self.max_waiting {
             engine.config.max_waiting = waiting;
         }
-        let mut names = self.served_model_name;
-        if names.is_empty() {
-            names.push(given.clone().unwrap_or_else(|| EMBEDDED.to_owned()));
-        }
+        let model = ModelSource::new(given);
+        let names = match self.served_model_name {
+            names if names.is_empty() => model.names(),
+            names => names,
+        };
         let network = self.network;
         let mut server = self.limits.config();
         server.api_keys = network.api_key;
+        server.page = !network.no_page;
         server.pooling = self.pooling.unwrap_or(server.pooling);
         server.allowed_origins = network
             .allowed_origins
@@ -147,12 +160,16 @@ impl ServeFlags {
             .flat_map(|text| origins(text))
             .collect();
         ServeConfig {
-            model: ModelSource::new(given),
+            model,
             names,
             chat_template: self.chat_template,
             tool_format: self.tool_call_parser.unwrap_or(ParserChoice::Auto),
             reasoning_format: self.reasoning_parser.unwrap_or(ParserChoice::Auto),
-            seed: self.seed,
+            generation_config: self.generation_config,
+            sampling: self
+                .sampling
+                .0
+                .or(&self.override_generation_config.unwrap_or_default()),
             address: (network.host, network.port).into(),
             api_key_file: network.api_key_file,
             tls: network.ssl_certfile.zip(network.ssl_keyfile),
@@ -243,6 +260,10 @@ mod tests {
             "float32",
             "--seed",
             "1",
+            "--override-generation-config",
+            r#"{"temperature": 0.5, "top_k": 5}"#,
+            "--temp",
+            "0.25",
             "--tool-call-parser",
             "hermes",
             "--reasoning-parser",
@@ -265,6 +286,10 @@ mod tests {
         assert_eq!(config.names, ["a", "b"]);
         assert_eq!(config.server.allowed_origins, ["https://a", "https://b"]);
         assert!(!config.engine.config.prefix_caching);
+        assert_eq!(
+            serde_json::Value::Object(config.sampling.to_json()),
+            serde_json::json!({ "temperature": 0.25, "top_k": 5, "seed": 1 })
+        );
         assert_eq!(config.engine.config.memory_utilization, Some(0.5));
         assert_eq!(config.unused.len(), 4);
         let same = parse(&["--model", "org/name"]).unwrap();
@@ -279,6 +304,13 @@ mod tests {
         for (arguments, part) in [
             (&["--tensor-parallel-size", "2"][..], "must be 1"),
             (&["--tool-call-parser", "magic"], "magic"),
+            (&["--generation-config", "folder"], "folder"),
+            (
+                &["--override-generation-config", r#"{"max_tokens": 9}"#],
+                "max_tokens",
+            ),
+            (&["--override-generation-config", r#"{"top_p": 9}"#], "top_p"),
+            (&["--top-p", "9"], "at most 1"),
             (&["--pooling", "max"], "mean or last"),
             (&["--key-min-priority", "KEY"], "KEY=-1"),
             (&["--prefix-cache-scope", "none"], "key or all"),

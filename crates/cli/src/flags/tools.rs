@@ -32,7 +32,7 @@ pub(crate) struct InspectFlags {
     #[arg(long, value_name = "SIZE", num_args = 0..=1, help_heading = "Memory")]
     #[expect(clippy::option_option, reason = "the flag may be given without a size")]
     pub(crate) memory: Option<Option<ByteSize>>,
-    /// Requests that run at a time [default: 16].
+    /// Requests that run at a time [default: 16 on a CPU, 256 on a GPU].
     #[arg(long, value_name = "N", requires = "memory", value_parser = parsed(numbers::max_num_seqs), help_heading = "Memory")]
     pub(crate) max_num_seqs: Option<usize>,
     /// Longest sequence [default: the model's limit].
@@ -111,4 +111,16 @@ Examples:
 pub(crate) struct CompletionsFlags {
     /// Shell to complete in.
     pub(crate) shell: Shell,
+}
+
+const MAN: &str = "\
+Examples:
+  paceline man ~/.local/share/man/man1";
+
+/// Write manual pages, one per command.
+#[derive(Debug, Args)]
+#[command(after_help = MAN)]
+pub(crate) struct ManFlags {
+    /// Folder to write them to.
+    pub(crate) folder: PathBuf,
 }

@@ -8,7 +8,45 @@ use std::path::Path;
 
 /// A reference model whose matrix rows need no reordering, as a GGUF file with one token per byte.
 pub(crate) fn write(path: &Path) {
+    write_with(path, []);
+}
+
+/// The same with more keys.
+pub(crate) fn write_with(path: &Path, keys: impl IntoIterator<Item = (String, Meta)>) {
     let folder = Checkpoint::open(&repository("fixtures/qwen3")).unwrap();
+    let mut writer = described(&folder);
+    for (key, value) in keys {
+        writer.key(&key, value);
+    }
+    for tensor in folder.tensors() {
+        writer.tensor(&stored_name(tensor.name), tensor.dtype, tensor.shape, tensor.data);
+    }
+    writer.write(path).unwrap();
+}
+
+/// The same in parts: `stem-00001-of-00003.gguf` and so on.
+pub(crate) fn write_parts(stem: &Path, count: u16) {
+    let folder = Checkpoint::open(&repository("fixtures/qwen3")).unwrap();
+    for part in 0..count {
+        let mut writer = if part == 0 {
+            described(&folder)
+        } else {
+            GgufWriter::new()
+        };
+        writer
+            .key("split.no", Meta::U16(part))
+            .key("split.count", Meta::U16(count))
+            .key("split.tensors.count", Meta::I32(folder.tensors().count() as i32));
+        for tensor in folder.tensors().skip(part.into()).step_by(count.into()) {
+            writer.tensor(&stored_name(tensor.name), tensor.dtype, tensor.shape, tensor.data);
+        }
+        let name = format!("{}-{:05}-of-{count:05}.gguf", stem.display(), part + 1);
+        writer.write(Path::new(&name)).unwrap();
+    }
+}
+
+/// What comes before the tensors.
+fn described(folder: &Checkpoint) -> GgufWriter {
     let config = folder.config().unwrap();
     let mut writer = GgufWriter::new();
     writer.key("general.architecture", Meta::string("qwen3"));
@@ -29,11 +67,7 @@ pub(crate) fn write(path: &Path) {
     writer.key("qwen3.attention.layer_norm_rms_epsilon", Meta::F32(number(eps)));
     writer.key("qwen3.rope.freq_base", Meta::F32(number(theta)));
     write_tokenizer(&mut writer);
-    for tensor in folder.tensors() {
-        let name = stored_name(tensor.name);
-        writer.tensor(&name, tensor.dtype, tensor.shape, tensor.data);
-    }
-    writer.write(path).unwrap();
+    writer
 }
 
 fn write_tokenizer(writer: &mut GgufWriter) {

@@ -4,9 +4,12 @@
 #![allow(clippy::unwrap_used, reason = "a failure here fails the test")]
 
 pub(crate) mod gguf;
+#[path = "../../../weights/tests/support/hub.rs"]
+pub(crate) mod hub;
 pub(crate) mod mix;
 pub(crate) mod scripted;
 pub(crate) mod served;
+pub(crate) mod terminal;
 
 use serde_json::{Map, Value};
 use std::fs;

@@ -3,14 +3,18 @@
 Usage: terminal.py STEPS PROGRAM [NAME=VALUE] [ARGUMENT...]
 
 STEPS is a JSON list of pairs: text to wait for on the screen, behind what was waited for before, and what to type then.
-Prints all that was on the screen. The exit status is that of the program, or 1 if a step never came.
+Prints all that was on the screen. The exit status is that of the program, or 1 if a step never came. The terminal has as
+many columns as $COLUMNS says; whether it shows what is typed once the program has ended goes to stderr.
 """
 
+import fcntl
 import json
 import os
 import pty
 import select
+import struct
 import sys
+import termios
 import time
 
 PATIENCE = 60.0
@@ -21,8 +25,10 @@ while arguments and "=" in arguments[0] and not arguments[0].startswith("-"):
     name, value = arguments.pop(0).split("=", 1)
     environment[name] = value
 
+columns = int(environment.get("COLUMNS", 80))
 pid, terminal = pty.fork()
 if pid == 0:
+    fcntl.ioctl(0, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
     os.execve(program, [program, *arguments], environment)
 
 screen = ""
@@ -53,8 +59,10 @@ for expected, typed in steps:
             sys.exit(1)
     seen = found + len(expected)
     os.write(terminal, typed.encode())
+local_modes = None
 while more():
-    pass
+    local_modes = termios.tcgetattr(terminal)[3]
+print("echo is", "off" if local_modes is not None and not local_modes & termios.ECHO else "on", file=sys.stderr)
 sys.stdout.write(screen)
 _, status = os.waitpid(pid, 0)
 sys.exit(os.waitstatus_to_exitcode(status))

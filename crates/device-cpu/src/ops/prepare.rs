@@ -30,7 +30,10 @@ impl SlotViews<'_> {
     /// The place of a position's token id.
     pub(crate) fn token(&mut self, slot: usize, position: usize) -> &mut i32 {
         let block = self.block_table[slot * self.blocks_per_slot + position / self.block_size];
-        &mut self.history[block as usize * self.block_size + position % self.block_size]
+        let place = block as usize * self.block_size + position % self.block_size;
+        let blocks = self.history.len() / self.block_size;
+        let found = self.history.get_mut(place);
+        found.unwrap_or_else(|| panic!("position {position} lies in block {block} of {blocks}"))
     }
 }
 

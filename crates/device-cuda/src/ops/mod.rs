@@ -24,6 +24,7 @@ pub(crate) fn headers() -> Vec<(&'static str, String)> {
     vec![
         attention::header(),
         clock::header(),
+        crate::plants::header(),
         crate::weight::header(),
         dense::header(),
         drafts::header(),

@@ -199,8 +199,12 @@ impl<B: Backend> Backend for Checked<B> {
     }
 
     fn launch(&self, program: &CheckedProgram<B>) {
-        self.shared.lock().launch(program.name);
-        self.inner.launch(&program.inner);
+        let mut watch = self.shared.lock();
+        watch.launch(program.name);
+        if !watch.is_lost() {
+            drop(watch);
+            self.inner.launch(&program.inner);
+        }
     }
 
     fn post(&self, ring: &CheckedRing<B>, place: &RingPlace, words: &[i32]) {
@@ -212,8 +216,9 @@ impl<B: Backend> Backend for Checked<B> {
 
     /// Plan and record of a step have the same place, and it is free when the record was read.
     fn arrival(&self, ring: &CheckedRing<B>, place: &RingPlace) -> CheckedArrival<B> {
+        let lost = self.shared.lock().is_lost();
         CheckedArrival {
-            inner: self.inner.arrival(&ring.inner, place),
+            inner: (!lost).then(|| self.inner.arrival(&ring.inner, place)),
             shared: self.shared.clone(),
             place: place.index(),
         }

@@ -4,6 +4,9 @@ use super::Shared;
 use super::watch::Place;
 use crate::{Backend, DeviceError, Element, Pending};
 
+/// What a device says that was lost on purpose.
+const LOST: &str = "the device was lost";
+
 /// A buffer and its length.
 #[derive(Clone)]
 pub struct CheckedBuffer<B: Backend, T: Element> {
@@ -54,7 +57,8 @@ pub struct CheckedRing<B: Backend> {
 
 /// A record in flight, and what to say when it is there.
 pub struct CheckedArrival<B: Backend> {
-    pub(super) inner: B::Arrival,
+    /// None comes from a device that is lost.
+    pub(super) inner: Option<B::Arrival>,
     pub(super) shared: Shared,
     /// The place that the step gives back.
     pub(super) place: usize,
@@ -62,7 +66,10 @@ pub struct CheckedArrival<B: Backend> {
 
 impl<B: Backend> Pending<Vec<i32>> for CheckedArrival<B> {
     fn wait(self) -> Result<Vec<i32>, DeviceError> {
-        let record = self.inner.wait();
+        let record = match self.inner {
+            Some(arrival) => arrival.wait(),
+            None => Err(DeviceError::Failed(LOST.to_owned())),
+        };
         self.shared.lock().arrived(self.place);
         record
     }

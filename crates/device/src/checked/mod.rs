@@ -5,7 +5,7 @@
 //! wrote, over the same rows, not as scratch, and not into memory that has been handed out again; it writes over nothing
 //! that it reads; a weight is used by the operations that it was packed for; behind [`Checked::seal`] nothing is
 //! allocated, captured or run outside the programs that exist by then; and no place of a ring is written while a step in
-//! flight has it. A breach is a panic that names the operation. For tests.
+//! flight has it. A breach is a panic that names the operation. It also can be lost on purpose. For tests.
 
 mod backend;
 mod handles;
@@ -51,6 +51,11 @@ impl<B: Backend> Checked<B> {
     /// The backend inside.
     pub fn inner(&self) -> &B {
         &self.inner
+    }
+
+    /// The device is lost behind this many launches: nothing runs any more, and whoever waits is told.
+    pub fn lose_after(&self, launches: u64) {
+        self.shared.lock().lose_after(launches);
     }
 
     /// The start is over: nothing is allocated or captured from now on, and nothing runs but programs.

@@ -19,6 +19,9 @@ pub(super) struct Watch {
     written: HashMap<u64, Vec<Written>>,
     /// Places that a step in flight has, in both of its rings.
     in_flight: HashSet<usize>,
+    /// Programs launched so far, and how many there may be before the device is lost.
+    launches: u64,
+    last_launch: Option<u64>,
 }
 
 /// Some columns of a tensor, over the rows of a row space.
@@ -98,12 +101,22 @@ impl Watch {
         program
     }
 
-    pub(super) fn launch(&self, program: u64) {
+    pub(super) fn launch(&mut self, program: u64) {
         assert!(!self.capturing, "contract: a launch inside a capture");
         assert!(
             self.programs.contains(&program),
             "contract: program {program} was captured elsewhere"
         );
+        self.launches += 1;
+    }
+
+    /// The device is lost behind this many launches.
+    pub(super) fn lose_after(&mut self, launches: u64) {
+        self.last_launch = Some(launches);
+    }
+
+    pub(super) fn is_lost(&self) -> bool {
+        self.last_launch.is_some_and(|last| self.launches > last)
     }
 
     /// An operation is enqueued.

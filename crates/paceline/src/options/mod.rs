@@ -1,9 +1,11 @@
 //! The options of a request, in one table: flags, fields of JSON, chat's `/set`, the engine's checks and the bounds in
 //! documents follow from it. An option that is added here is known everywhere.
 
+mod defaults;
 mod table;
 mod value;
 
+pub use defaults::{DefaultSource, SamplingDefaults};
 pub use table::OPTIONS;
 pub use value::OptionValue;
 
@@ -158,6 +160,19 @@ impl RequestOption {
 }
 
 /// Options as far as they are set; what is not is left to other options, such as the model's.
+///
+/// ```
+/// use paceline::{Options, Request, RequestOption};
+/// use serde_json::json;
+///
+/// let mut asked = Options::default();
+/// asked.set(RequestOption::named("temperature").ok_or("unknown")?, &json!(0.5))?;
+/// let model = Options::from_generation_config(&json!({ "temperature": 0.7, "top_p": 0.9 }))?;
+/// let mut request = Request::default();
+/// asked.or(&model).apply(&mut request);
+/// assert_eq!((request.sampling.temperature, request.sampling.top_p), (0.5, 0.9));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Options(BTreeMap<&'static str, OptionValue>);
 
@@ -309,7 +324,7 @@ mod tests {
         Options::default().apply(&mut neutral);
         let params = SamplingParams::default();
         assert_eq!(*neutral.sampling, params);
-        // Each field of the parameters but the tokens of bad words, which are text here.
+        // Each field of the parameters but the tokens of bad words, which are text here, and what is no option.
         let expected = SamplingParams {
             temperature: 0.25,
             top_p: 0.25,
@@ -327,6 +342,7 @@ mod tests {
             stop_tokens: vec![3],
             logprobs: Some(3),
             prompt_logprobs: Some(3),
+            origins: false,
         };
         assert_eq!(*given.sampling, expected);
         assert_eq!((given.n, given.priority), (Some(4), 3));

@@ -35,7 +35,8 @@ impl OptionValue {
     /// As JSON.
     pub fn to_json(&self) -> Value {
         match self {
-            Self::Number(value) => json!(value),
+            // By its digits: 0.95, where a wider number would be 0.949999988079071.
+            Self::Number(value) => value.to_string().parse::<f64>().map_or(Value::Null, Value::from),
             Self::Integer(value) => {
                 u64::try_from(*value).map_or_else(|_| json!(*value as i64), |value| json!(value))
             }

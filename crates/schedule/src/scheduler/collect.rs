@@ -5,6 +5,7 @@ use super::{Resources, Running, Scheduler};
 use crate::constraint::Constrained;
 use crate::costs::Gain;
 use crate::policy::RowDrafts;
+use crate::report::StepOrigins;
 use crate::request::{Order, Request, RequestId, RequestOutput};
 use crate::times::{StepTimes, tokens_run};
 use paceline_types::{FinishReason, PlanRow, RowEnd, RowOutput, StepOutput, StepPlan, TokenLogprobs, Work};
@@ -100,6 +101,10 @@ impl Scheduler {
                     .add(tokens, drafts.drafted, drafts.accepted, gained);
                 resources.learn(request, drafts);
             }
+            let origins = request
+                .params
+                .origins
+                .then(|| Box::new(step_origins(request, row, output, drafts.as_ref())));
             resources.advance(request, running, row, output);
             let prompt_logprobs = new_scores(request, row, output);
             if tokens > 0 || !prompt_logprobs.is_empty() || end.is_some() {
@@ -111,6 +116,7 @@ impl Scheduler {
                     finish: end.map(finish_reason),
                     detail: None,
                     embedding: std::mem::take(&mut output.embedding),
+                    origins,
                     speculation: end.map(|_| Box::new(request.report)),
                     cached_tokens: request.cached.unwrap_or(0),
                 });
@@ -212,6 +218,38 @@ fn finish_reason(end: RowEnd) -> FinishReason {
     match end {
         RowEnd::StopToken => FinishReason::Stop,
         RowEnd::Length => FinishReason::Length,
+    }
+}
+
+/// How the tokens of a plan row came. Its drafts are those that the plan has given, or that were made behind the row
+/// before it.
+fn step_origins(
+    request: &mut Request,
+    row: &PlanRow,
+    output: &mut RowOutput,
+    drafts: Option<&RowDrafts>,
+) -> StepOrigins {
+    let (drafted, accepted) = drafts.map_or((0, 0), |drafts| (drafts.drafted, drafts.accepted));
+    let verified = match &row.constraint {
+        Some(constraint) => &constraint.drafts,
+        None => &request.shown_drafts,
+    };
+    assert!(
+        verified.len() >= drafted && verified[..accepted] == output.tokens[..accepted],
+        "request {}: {verified:?} were drafted, {accepted} of {drafted} accepted, and the tokens are {:?}",
+        request.id.0,
+        output.tokens
+    );
+    let rejected = verified[accepted..drafted].to_vec();
+    if row.constraint.is_none() {
+        request.shown_drafts = std::mem::take(&mut output.made.0);
+    }
+    StepOrigins {
+        decode: drafts.is_some(),
+        tokens: output.tokens.len(),
+        source: output.source.filter(|_| drafted > 0),
+        accepted,
+        rejected,
     }
 }
 

@@ -1,7 +1,7 @@
 //! Where the devices of mixes come from.
 
 use super::scripted::{Script, Scripted, Texts};
-use crate::judge::Open;
+use paceline::Open;
 use paceline_device::{Backend, Checked, DeviceError};
 use paceline_device_cpu::{Cpu, CpuOptions, Instructions};
 use paceline_runner::Proposer;

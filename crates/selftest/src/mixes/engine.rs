@@ -9,7 +9,7 @@ use paceline_runner::{
 };
 use paceline_schedule::{
     CheckedRequest, DepthControl, DraftPolicy, FixedDrafts, GroupId, Pipeline, RealClock, RecurrentConfig,
-    RequestId, RequestOutput, Scheduler, SchedulerConfig,
+    RequestId, RequestOutput, Scheduler, SchedulerConfig, StepRecord,
 };
 use paceline_testkit::random_eagle3;
 use paceline_types::{DType, DraftBudget, FinishReason};
@@ -219,6 +219,16 @@ pub(super) fn drive<B: Backend>(
     requests: &[Asked],
     speculation: DraftBudget,
 ) -> Vec<Given> {
+    watch(pipeline, requests, speculation, &mut |_| {})
+}
+
+/// The same; `seen` is told of every step.
+pub(super) fn watch<B: Backend>(
+    pipeline: &mut Pipeline<DeviceRunner<B>, RealClock>,
+    requests: &[Asked],
+    speculation: DraftBudget,
+    seen: &mut dyn FnMut(StepRecord),
+) -> Vec<Given> {
     let mut given = vec![Given::empty(); requests.len()];
     let mut ended = vec![false; requests.len()];
     for turn in 0.. {
@@ -236,7 +246,9 @@ pub(super) fn drive<B: Backend>(
                 pipeline.scheduler_mut().cancel(id);
             }
         }
-        for request_output in pipeline.step().expect("the device works").request_outputs {
+        let stepped = pipeline.step().expect("the device works");
+        stepped.collected.into_iter().for_each(&mut *seen);
+        for request_output in stepped.request_outputs {
             take(&mut given, &mut ended, request_output);
         }
         pipeline.scheduler().check_integrity();

@@ -3,17 +3,19 @@
 mod case;
 mod devices;
 mod engine;
+mod programs;
 mod scripted;
 mod whimsy;
 
 pub use case::{Mix, Seen, check, smallest};
 pub use devices::{CheckedCpu, Devices, Opened};
+pub use programs::{Programs, Said};
 pub use scripted::{Script, Texts};
 pub use whimsy::Whimsy;
 
-use engine::{Engine, budget, drive, runner_config};
+use engine::{Engine, budget, drive, runner_config, watch};
 use paceline_device::Backend;
-use paceline_schedule::{Counters, PipelineTotals};
+use paceline_schedule::{Counters, PipelineTotals, StepRecord};
 use paceline_testkit::{Fixture, repository, storyteller_in};
 use paceline_types::{Constraint, DType, SamplingParams, TokenId, TokenLogprobs};
 use paceline_weights::Checkpoint;
@@ -277,6 +279,16 @@ impl<D: Devices> Bench<D> {
             counters,
             totals,
         }
+    }
+
+    /// The times of every step of a run.
+    pub fn steps(&self, setup: &Setup, requests: &[Asked]) -> Vec<StepRecord> {
+        let mut engine = Engine::new(self, setup, runner_config(setup, requests), Texts::new());
+        let mut steps = Vec::new();
+        watch(&mut engine.pipeline, requests, budget(setup), &mut |record| {
+            steps.push(record);
+        });
+        steps
     }
 
     /// What a request gives alone in a plain loop.

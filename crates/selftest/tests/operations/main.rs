@@ -1,5 +1,6 @@
 //! Devices that keep the contract pass, and one that gets a single operation wrong does not.
 
+mod ways;
 mod wrong;
 
 use paceline_device::{Backend, Checked};

@@ -144,6 +144,8 @@ pub(crate) struct Events {
     writer: Writer,
     reader: PartReader,
     blocks: Blocks,
+    /// The end of an answer that was cancelled, until it is known whether a failure did that.
+    cancelled: Option<Finish>,
 }
 
 impl Events {
@@ -152,6 +154,7 @@ impl Events {
             reader: writer.reader(),
             blocks: Blocks::default(),
             writer,
+            cancelled: None,
         }
     }
 
@@ -160,10 +163,15 @@ impl Events {
             self.blocks.add(part, frames);
         }
         self.blocks.stop(frames);
-        // The failure that cancelled it comes next and is what the client is told.
+        // If a failure cancelled it, that comes next and is what the client is told.
         if finish.reason == FinishReason::Cancelled {
-            return;
+            self.cancelled = Some(finish.clone());
+        } else {
+            self.tell_end(finish, frames);
         }
+    }
+
+    fn tell_end(&self, finish: &Finish, frames: &mut Frames) {
         let event = Event::MessageDelta {
             delta: ending(finish, &self.reader),
             usage: self.writer.usage(Some(finish)),
@@ -189,11 +197,18 @@ impl Encoder for Events {
                 }
             }
             Output::Finished { finish, .. } => self.finish(&finish, frames),
-            Output::Failed(failure) => frames.event("error", &error_body(&ApiError::failed(&failure))),
+            Output::Failed(failure) => {
+                self.cancelled = None;
+                frames.event("error", &error_body(&ApiError::failed(&failure)));
+            }
         }
     }
 
-    fn end(&mut self, _frames: &mut Frames) {}
+    fn end(&mut self, frames: &mut Frames) {
+        if let Some(finish) = self.cancelled.take() {
+            self.tell_end(&finish, frames);
+        }
+    }
 }
 
 #[cfg(test)]

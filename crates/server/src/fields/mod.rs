@@ -147,6 +147,44 @@ impl<'a> Fields<'a> {
         self.left.get(name).is_some_and(|json| json.get() != "null")
     }
 
+    /// Takes an object whose members are fields too; none of them if it is not there.
+    pub(crate) fn nested(&mut self, name: &str) -> Result<Self, ApiError> {
+        let place = self.place(name);
+        match self.left.remove(name) {
+            Some(json) if json.get() != "null" => Self::inside(&place, json),
+            _ => Ok(Self {
+                place: format!("{place}."),
+                left: BTreeMap::new(),
+                unknown: Unknown::default(),
+            }),
+        }
+    }
+
+    /// Gives fields the names that they have in the table of options, where both are not there.
+    pub(crate) fn rename(&mut self, names: &[(&str, &str)]) {
+        for (from, to) in names {
+            if let Some(json) = self.left.remove(*from) {
+                self.left.entry((*to).to_owned()).or_insert(json);
+            }
+        }
+    }
+
+    /// Takes fields that change nothing here.
+    pub(crate) fn ignore(&mut self, names: &[&str]) {
+        for name in names {
+            self.left.remove(*name);
+        }
+    }
+
+    /// Takes a field if it is a number below zero, which stands for no number at all.
+    pub(crate) fn take_negative(&mut self, name: &str) -> bool {
+        let negative = self
+            .left
+            .get(name)
+            .is_some_and(|json| json.get().starts_with('-'));
+        negative && self.left.remove(name).is_some()
+    }
+
     /// Takes a field if it is zero, which may stand for something else than a count.
     pub(crate) fn take_zero(&mut self, name: &str) -> bool {
         let zero = self.left.get(name).is_some_and(|json| json.get() == "0");

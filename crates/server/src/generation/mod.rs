@@ -4,14 +4,16 @@ mod allowed;
 mod collect;
 mod parts;
 mod speculation;
+mod steps;
 mod stream;
 mod task;
 
 pub use collect::{Collected, Completion, collect};
 pub use paceline::{Failure, Finish};
-pub use paceline_text::{GeneratedToken, Piece};
+pub use paceline_text::GeneratedToken;
 pub(crate) use parts::PartReader;
 pub(crate) use speculation::SpeculationUsage;
+pub use steps::{Piece, Step};
 pub(crate) use stream::Means;
 pub use stream::Outputs;
 pub(crate) use task::{StreamOptions, cache_salt, stream};

@@ -1,6 +1,8 @@
 //! The outputs of a generation, as they come.
 
-use super::{Failure, Finish, GenerationTask, Output};
+use super::steps::StepTracker;
+use super::{Failure, Finish, GenerationTask, Output, Piece};
+use crate::active::Listed;
 use crate::admission::Permit;
 use crate::lifecycle::{Lifecycle, Phase};
 use crate::metrics::{ChoiceMetrics, RequestMetrics};
@@ -8,7 +10,7 @@ use crate::request_log::RequestUsage;
 use futures_core::Stream;
 use futures_util::StreamExt;
 use paceline::{Continuations, Event, Generation, Handle, Request, RequestError, Tokens, Usage};
-use paceline_text::{Piece, TextDecoder, Tokenizer};
+use paceline_text::{TextDecoder, Tokenizer};
 use paceline_types::{FinishReason, TokenLogprobs};
 use std::any::Any;
 use std::collections::VecDeque;
@@ -29,6 +31,8 @@ pub struct Outputs {
     engine: Handle,
     lifecycle: Arc<Lifecycle>,
     abort: Pin<Box<WaitForCancellationFutureOwned>>,
+    /// Its place among the active requests.
+    _listed: Listed,
 }
 
 /// One prompt with its choices.
@@ -49,6 +53,8 @@ struct Source {
 struct Choice {
     index: usize,
     text: TextDecoder,
+    /// If it is to be told how tokens came.
+    steps: Option<StepTracker>,
     stage: Stage,
     first_token: Option<Duration>,
     metrics: ChoiceMetrics,
@@ -80,7 +86,7 @@ impl Outputs {
     pub(crate) fn start(
         means: &Means<'_>,
         task: &GenerationTask,
-        permit: Permit,
+        (permit, listed): (Permit, Listed),
     ) -> Result<Self, RequestError> {
         let permit: Arc<dyn Any + Send + Sync> = Arc::new(permit);
         let requests = task.prompts.iter().map(|prompt| {
@@ -94,6 +100,9 @@ impl Outputs {
         let sources = requests.into_iter().enumerate();
         let sources = sources.map(|(index, request)| Source::start(means, task, (index, request)));
         let sources = sources.collect::<Result<Vec<_>, _>>()?;
+        for generation in sources.iter().filter_map(|source| source.generation.as_ref()) {
+            listed.add(generation.ids(), generation.canceller());
+        }
         let mut outputs = Self {
             sources,
             ready: VecDeque::new(),
@@ -101,6 +110,7 @@ impl Outputs {
             over: false,
             engine: means.engine.clone(),
             lifecycle: Arc::clone(means.lifecycle),
+            _listed: listed,
             abort: Box::pin(means.lifecycle.abort_token().cancelled_owned()),
         };
         for source in &mut outputs.sources {
@@ -196,6 +206,17 @@ impl Stream for Outputs {
     }
 }
 
+impl Choice {
+    /// What was held back of a text that has ended.
+    fn rest(&mut self) -> Piece {
+        let mut piece = Piece::from(self.text.finish());
+        if let Some(steps) = &mut self.steps {
+            steps.finish(&mut piece);
+        }
+        piece
+    }
+}
+
 impl Source {
     fn start(
         means: &Means<'_>,
@@ -208,6 +229,7 @@ impl Source {
         let choice = |number| Choice {
             index: index * n + number,
             text: TextDecoder::new(means.tokenizer, task.decoding.clone()),
+            steps: task.request.sampling.origins.then(StepTracker::default),
             stage: Stage::Open,
             first_token: None,
             metrics: means.metrics.choice(prompt_tokens, number == 0),
@@ -250,13 +272,22 @@ impl Source {
 
     fn add(&mut self, number: usize, tokens: Tokens, ready: &mut VecDeque<Output>) {
         let elapsed = self.started.elapsed();
-        let choice = self.choices.get_mut(number);
-        let Some(choice) = choice.filter(|choice| choice.stage == Stage::Open) else {
+        let Some(choice) = self.choices.get_mut(number) else {
             return;
         };
+        // Steps count until the engine has ended the choice, whether or not their tokens are part of the reply.
+        if let Some(steps) = &mut choice.steps {
+            steps.note(tokens.origins);
+        }
+        if choice.stage != Stage::Open || tokens.ids.is_empty() {
+            return;
+        }
         choice.first_token.get_or_insert(elapsed);
         let before = choice.text.tokens();
-        let piece = choice.text.push_all(tokens.ids, tokens.logprobs);
+        let mut piece = Piece::from(choice.text.push_all(tokens.ids, tokens.logprobs));
+        if let Some(steps) = &mut choice.steps {
+            steps.join(&mut piece);
+        }
         choice.metrics.tokens(choice.text.tokens());
         self.usage.tokens(choice.text.tokens() - before, elapsed);
         let index = choice.index;
@@ -279,7 +310,7 @@ impl Source {
         let Some(choice) = choice.filter(|choice| choice.stage != Stage::Ended) else {
             return;
         };
-        let piece = choice.text.finish();
+        let piece = choice.rest();
         if choice.text.stopped().is_some() {
             finish.usage.completion_tokens = choice.text.tokens();
         }
@@ -298,7 +329,7 @@ impl Source {
         let Some(choice) = choice.filter(|choice| choice.stage != Stage::Ended) else {
             return;
         };
-        let piece = choice.text.finish();
+        let piece = choice.rest();
         let finish = Finish {
             reason: FinishReason::Cancelled,
             stop: None,

@@ -6,7 +6,7 @@ use crate::error::ApiError;
 use crate::fields::{Field, Fields, Unknown};
 use crate::identifiers;
 use crate::preparation::Preparing;
-use paceline::Request;
+use paceline::{Request, SamplingDefaults};
 use paceline_text::DecodeOptions;
 use paceline_types::{TokenId, TokenMask};
 use serde_json::value::RawValue;
@@ -44,11 +44,21 @@ impl GenerationTask {
         fields: &mut Fields<'_>,
         (default_max_tokens, but): (usize, &[&str]),
     ) -> Result<Self, ApiError> {
+        Self::take_or(model, fields, &model.defaults, (default_max_tokens, but))
+    }
+
+    /// The same with other defaults, of interfaces whose clients expect them.
+    pub(crate) fn take_or(
+        model: &Preparing<'_>,
+        fields: &mut Fields<'_>,
+        defaults: &SamplingDefaults,
+        (default_max_tokens, but): (usize, &[&str]),
+    ) -> Result<Self, ApiError> {
         let options = fields.options(but)?;
         let mut request = Request::default();
         request.sampling_mut().max_tokens = default_max_tokens;
         request.sampling_mut().seed = identifiers::random();
-        let options = options.or(&model.defaults);
+        let options = options.or(defaults.options());
         options.apply(&mut request);
         request.sampling_mut().bad_words = bad_words(model, options.texts("bad_words"))?;
         let stop = options.texts("stop");
@@ -63,6 +73,7 @@ impl GenerationTask {
                 show_special: fields.take("skip_special_tokens")? == Some(false),
                 continues: false,
                 min_tokens,
+                token_texts: false,
             },
             request: Request {
                 speculation: fields.take("speculation")?.unwrap_or_default(),
@@ -88,6 +99,16 @@ impl GenerationTask {
             return Err(ApiError::bound("truncate_prompt_tokens", &0, "at least 1"));
         }
         Ok(())
+    }
+
+    /// Takes the field that asks how every token came, for interfaces that tell it; whether it does.
+    pub(crate) fn take_origins(&mut self, fields: &mut Fields<'_>) -> Result<bool, ApiError> {
+        let wanted = fields.flag("return_token_origins")?;
+        if wanted {
+            self.request.sampling_mut().origins = true;
+            self.decoding.token_texts = true;
+        }
+        Ok(wanted)
     }
 
     /// Adds a prompt, cut from the left if the request says so.

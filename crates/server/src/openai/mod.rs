@@ -6,7 +6,10 @@ pub(crate) mod embeddings;
 mod format;
 mod logprobs;
 pub(crate) mod models;
+mod origins;
 mod usage;
+
+pub(crate) use format::FormatFields;
 
 use crate::error::{ApiError, ErrorKind};
 use axum::Json;

@@ -12,7 +12,7 @@ use paceline::{OPTIONS, OptionKind};
 use serde_json::{Value, json};
 
 /// The parts: the first has what all share, the others paths and schemas of their own.
-const PARTS: [&str; 7] = [
+const PARTS: [&str; 9] = [
     include_str!("base.json"),
     include_str!("openai.json"),
     include_str!("structured.json"),
@@ -20,6 +20,8 @@ const PARTS: [&str; 7] = [
     include_str!("responses.json"),
     include_str!("anthropic.json"),
     include_str!("operations.json"),
+    include_str!("engine.json"),
+    include_str!("foreign.json"),
 ];
 
 /// What every part adds to.

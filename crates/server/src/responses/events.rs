@@ -49,6 +49,8 @@ pub(crate) struct Events {
     reader: PartReader,
     items: Items,
     sent: EventWriter,
+    /// The end of a response that was cancelled, until it is known whether a failure did that.
+    cancelled: Option<Finish>,
 }
 
 impl Events {
@@ -58,6 +60,7 @@ impl Events {
             writer,
             items: Items::default(),
             sent: EventWriter::default(),
+            cancelled: None,
         }
     }
 
@@ -67,12 +70,17 @@ impl Events {
         }
         let complete = finish.reason == FinishReason::Stop;
         self.items.close(complete, &mut self.sent, frames);
-        // The failure that cancelled it comes next and is what the client is told.
+        // If a failure cancelled it, that comes next and is what the client is told.
         if finish.reason == FinishReason::Cancelled {
-            return;
+            self.cancelled = Some(finish.clone());
+        } else {
+            self.tell_end(finish, frames);
         }
+    }
+
+    fn tell_end(&mut self, finish: &Finish, frames: &mut Frames) {
         let reply = self.writer.ended(self.items.list(), finish);
-        let name = if complete {
+        let name = if finish.reason == FinishReason::Stop {
             "response.completed"
         } else {
             "response.incomplete"
@@ -98,6 +106,7 @@ impl Encoder for Events {
             }
             Output::Finished { finish, .. } => self.finish(&finish, frames),
             Output::Failed(failure) => {
+                self.cancelled = None;
                 self.items.close(false, &mut self.sent, frames);
                 let reply = self.writer.failed(self.items.list(), &ApiError::failed(&failure));
                 self.sent.response("response.failed", &reply, frames);
@@ -105,7 +114,11 @@ impl Encoder for Events {
         }
     }
 
-    fn end(&mut self, _frames: &mut Frames) {}
+    fn end(&mut self, frames: &mut Frames) {
+        if let Some(finish) = self.cancelled.take() {
+            self.tell_end(&finish, frames);
+        }
+    }
 }
 
 #[cfg(test)]

@@ -59,6 +59,11 @@ async fn the_openai_client_for_python_works_with_embeddings() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_ollama_client_for_python_works() {
+    run_python("ollama_client.py").await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_prometheus_parsers_for_python_read_the_metrics() {
     run_python("metrics_parser.py").await;
 }

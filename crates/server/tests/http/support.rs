@@ -1,7 +1,7 @@
 //! A server on a port of its own, and a client.
 
 use futures_util::future::join_all;
-use paceline::{Engine, EngineConfig, Handle, Options, Stats};
+use paceline::{Engine, EngineConfig, Handle, SamplingDefaults, Stats};
 use paceline_server::{ServeError, ServedModel, Server, ServerConfig};
 use paceline_testkit::storyteller;
 use paceline_text::{ChatTemplate, ReasoningFormat, Tokenizer, TokenizerConfig, ToolFormat};
@@ -37,7 +37,8 @@ pub(crate) fn served_model(max_model_len: usize) -> ServedModel {
         source: "assets/storyteller".to_owned(),
         template: Some(ChatTemplate::from_config(&config).unwrap()),
         tokenizer: Some(tokenizer.with_config(&config)),
-        defaults: Options::default(),
+        defaults: SamplingDefaults::default(),
+        page_defaults: SamplingDefaults::default(),
         max_model_len,
         tool_format: Some(ToolFormat::Hermes),
         reasoning_format: Some(ReasoningFormat::Qwen3),

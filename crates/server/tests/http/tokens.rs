@@ -59,6 +59,22 @@ async fn clients_that_tokenise_here_learn_what_ends_a_text() {
     let server = TestServer::start().await;
     let (status, info) = server.get("/tokenizer_info").await;
     assert_eq!(status, 200, "{info}");
-    let expected = json!({ "bos_token": null, "eos_token": "<|im_end|>", "model_max_length": 512 });
-    assert_eq!(info, expected);
+    let known = json!([
+        info["bos_token"],
+        info["eos_token"],
+        info["pad_token"],
+        info["model_max_length"]
+    ]);
+    assert_eq!(known, json!([null, "<|im_end|>", "<|im_end|>", 512]));
+    // Conversations that a client writes out with it are those that the server would.
+    let template = info["chat_template"].as_str().unwrap();
+    let messages = json!([{ "role": "user", "content": "Hello" }]);
+    let own = server.ok("/tokenize", &json!({ "messages": messages })).await;
+    let given = server
+        .ok(
+            "/tokenize",
+            &json!({ "messages": messages, "chat_template": template }),
+        )
+        .await;
+    assert_eq!(own["tokens"], given["tokens"]);
 }

@@ -158,6 +158,11 @@ impl ChatTemplate {
         })
     }
 
+    /// The template as it was written, but for what only training needs.
+    pub fn source(&self) -> &str {
+        &self.default
+    }
+
     /// The text of a conversation. A template that refuses it gives [`TextError::TemplateRaised`] with its own
     /// words.
     pub fn render(&self, input: &ChatInput) -> Result<String> {

@@ -7,6 +7,7 @@
 //! actually seen: a count in the file never sizes a buffer before the bytes for that many items are known to exist.
 
 mod metadata;
+mod part;
 mod reader;
 mod tensors;
 mod types;
@@ -20,6 +21,8 @@ use crate::bytes::Bytes;
 use crate::error::WeightsError;
 
 pub use metadata::{FromValue, GgufMetadata};
+pub use part::Part;
+pub(crate) use part::check_part;
 pub use types::{dtype_of, ggml_type_name, ggml_type_of};
 pub use value::{Array, Value, ValueType};
 
@@ -192,11 +195,33 @@ pub enum GgufError {
         /// Where that starts.
         offset: usize,
     },
-    /// One part of a model split over several files.
-    #[error("this is one of {parts} parts of a split model; join them into one file first")]
+    /// One part of a model split over several files, whose name does not tell those of the others.
+    #[error(
+        "this is one of {parts} parts of a model; its name must be as the others', such as name-00001-of-{parts:05}.gguf"
+    )]
     Split {
         /// How many parts there are.
         parts: u64,
+    },
+    /// A file whose name says that it is another part than it says itself.
+    #[error("by its name this is part {number} of {count}, but by its metadata {found}")]
+    WrongPart {
+        /// The part's number by its name, from 1 on.
+        number: u32,
+        /// The number of parts by its name.
+        count: u32,
+        /// What the file says.
+        found: String,
+    },
+    /// Parts that do not have the tensors of the whole.
+    #[error("the {parts} parts of the model have {found} tensors together, but they should have {expected}")]
+    MissingTensors {
+        /// How many parts there are.
+        parts: u32,
+        /// The tensors there are.
+        found: u64,
+        /// The tensors that the first part tells of.
+        expected: u64,
     },
 }
 
@@ -224,10 +249,15 @@ pub struct GgufFile {
 
 /// Parses the header of the file with contents `bytes`, called `file` in messages.
 pub fn parse(bytes: &Bytes, file: &str) -> Result<GgufFile, WeightsError> {
-    parse_file(bytes, file).map_err(|cause| WeightsError::Gguf {
+    parse_file(bytes, file).map_err(|cause| refusal(file, cause))
+}
+
+/// The error of a file.
+pub(crate) fn refusal(file: &str, cause: GgufError) -> WeightsError {
+    WeightsError::Gguf {
         file: file.to_owned(),
         cause: cause.into(),
-    })
+    }
 }
 
 fn parse_file(bytes: &Bytes, file: &str) -> Result<GgufFile, GgufError> {
@@ -248,11 +278,6 @@ fn parse_file(bytes: &Bytes, file: &str) -> Result<GgufFile, GgufError> {
     let n_keys = reader.u64(|| "the number of metadata keys".to_owned())?;
     let entries = metadata::read_entries(&mut reader, n_keys)?;
     let metadata = GgufMetadata::new(bytes.clone(), file.to_owned(), version, entries)?;
-    if let Some(parts) = metadata.value("split.count").and_then(Value::as_u64)
-        && parts > 1
-    {
-        return Err(GgufError::Split { parts });
-    }
     let alignment = match metadata.value("general.alignment").and_then(Value::as_u64) {
         Some(stated) if !stated.is_power_of_two() => return Err(GgufError::BadAlignment(stated)),
         stated => stated.unwrap_or(DEFAULT_ALIGNMENT),

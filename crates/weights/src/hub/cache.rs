@@ -3,7 +3,7 @@
 //! `models--org--name/blobs/<etag>` holds the contents, `snapshots/<commit>/<file>` links to them, and
 //! `refs/<revision>` says which commit a branch or tag was at when it was last looked up.
 
-use std::fs::{self, File};
+use std::fs::{self, File, TryLockError};
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -12,7 +12,7 @@ use super::id::is_commit;
 
 /// The part of the cache that belongs to one repository.
 pub(super) struct RepoCache {
-    root: PathBuf,
+    pub(super) root: PathBuf,
     locks: PathBuf,
 }
 
@@ -54,16 +54,32 @@ impl RepoCache {
         fs::write(&path, commit).map_err(HubError::io(&path))
     }
 
-    /// Waits until no other process downloads these contents; the lock lasts as long as the file is open.
-    pub(super) fn lock(&self, etag: &str) -> Result<File, HubError> {
+    /// Waits until no other process downloads these contents, and says so where it has to; the lock lasts as long as the
+    /// file is open.
+    pub(super) fn lock(&self, etag: &str, waits: impl FnOnce()) -> Result<File, HubError> {
         let path = self.locks.join(format!("{etag}.lock"));
         create_parent(&path)?;
         let file = File::create(&path).map_err(HubError::io(&path))?;
-        match file.lock() {
+        let lock = match file.try_lock() {
+            Err(TryLockError::WouldBlock) => {
+                waits();
+                file.lock()
+            }
+            Err(TryLockError::Error(cause)) => Err(cause),
+            Ok(()) => Ok(()),
+        };
+        match lock {
             // Some network file systems have no locks; a race there costs a second download at worst.
             Err(cause) if cause.kind() != io::ErrorKind::Unsupported => Err(HubError::io(&path)(cause)),
             _ => Ok(file),
         }
+    }
+
+    /// Whether a process downloads anything of the repository now.
+    pub(super) fn is_locked(&self) -> bool {
+        let locks = fs::read_dir(&self.locks).into_iter().flatten().flatten();
+        let mut files = locks.filter_map(|lock| File::open(lock.path()).ok());
+        files.any(|file| matches!(file.try_lock_shared(), Err(TryLockError::WouldBlock)))
     }
 
     /// Makes `file` of `commit` stand for the contents with this entity tag.

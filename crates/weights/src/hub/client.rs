@@ -78,16 +78,43 @@ impl<'a> Client<'a> {
         })
     }
 
-    /// Asks which files the model's repository has.
+    /// Asks which files the model's repository has, again where the hub has a bad moment. A hub that is not there is not
+    /// waited for.
     pub(super) fn listing(&self, model: &HubModel) -> Result<Listing, HubError> {
+        self.retrying(
+            || self.ask_listing(model),
+            |error| error.is_passing() && !matches!(error, HubError::Unreachable { .. }),
+        )
+    }
+
+    /// Asks about one file without fetching it, again where the hub has a bad moment.
+    pub(super) fn file_info(&self, model: &HubModel, commit: &str, file: &str) -> Result<FileInfo, HubError> {
+        self.retrying(|| self.ask_file_info(model, commit, file), HubError::is_passing)
+    }
+
+    /// Asks as often as the configuration allows while the error is one that `passes`.
+    fn retrying<T>(
+        &self,
+        ask: impl Fn() -> Result<T, HubError>,
+        passes: impl Fn(&HubError) -> bool,
+    ) -> Result<T, HubError> {
+        let mut failures = 0;
+        loop {
+            match ask() {
+                Err(error) if passes(&error) && failures < self.config.retries => {
+                    failures += 1;
+                    std::thread::sleep(self.config.pause(failures));
+                }
+                answer => return answer,
+            }
+        }
+    }
+
+    fn ask_listing(&self, model: &HubModel) -> Result<Listing, HubError> {
         let HubModel { repo, revision, .. } = model;
         let revision = encode(revision).replace('/', "%2F");
         let url = format!("{}/api/models/{repo}/revision/{revision}", self.config.endpoint);
-        let what = HubModel {
-            file: None,
-            ..model.clone()
-        }
-        .to_string();
+        let what = model.whole().to_string();
         let answer = self.authorised(self.following.get(&url)).send();
         let answer = answer.map_err(|cause| self.unreachable(&what, &cause))?;
         self.check_status(&what, answer.status().as_u16())?;
@@ -114,8 +141,7 @@ impl<'a> Client<'a> {
         })
     }
 
-    /// Asks about one file without fetching it.
-    pub(super) fn file_info(&self, model: &HubModel, commit: &str, file: &str) -> Result<FileInfo, HubError> {
+    fn ask_file_info(&self, model: &HubModel, commit: &str, file: &str) -> Result<FileInfo, HubError> {
         let what = format!("{file} of {}", model.repo);
         let mut url = format!(
             "{}/{}/resolve/{commit}/{}",
@@ -182,6 +208,14 @@ impl<'a> Client<'a> {
         match status {
             200..300 => Ok(()),
             404 => Err(HubError::NotFound { what, endpoint }),
+            429 => Err(HubError::Limited {
+                what,
+                endpoint,
+                advice: match &self.config.token {
+                    Some(_) => "",
+                    None => ", or set HF_TOKEN: with a token the limit is higher",
+                },
+            }),
             401 | 403 => {
                 let advice = match &self.config.token {
                     Some(_) => {

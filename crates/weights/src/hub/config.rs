@@ -35,6 +35,11 @@ impl HubConfig {
         Self::from_lookup(|name| std::env::var(name).ok())
     }
 
+    /// How long to wait after this many failures, one after another.
+    pub(super) fn pause(&self, failures: u32) -> Duration {
+        self.retry_delay * (1 << failures.saturating_sub(1).min(6))
+    }
+
     /// Settings from variables given by `lookup`.
     fn from_lookup(lookup: impl Fn(&str) -> Option<String>) -> Self {
         let lookup = |name: &str| {

@@ -3,7 +3,7 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-use super::HubModel;
+use super::{HubModel, choice};
 use crate::error::WeightsError;
 use crate::folder::has_extension;
 
@@ -19,8 +19,16 @@ pub enum HubError {
         /// What is wrong with it as an id.
         reason: &'static str,
     },
+    /// The argument is a path that leads nowhere.
+    #[error("{}: no such file or folder{hint}", path.display())]
+    NoSuchPath {
+        /// The path.
+        path: PathBuf,
+        /// What may have been meant, starting with punctuation, or nothing.
+        hint: String,
+    },
     /// The hub has no such model, revision or file.
-    #[error("{what} was not found on {endpoint}")]
+    #[error("{what} was not found on {endpoint}; check its name there, and set HF_TOKEN if it is private")]
     NotFound {
         /// The model, with the file if that is what is missing.
         what: String,
@@ -57,6 +65,18 @@ pub enum HubError {
     Connections {
         /// What failed.
         cause: String,
+    },
+    /// The hub wants fewer requests.
+    #[error(
+        "{endpoint} allows no more requests for now (HTTP 429, when asked for {what}): wait some minutes{advice}"
+    )]
+    Limited {
+        /// The model, with the file if there is one.
+        what: String,
+        /// The hub.
+        endpoint: String,
+        /// What else would help, starting with punctuation, or nothing.
+        advice: &'static str,
     },
     /// The hub answered with an unexpected status.
     #[error("{endpoint} answered HTTP {status} when asked for {what}")]
@@ -113,7 +133,7 @@ pub enum HubError {
     )]
     Offline {
         /// The model.
-        model: HubModel,
+        model: String,
         /// The folder of the cache.
         cache: PathBuf,
     },
@@ -121,19 +141,61 @@ pub enum HubError {
     #[error("{model}: the repository has no file {file}{hint}")]
     NoSuchFile {
         /// The model.
-        model: HubModel,
+        model: String,
         /// The file.
         file: String,
         /// The GGUF files there are, starting with punctuation, or nothing.
         hint: String,
     },
+    /// A repository without the quantisation that was asked for.
+    #[error("{model}: the repository has no GGUF file of this quantisation{hint}")]
+    NoSuchQuantisation {
+        /// The model.
+        model: String,
+        /// Those there are, starting with punctuation, or nothing.
+        hint: String,
+    },
+    /// A repository with several models that could be meant.
+    #[error("{model}: several files could be meant; name one, as in {example} (there are {files})")]
+    Several {
+        /// The model.
+        model: String,
+        /// The model with the first of the files.
+        example: String,
+        /// All of them.
+        files: String,
+    },
     /// A repository that holds no model in a supported format.
-    #[error("{model}: the repository has no config.json with .safetensors files{hint}")]
+    #[error("{model}: the repository has neither a config.json with .safetensors files nor GGUF files")]
     NotAModel {
         /// The model.
-        model: HubModel,
-        /// The GGUF files there are, starting with punctuation, or nothing.
-        hint: String,
+        model: String,
+    },
+    /// There is no room for a download.
+    #[error(
+        "there is no space left for {what} at {}; make some (`paceline list` and `paceline rm` show and remove models), or \
+         set HF_HOME to a folder on a larger disk; run again to resume",
+        cache.display()
+    )]
+    DiskFull {
+        /// The model with the file.
+        what: String,
+        /// Where it was written to.
+        cache: PathBuf,
+    },
+    /// A model that is to be removed is not in the cache.
+    #[error("{model} is not in the cache at {}", cache.display())]
+    NotInstalled {
+        /// The model.
+        model: String,
+        /// The folder of the cache.
+        cache: PathBuf,
+    },
+    /// A model that is to be removed is being downloaded.
+    #[error("{repo} is being downloaded by another process; end that first")]
+    InUse {
+        /// The repository.
+        repo: String,
     },
     /// The cache cannot be written.
     #[error("{}: {cause}", path.display())]
@@ -156,40 +218,101 @@ impl HubError {
         }
     }
 
-    pub(super) fn no_such_file(model: &HubModel, file: &str, files: &[String]) -> Self {
-        let hint = gguf_hint(files, "; it has ", "");
-        Self::NoSuchFile {
-            model: HubModel {
-                file: None,
-                ..model.clone()
+    /// Whether the same may succeed later: models downloaded before serve until then.
+    pub(super) fn is_passing(&self) -> bool {
+        match self {
+            Self::Unreachable { .. } | Self::Limited { .. } => true,
+            Self::Status { status, .. } => *status >= 500,
+            _ => false,
+        }
+    }
+
+    /// Why bytes of `what` could not be written to `path`.
+    pub(super) fn writing<'a>(what: &'a str, path: &'a Path) -> impl FnOnce(io::Error) -> Self + 'a {
+        move |cause| match cause.kind() {
+            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => Self::DiskFull {
+                what: what.to_owned(),
+                cache: path.parent().unwrap_or(path).to_owned(),
             },
+            _ => Self::io(path)(cause),
+        }
+    }
+
+    pub(super) fn no_such_file(model: &HubModel, file: &str, files: &[String]) -> Self {
+        let ggufs: Vec<String> = files
+            .iter()
+            .filter(|name| has_extension(name, "gguf"))
+            .cloned()
+            .collect();
+        let hint = hint(&ggufs);
+        Self::NoSuchFile {
+            model: model.whole().to_string(),
             file: file.to_owned(),
             hint,
         }
     }
 
-    pub(super) fn not_a_model(model: &HubModel, files: &[String]) -> Self {
-        let form = format!("; add one of its GGUF files, as in {model}:");
+    pub(super) fn no_such_quantisation(model: &HubModel, files: &[String]) -> Self {
+        let mut labels: Vec<String> = choice::models(files).map(choice::label).collect();
+        labels.sort_unstable();
+        labels.dedup();
+        Self::NoSuchQuantisation {
+            model: model.to_string(),
+            hint: hint(&labels),
+        }
+    }
+
+    pub(super) fn several(model: &HubModel, files: &[String]) -> Self {
+        Self::Several {
+            model: model.to_string(),
+            example: format!("{}:{}", model.whole(), files.first().map_or("", String::as_str)),
+            files: first_few(files),
+        }
+    }
+
+    pub(super) fn not_a_model(model: &HubModel) -> Self {
         Self::NotAModel {
-            model: model.clone(),
-            hint: gguf_hint(files, &form, " ..."),
+            model: model.to_string(),
         }
     }
 }
 
-/// Names the first few GGUF files among `files`.
-fn gguf_hint(files: &[String], before: &str, after: &str) -> String {
-    let ggufs: Vec<&str> = files
-        .iter()
-        .map(String::as_str)
-        .filter(|name| has_extension(name, "gguf"))
-        .collect();
-    match ggufs.as_slice() {
-        [] => String::new(),
-        some => format!(
-            "{before}{}{}",
-            some[..some.len().min(8)].join(", "),
-            if some.len() > 8 { " ..." } else { after }
-        ),
+/// Tells what there is, if there is anything.
+fn hint(there: &[String]) -> String {
+    if there.is_empty() {
+        return String::new();
+    }
+    format!("; it has {}", first_few(there))
+}
+
+fn first_few(names: &[String]) -> String {
+    const FEW: usize = 16;
+    let more = if names.len() > FEW { " ..." } else { "" };
+    format!("{}{more}", names[..names.len().min(FEW)].join(", "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_full_disk_is_told_with_what_helps() {
+        let full = |kind: io::ErrorKind| {
+            HubError::writing("m.gguf of a/b", Path::new("/cache/blobs/x.incomplete"))(kind.into())
+                .to_string()
+        };
+        for kind in [io::ErrorKind::StorageFull, io::ErrorKind::QuotaExceeded] {
+            let message = full(kind);
+            for part in [
+                "m.gguf of a/b",
+                "/cache/blobs",
+                "paceline rm",
+                "HF_HOME",
+                "resume",
+            ] {
+                assert!(message.contains(part), "{message}");
+            }
+        }
+        assert!(full(io::ErrorKind::PermissionDenied).starts_with("/cache/blobs/x.incomplete: "));
     }
 }

@@ -3,13 +3,12 @@
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use sha2::{Digest, Sha256};
 
 use super::cache::{RepoCache, create_parent};
 use super::client::{Client, FileInfo, header, innermost};
-use super::{HubConfig, HubError, HubModel, Progress};
+use super::{HubError, HubModel, Progress};
 
 const BUFFER: usize = 256 << 10;
 
@@ -26,10 +25,10 @@ pub(super) fn get(
     if path.is_file() {
         return Ok(path);
     }
-    let info = file_info(client, model, commit, file)?;
+    let info = client.file_info(model, commit, file)?;
     let blob = cache.blob(&info.etag);
     create_parent(&blob)?;
-    let _lock = cache.lock(&info.etag)?;
+    let _lock = cache.lock(&info.etag, || progress.wait(file))?;
     if !blob.is_file() {
         let part = blob.with_extension("incomplete");
         let what = format!("{file} of {}", model.repo);
@@ -45,26 +44,6 @@ pub(super) fn get(
         fs::rename(&part, &blob).map_err(HubError::io(&blob))?;
     }
     cache.link(commit, file, &info.etag)
-}
-
-/// Asks about a file, again where the hub has a bad moment.
-fn file_info(client: &Client<'_>, model: &HubModel, commit: &str, file: &str) -> Result<FileInfo, HubError> {
-    let config = client.config;
-    let mut failures = 0;
-    loop {
-        match client.file_info(model, commit, file) {
-            Err(HubError::Unreachable { .. } | HubError::Status { .. }) if failures < config.retries => {
-                failures += 1;
-                std::thread::sleep(pause(config, failures));
-            }
-            answer => return answer,
-        }
-    }
-}
-
-/// How long to wait after this many failures, one after another.
-fn pause(config: &HubConfig, failures: u32) -> Duration {
-    config.retry_delay * (1 << failures.saturating_sub(1).min(6))
 }
 
 /// The download of one file into `part`.
@@ -126,7 +105,7 @@ impl Transfer<'_> {
                     cause,
                 });
             }
-            std::thread::sleep(pause(config, failures));
+            std::thread::sleep(config.pause(failures));
         }
     }
 
@@ -214,7 +193,7 @@ impl Transfer<'_> {
             partial
                 .file
                 .write_all(&buffer[..read])
-                .map_err(HubError::io(self.part))?;
+                .map_err(HubError::writing(self.what, self.part))?;
             partial.hash.update(&buffer[..read]);
             partial.len += read as u64;
             self.progress.advance(read as u64);

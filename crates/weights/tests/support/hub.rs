@@ -1,5 +1,6 @@
-//! A small HTTP server that plays the hub: it answers for the repository `org/name`, formerly `org/old`, serves small
-//! files itself and sends the client to storage under another host name for large ones.
+//! A small HTTP server that plays the hub: it answers for the repository `org/name`, formerly `org/old` (and by any other
+//! names that it is given), serves small files itself and sends the client to storage under another host name for large
+//! ones.
 
 use std::collections::HashMap;
 use std::io::{BufRead, BufReader, Write};
@@ -34,6 +35,8 @@ pub(crate) struct Seen {
 pub(crate) struct Behaviour {
     /// The files of the repository `org/name`.
     pub(crate) files: HashMap<String, Vec<u8>>,
+    /// Other names of the repository.
+    pub(crate) also: Vec<String>,
     /// Break the connection once, after this many bytes of this file's body.
     pub(crate) cut: Option<(String, usize)>,
     /// Answer requests for a range with the whole file.
@@ -42,6 +45,8 @@ pub(crate) struct Behaviour {
     pub(crate) damage: Option<String>,
     /// The token without which the answer is 401.
     pub(crate) token: Option<String>,
+    /// Answer this often with 429 to requests for the list of files.
+    pub(crate) limited: usize,
     /// Answer this often with 503 to requests for files.
     pub(crate) busy: usize,
     /// The entity tag to give for every file.
@@ -78,10 +83,15 @@ impl FakeHub {
         Self { address, behaviour }
     }
 
+    /// Its address.
+    pub(crate) fn endpoint(&self) -> String {
+        format!("http://{}", self.address)
+    }
+
     /// A client configuration for this server with its cache in `cache`.
     pub(crate) fn config(&self, cache: &Path) -> HubConfig {
         HubConfig {
-            endpoint: format!("http://{}", self.address),
+            endpoint: self.endpoint(),
             cache_dir: cache.to_owned(),
             token: None,
             offline: false,
@@ -160,10 +170,19 @@ fn answer(seen: &Seen, behaviour: &mut Behaviour) -> Vec<u8> {
         let place = format!("Location: {}", seen.path.replace("org/old", "org/name"));
         return reply("307 Temporary Redirect", &[place], b"");
     }
+    let also = behaviour
+        .also
+        .iter()
+        .find(|name| seen.path.contains(name.as_str()));
+    let path = also.map_or_else(|| seen.path.clone(), |name| seen.path.replace(name, "org/name"));
     if matches!(
-        seen.path.strip_prefix("/api/models/org/name/revision/"),
+        path.strip_prefix("/api/models/org/name/revision/"),
         Some("main" | COMMIT)
     ) {
+        if behaviour.limited > 0 {
+            behaviour.limited -= 1;
+            return reply("429 Too Many Requests", &[], b"");
+        }
         let files: Vec<_> = behaviour
             .files
             .keys()
@@ -175,7 +194,7 @@ fn answer(seen: &Seen, behaviour: &mut Behaviour) -> Vec<u8> {
             json!({"sha": COMMIT, "siblings": files}).to_string().as_bytes(),
         );
     }
-    let file = seen.path.strip_prefix(&format!("/org/name/resolve/{COMMIT}/"));
+    let file = path.strip_prefix(&format!("/org/name/resolve/{COMMIT}/"));
     let Some((file, data)) = file.and_then(|file| Some((file, behaviour.files.get(file)?))) else {
         return reply("404 Not Found", &[], b"");
     };

@@ -3,7 +3,6 @@
 mod serve;
 mod subject;
 
-use crate::Ending;
 use crate::commands::generate::prompts;
 use crate::commands::generate::{PromptSource, Settings};
 use crate::engine::{self, explain_request};
@@ -12,6 +11,7 @@ use crate::flags::{
     WorkloadFlag,
 };
 use crate::ui::Ui;
+use crate::{Ending, env};
 use anyhow::{Context, Result, anyhow, bail};
 use paceline::{Device, EngineConfig, RequestOption, SpeculationMethod};
 use paceline_bench::latency::{self, LatencyConfig};
@@ -41,6 +41,7 @@ pub(crate) fn run(command: &BenchCommand, ui: Ui) -> Result<Ending> {
             let default = EngineConfig::default();
             let device = Device::open(&EngineConfig {
                 device: engine::device(flags.device)?,
+                kernel_cache: env::kernel_cache(),
                 threads: flags.threads.unwrap_or(default.threads),
                 ..default
             })?;

@@ -79,6 +79,7 @@ fn config(flags: &BenchServeFlags) -> Result<ServeConfig> {
         ignore_eos: flags.ignore_eos,
         token_ids: flags.token_ids,
         extra_body: flags.extra_body.clone().unwrap_or_default().0,
+        verify: flags.verify,
         slo: flags.slo.clone(),
     })
 }

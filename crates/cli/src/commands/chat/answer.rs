@@ -2,7 +2,7 @@
 
 use super::conversation::Conversation;
 use crate::commands::generate::Settings;
-use std::fmt::Write;
+use crate::format::{Fact, fact};
 use std::time::Duration;
 
 /// What is asked.
@@ -67,43 +67,45 @@ impl AnswerFigures {
         self.accepted += other.accepted;
     }
 
-    /// In one line.
-    pub(super) fn line(&self) -> String {
+    /// What they tell, for a line.
+    pub(super) fn facts(&self) -> Vec<Fact> {
         let decoding = self.total.saturating_sub(self.first).as_secs_f64();
-        let mut line = format!("{} tokens", self.tokens);
+        let mut facts = vec![fact(0, format!("{} tokens", self.tokens))];
         if self.tokens > 1 && decoding > 0.0 {
-            let _ = write!(line, ", {:.1} tok/s", (self.tokens - 1) as f64 / decoding);
+            let speed = (self.tokens - 1) as f64 / decoding;
+            facts.push(fact(1, format!("{speed:.1} tok/s")));
         }
-        let _ = write!(line, ", first after {} ms", self.first.as_millis());
+        facts.push(fact(2, format!("first after {} ms", self.first.as_millis())));
         if self.drafted > 0 {
-            let _ = write!(line, ", drafts: {} of {} accepted", self.accepted, self.drafted);
+            let drafts = format!("drafts: {} of {} accepted", self.accepted, self.drafted);
+            facts.push(fact(3, drafts));
         }
         if self.drafted > 0 && self.steps > 0 {
-            let _ = write!(
-                line,
-                ", {:.2} tokens per step",
-                self.step_tokens / self.steps as f64
-            );
+            let per_step = self.step_tokens / self.steps as f64;
+            facts.push(fact(4, format!("{per_step:.2} tokens per step")));
         }
         match self.cached_tokens {
             Some(cached) => {
-                let _ = write!(line, ", prompt: {cached} of {} tokens cached", self.prompt_tokens);
+                let prompt = format!("prompt: {cached} of {} tokens cached", self.prompt_tokens);
+                facts.push(fact(5, prompt));
             }
             None if self.prompt_tokens > 0 => {
-                let _ = write!(line, ", prompt: {} tokens", self.prompt_tokens);
+                facts.push(fact(5, format!("prompt: {} tokens", self.prompt_tokens)));
             }
             None => {}
         }
-        line
+        facts
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::format::status;
 
     #[test]
     fn a_line_tells_what_is_known_and_no_more() {
+        let line = |figures: &AnswerFigures| status(&figures.facts(), None);
         let mut figures = AnswerFigures {
             prompt_tokens: 9,
             tokens: 11,
@@ -112,8 +114,8 @@ mod tests {
             ..AnswerFigures::default()
         };
         assert_eq!(
-            figures.line(),
-            "11 tokens, 100.0 tok/s, first after 20 ms, prompt: 9 tokens"
+            line(&figures),
+            "[11 tokens, 100.0 tok/s, first after 20 ms, prompt: 9 tokens]"
         );
         figures.cached_tokens = Some(8);
         figures.drafted = 6;
@@ -122,9 +124,9 @@ mod tests {
         figures.step_tokens = 10.0;
         figures.add(&figures.clone());
         assert_eq!(
-            figures.line(),
-            "22 tokens, 105.0 tok/s, first after 40 ms, drafts: 10 of 12 accepted, 2.50 tokens per step, \
-             prompt: 16 of 18 tokens cached"
+            line(&figures),
+            "[22 tokens, 105.0 tok/s, first after 40 ms, drafts: 10 of 12 accepted, 2.50 tokens per step, \
+             prompt: 16 of 18 tokens cached]"
         );
     }
 }

@@ -16,6 +16,8 @@ const REMEMBERED: usize = 1000;
 pub(super) enum Input {
     Terminal(Box<Terminal>),
     Pipe,
+    /// One message, which is the end.
+    Given(Option<String>),
 }
 
 /// What was typed.
@@ -61,6 +63,7 @@ impl Input {
     pub(super) fn next(&mut self, prompt: &str) -> Result<Typed> {
         match self {
             Self::Terminal(terminal) => terminal.next(prompt),
+            Self::Given(message) => Ok(message.take().map_or(Typed::End, Typed::Line)),
             Self::Pipe => {
                 let mut line = String::new();
                 if io::stdin().lock().read_line(&mut line).context("stdin")? == 0 {

@@ -91,6 +91,7 @@ impl Local {
             format::grouped(self.engine.max_model_len() as u64),
             self.engine.speculation()
         )];
+        lines.push(format!("sampling: {}; /set changes it", self.model.defaults()));
         match (&self.template, self.plain) {
             (Some(_), _) => {}
             (None, true) => lines.push("It continues your text.".to_owned()),

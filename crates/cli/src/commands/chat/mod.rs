@@ -9,6 +9,7 @@ mod remote;
 mod screen;
 mod session;
 mod settings;
+mod wrap;
 
 use crate::engine::EngineOptions;
 use crate::interrupt::Interrupt;
@@ -39,6 +40,8 @@ pub(crate) struct ChatConfig {
     pub(crate) plain: bool,
     /// A conversation to go on with.
     pub(crate) load: Option<PathBuf>,
+    /// The one message to answer, in place of what is typed.
+    pub(crate) message: Option<String>,
     /// Keep what is typed for the next time.
     pub(crate) remember: bool,
     pub(crate) settings: Settings,
@@ -89,7 +92,8 @@ pub(crate) fn run(config: ChatConfig, ui: Ui) -> Result<Ending> {
             Speaker::Remote(Box::new(Remote::open(client, model.as_deref(), config.plain)?))
         }
     };
-    let interactive = io::stdin().is_terminal() && io::stdout().is_terminal();
+    let terminal = io::stdin().is_terminal() && io::stdout().is_terminal();
+    let interactive = terminal && config.message.is_none();
     if interactive {
         // The session looks at it from now on; where lines are piped in, Ctrl-C ends the program as usual.
         interrupt.polite();
@@ -101,7 +105,10 @@ pub(crate) fn run(config: ChatConfig, ui: Ui) -> Result<Ending> {
         interrupt,
         Screen::new(interactive, ui),
     );
-    let input = Input::open(interactive, config.remember)?;
+    let input = match config.message {
+        Some(message) => Input::Given(Some(message)),
+        None => Input::open(interactive, config.remember)?,
+    };
     session.run(input)?;
     Ok(Ending::Done)
 }

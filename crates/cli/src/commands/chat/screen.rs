@@ -1,14 +1,13 @@
 //! What the user sees: answers on stdout, everything else on stderr.
 
 use super::answer::Part;
-use crate::env;
-use crate::ui::Ui;
+use super::wrap::Wrap;
+use crate::terminal;
+use crate::ui::{self, Ui};
+use crate::{env, format};
 use anyhow::{Context, Result};
 use std::fmt::Display;
-use std::io::{self, IsTerminal, Write};
-
-const DIM: &str = "\x1b[2m";
-const PLAIN: &str = "\x1b[0m";
+use std::io::{self, Write};
 
 /// The terminal, or two pipes.
 #[derive(Clone, Copy, Debug)]
@@ -33,10 +32,12 @@ impl Screen {
 
     /// A line about the conversation, unless quiet.
     pub(super) fn note(self, line: impl Display) {
-        if self.colours && io::stderr().is_terminal() {
-            self.ui.note(format_args!("{DIM}{line}{PLAIN}"));
-        } else {
-            self.ui.note(line);
+        match terminal::status_width() {
+            Some(width) => {
+                let line = format::wrapped(&line.to_string(), width.saturating_sub(1));
+                self.ui.note(ui::dimmed(&line, self.colours));
+            }
+            None => self.ui.note(line),
         }
     }
 
@@ -46,6 +47,8 @@ impl Screen {
             // Reasoning is for people; a pipe gets answers.
             reasoning: self.interactive,
             dim: self.colours && self.interactive,
+            // A terminal that knows no colours may know no way back either.
+            wrap: self.colours.then(Wrap::default),
             state: State::Nothing,
             ends_line: false,
         }
@@ -61,6 +64,7 @@ pub(super) fn say(text: impl Display) -> Result<()> {
 pub(super) struct Answering {
     reasoning: bool,
     dim: bool,
+    wrap: Option<Wrap>,
     state: State,
     /// What is out ends with a newline.
     ends_line: bool,
@@ -106,11 +110,16 @@ impl Answering {
         };
         self.state = next;
         self.ends_line = text.ends_with('\n');
-        if next == State::Reasoning && self.dim {
-            format!("{gap}{DIM}{text}{PLAIN}")
-        } else {
-            format!("{gap}{text}")
-        }
+        let text = match (&mut self.wrap, terminal::width()) {
+            (Some(wrap), Some(width)) => {
+                let gap = wrap.push(gap, width);
+                (gap, wrap.push(text, width))
+            }
+            _ => (gap.to_owned(), text.to_owned()),
+        };
+        let (gap, text) = text;
+        let dim = next == State::Reasoning && self.dim;
+        gap + &ui::dimmed(&text, dim)
     }
 
     /// Whether anything is out.
@@ -138,6 +147,7 @@ mod tests {
         let mut answering = Answering {
             reasoning,
             dim,
+            wrap: None,
             state: State::Nothing,
             ends_line: false,
         };

@@ -7,7 +7,9 @@ use super::input::{Input, Typed};
 use super::screen::{Screen, say};
 use super::{Speaker, settings};
 use crate::commands::generate::Settings;
+use crate::format::{self, fact};
 use crate::interrupt::Interrupt;
+use crate::terminal::{self, Silence};
 use anyhow::{Result, bail};
 use std::fmt::Write;
 
@@ -146,6 +148,7 @@ impl Session {
             settings: &self.settings,
             seed: self.seed,
         };
+        let silence = Silence::begin();
         let mut answering = self.screen.answer();
         let answered = self
             .speaker
@@ -155,6 +158,7 @@ impl Session {
         } else {
             Ok(())
         };
+        drop(silence);
         let answer = match answered.and_then(|answer| ended.map(|()| answer)) {
             Ok(answer) => answer,
             Err(error) => {
@@ -174,12 +178,15 @@ impl Session {
         self.left_out = answer.left_out;
         if self.screen.stats {
             let end = match answer.end.as_str() {
-                "stop" => String::new(),
-                "cancelled" => ", stopped by you".to_owned(),
-                "length" => ", stopped at the token limit".to_owned(),
-                other => format!(", ended by {other}"),
+                "stop" => None,
+                "cancelled" => Some("stopped by you".to_owned()),
+                "length" => Some("stopped at the token limit".to_owned()),
+                other => Some(format!("ended by {other}")),
             };
-            self.screen.note(format_args!("[{}{end}]", answer.figures.line()));
+            let mut facts = answer.figures.facts();
+            facts.extend(end.map(|end| fact(0, end)));
+            let line = format::status(&facts, terminal::status_width());
+            self.screen.note(line);
         }
         Ok(())
     }
@@ -221,9 +228,13 @@ impl Session {
             }
             Command::Stats(Some(on)) => self.screen.stats = on,
             Command::Stats(None) => {
-                let line = self.figures.line();
+                let line = format::status(&self.figures.facts(), None);
                 let answers = if self.answers == 1 { "answer" } else { "answers" };
-                say(format_args!("{} {answers}: {line}", self.answers))?;
+                say(format_args!(
+                    "{} {answers}: {}",
+                    self.answers,
+                    line.trim_matches(['[', ']'])
+                ))?;
             }
             Command::Model => say(self.speaker.introduction().join("\n"))?,
             Command::Multiline => {

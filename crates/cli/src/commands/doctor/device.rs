@@ -1,6 +1,7 @@
 //! The device that an engine would run on.
 
 use crate::engine::{self, explain_start};
+use crate::env;
 use crate::format::{self, Facts};
 use anyhow::Result;
 use paceline::{Device, DeviceInfo, EngineConfig};
@@ -23,6 +24,7 @@ impl Picked {
     pub(super) fn look() -> Result<Self> {
         let config = EngineConfig {
             device: engine::device(None)?,
+            kernel_cache: env::kernel_cache(),
             ..EngineConfig::default()
         };
         let opened = Device::open(&config).map(|device| device.info());

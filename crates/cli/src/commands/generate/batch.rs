@@ -7,7 +7,8 @@ use crate::Ending;
 use crate::engine::explain_request;
 use crate::format;
 use crate::interrupt::Interrupt;
-use crate::ui::Ui;
+use crate::terminal;
+use crate::ui::{self, Ui};
 use anyhow::{Context, Result, anyhow};
 use paceline::{Event, Handle, RequestError, Streams};
 use paceline_text::Tokenizer;
@@ -21,6 +22,8 @@ const PATIENCE: Duration = Duration::from_millis(50);
 pub(super) struct Printing<'a> {
     pub(super) tokenizer: Option<&'a Tokenizer>,
     pub(super) json: bool,
+    /// Stdout is a terminal, with or without colours.
+    pub(super) terminal: Option<bool>,
     pub(super) load_time: Duration,
     pub(super) ui: Ui,
 }
@@ -185,11 +188,20 @@ impl Printer<'_> {
             if let Some(title) = title(continuation, self.jobs) {
                 self.printing.ui.note(title);
             }
-            print(&continuation.job.echo)?;
+            print(&self.prompt(continuation.job))?;
         }
         print(&continuation.text[self.shown..])?;
         self.shown = continuation.text.len();
         Ok(())
+    }
+
+    /// The prompt, where it is shown: on a terminal it tells itself from its continuation.
+    fn prompt(&self, job: &Job) -> String {
+        match (self.printing.terminal, job.echo || !job.chat) {
+            (Some(colours), true) => ui::dimmed(&job.text, colours),
+            (None, _) if job.echo => job.text.clone(),
+            _ => String::new(),
+        }
     }
 
     /// The end of a continuation: its object, or what is said behind its text.
@@ -199,6 +211,7 @@ impl Printer<'_> {
             json,
             load_time,
             ui,
+            ..
         } = self.printing;
         self.next();
         let Some(report) = continuation.report(load_time) else {
@@ -214,7 +227,7 @@ impl Printer<'_> {
             for line in report.logprob_lines(tokenizer) {
                 ui.note(line);
             }
-            ui.note(report.closing_line());
+            ui.note(report.closing_line(terminal::status_width()));
         }
         Ok(())
     }

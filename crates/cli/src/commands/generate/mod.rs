@@ -11,15 +11,17 @@ pub(crate) use settings::Settings;
 
 use crate::Ending;
 use crate::engine::{self, EngineOptions};
+use crate::env;
 use crate::interrupt::Interrupt;
 use crate::model::{LoadedModel, ModelSource};
+use crate::terminal::Silence;
 use crate::ui::Ui;
 use anyhow::{Context, Result};
 use batch::{Batch, Printing};
 use paceline::{Counters, Handle, Speculation};
 use paceline_bench::settled_stats;
 use std::fs::File;
-use std::io::Write;
+use std::io::{self, IsTerminal, Write};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
@@ -67,11 +69,14 @@ pub(crate) fn run(config: &GenerateConfig, ui: Ui) -> Result<Ending> {
     let printing = Printing {
         tokenizer: model.tokenizer.as_ref(),
         json: config.json,
+        terminal: io::stdout().is_terminal().then(env::colours),
         load_time,
         ui,
     };
     let mut batch = Batch::new(&handle, &jobs, printing);
+    let silence = Silence::begin();
     let ending = batch.run(&interrupt)?;
+    drop(silence);
     let ended = batch.submitted() as u64;
     finish(config, &handle, ended, (trace, ui))?;
     Ok(ending)
@@ -96,7 +101,7 @@ fn finish(
         ));
     }
     match trace {
-        Some(trace) => trace.write(&handle.trace()),
+        Some(trace) => trace.write(&handle.trace(usize::MAX)),
         None => Ok(()),
     }
 }

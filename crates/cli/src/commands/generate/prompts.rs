@@ -23,6 +23,8 @@ pub(crate) enum PromptSource {
     Ids(Vec<TokenId>),
     /// JSON lines; `-` is stdin.
     File(PathBuf),
+    /// What is piped in.
+    Stdin,
 }
 
 /// What a prompt says.
@@ -48,8 +50,12 @@ pub(crate) struct Job {
     pub(crate) request: Request,
     /// How its tokens become text.
     pub(crate) decoding: DecodeOptions,
-    /// What to print before the continuation.
-    pub(crate) echo: String,
+    /// The prompt as text.
+    pub(crate) text: String,
+    /// Whether the continuation is printed behind it.
+    pub(crate) echo: bool,
+    /// Whether it is a message, written as the model's template does.
+    pub(crate) chat: bool,
     /// File and line, for messages.
     pub(crate) place: Option<String>,
     /// What to show as its title.
@@ -60,6 +66,12 @@ impl Job {
     /// Continuations of the prompt.
     pub(crate) fn n(&self) -> usize {
         self.request.n.unwrap_or(1)
+    }
+
+    /// A continuation, behind the prompt if that is wanted.
+    pub(crate) fn spelled(&self, continuation: &str) -> String {
+        let prompt = if self.echo { self.text.as_str() } else { "" };
+        format!("{prompt}{continuation}")
     }
 
     /// A failure of this job, with its place if it has one.
@@ -112,8 +124,23 @@ impl PromptSource {
             Self::Text(text) => Ok(one(Content::Text(text.clone()))),
             Self::Ids(ids) => Ok(one(Content::Ids(ids.clone()))),
             Self::File(path) => read_file(path),
+            Self::Stdin => Ok(one(Content::Text(piped()?))),
         }
     }
+}
+
+/// The text that is piped in, without the end of its last line.
+fn piped() -> Result<String> {
+    let mut text = String::new();
+    std::io::stdin()
+        .lock()
+        .read_to_string(&mut text)
+        .context("stdin")?;
+    if text.trim().is_empty() {
+        crate::flags::refuse_usage("stdin is empty; pipe a prompt in, or give one with --prompt");
+    }
+    let line = text.strip_suffix('\n').unwrap_or(&text);
+    Ok(line.strip_suffix('\r').unwrap_or(line).to_owned())
 }
 
 fn read_file(path: &Path) -> Result<Vec<Prompt>> {
@@ -203,7 +230,9 @@ impl Preparer<'_> {
             index,
             request,
             decoding,
-            echo: if echo { text } else { String::new() },
+            text,
+            echo,
+            chat,
             place: prompt.place,
             preview,
         })

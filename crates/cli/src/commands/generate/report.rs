@@ -1,6 +1,7 @@
 //! What is said about a generation when it is over.
 
 use super::prompts::Job;
+use crate::format::{self, fact};
 use paceline::{Request, Usage};
 use paceline_bench::DraftFigures;
 use paceline_text::Tokenizer;
@@ -81,7 +82,7 @@ impl Report<'_> {
             prompt_tokens: tokens.len(),
             token_ids: self.tokens.to_vec(),
             // Ids printed in place of text are for people.
-            text: tokenizer.map_or_else(String::new, |_| format!("{}{}", self.job.echo, self.text)),
+            text: tokenizer.map_or_else(String::new, |_| self.job.spelled(self.text)),
             finish_reason: self.finish_reason.name(),
             logprobs: params
                 .logprobs
@@ -122,8 +123,8 @@ impl Report<'_> {
         prompt.iter().chain(&text).map(line).collect()
     }
 
-    /// The line that ends a run.
-    pub(super) fn closing_line(&self) -> String {
+    /// The line that ends a run, on a terminal of `width` columns.
+    pub(super) fn closing_line(&self, width: Option<usize>) -> String {
         let ended = match self.finish_reason {
             FinishReason::Stop => "stopped",
             FinishReason::Length => "reached the limit",
@@ -137,16 +138,24 @@ impl Report<'_> {
         };
         let drafts = DraftFigures::from(&self.usage.speculation);
         let per_step = drafts.mean_acceptance_length.filter(|_| drafts.drafted > 0);
-        let per_step = per_step.map_or_else(String::new, |length| format!(", {length:.2} tokens per step"));
-        format!(
-            "[{} prompt + {} generated tokens, {:.1} tok/s{per_step}, first token after {:.0} ms, load {:.0} ms, {choice}, \
-             {ended}]",
+        let tokens = format!(
+            "{} prompt + {} generated tokens",
             self.job.request.prompt.len(),
-            self.tokens.len(),
-            decode_rate(&self.usage),
-            milliseconds(self.usage.first_token),
-            milliseconds(self.load_time),
-        )
+            self.tokens.len()
+        );
+        let first = milliseconds(self.usage.first_token);
+        let mut facts = vec![
+            fact(0, tokens),
+            fact(1, format!("{:.1} tok/s", decode_rate(&self.usage))),
+        ];
+        facts.extend(per_step.map(|length| fact(4, format!("{length:.2} tokens per step"))));
+        facts.extend([
+            fact(3, format!("first token after {first:.0} ms")),
+            fact(5, format!("load {:.0} ms", milliseconds(self.load_time))),
+            fact(2, choice),
+            fact(1, ended),
+        ]);
+        format::status(&facts, width)
     }
 }
 

@@ -1,4 +1,4 @@
-//! Settings in the order in which they count: a line of a file, then the flags, then the model.
+//! Settings in the order in which they count: a line of a file, then the flags, then the defaults.
 
 use crate::model::LoadedModel;
 use anyhow::Result;
@@ -26,7 +26,7 @@ impl Settings {
         }
     }
 
-    /// A request without a prompt and how its tokens become text. What is not set is the model's choice, and the
+    /// A request without a prompt and how its tokens become text. What is not set is the default, and the
     /// seed and the greatest length those of `neutral`.
     pub(crate) fn request(
         &self,
@@ -34,7 +34,7 @@ impl Settings {
         mut neutral: Request,
         continues: bool,
     ) -> Result<(Request, DecodeOptions)> {
-        let options = self.options.clone().or(&model.defaults);
+        let options = self.options.clone().or(model.defaults().options());
         options.apply(&mut neutral);
         for word in options.texts("bad_words") {
             let tokenizer = model.require_tokenizer("bad words")?;

@@ -3,9 +3,10 @@
 use crate::engine::explain_start;
 use crate::flags::numbers::ByteSize;
 use crate::flags::{DraftTokens, InspectFlags};
+use crate::model::LoadedModel;
 use anyhow::Result;
 use paceline::{
-    DeviceInfo, EngineConfig, MemoryPlan, Outline, Speculation, SpeculationConfig, SpeculationMethod,
+    Device, EngineConfig, MemoryPlan, ModelFiles, Outline, Speculation, SpeculationConfig, SpeculationMethod,
 };
 use paceline_device::Recorder;
 use paceline_models::Decoder;
@@ -23,15 +24,19 @@ pub(super) struct Plan {
 pub(super) fn plan(
     flags: &InspectFlags,
     (recorder, model): (Recorder, Decoder<Recorder>),
-    (default, device): (&EngineConfig, &DeviceInfo),
-    source: &str,
+    (default, device): (&EngineConfig, &Device),
+    inspected: &LoadedModel,
 ) -> Result<Option<Plan>> {
     let Some(memory) = flags.memory else {
         return Ok(None);
     };
+    let info = device.info();
     let config = EngineConfig {
         available_memory: memory.map(|ByteSize(bytes)| bytes),
-        max_num_seqs: flags.max_num_seqs.unwrap_or(default.max_num_seqs),
+        max_num_seqs: flags.max_num_seqs.unwrap_or(info.usual.sequences),
+        max_num_batched_tokens: info.usual.tokens,
+        // Weights that are not there are as large as those that are.
+        random_weights: inspected.checkpoint.raw_tensors().next().is_none(),
         max_model_len: flags.max_model_len,
         speculation: SpeculationConfig {
             method: flags.speculation.map(SpeculationMethod::from).unwrap_or_default(),
@@ -42,10 +47,13 @@ pub(super) fn plan(
     };
     let plan = Outline::of(recorder, model, &config).and_then(|outline| {
         let speculation = *outline.speculation();
-        let memory = MemoryPlan::new(outline, &config, device)?;
+        let files = ModelFiles::from(&inspected.checkpoint);
+        let measure = |runner| device.rehearse(files, &config, (&speculation, runner));
+        let memory = MemoryPlan::new(outline, &config, &info, &measure)?;
         Ok(Plan { speculation, memory })
     });
-    plan.map(Some).map_err(|error| explain_start(error, source))
+    plan.map(Some)
+        .map_err(|error| explain_start(error, &inspected.source))
 }
 
 /// A plan for machines, in bytes where nothing else is said.

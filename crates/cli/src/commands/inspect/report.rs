@@ -9,6 +9,7 @@ use paceline_text::Tokenizer;
 use paceline_types::TokenId;
 use paceline_weights::Format;
 use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
 use std::collections::BTreeMap;
 
 /// Everything `inspect` knows; `--json` prints it as it is.
@@ -37,6 +38,10 @@ pub(super) struct ModelReport {
     draft_head: bool,
     tokenizer: Option<TokenizerReport>,
     chat_template: Option<TemplateReport>,
+    /// By option: what people get where they do not say, and where that comes from.
+    sampling: Map<String, Value>,
+    #[serde(skip)]
+    defaults: String,
 }
 
 #[derive(Serialize)]
@@ -74,6 +79,15 @@ struct TensorType {
 struct Device {
     name: String,
     description: String,
+}
+
+impl From<&DeviceInfo> for Device {
+    fn from(device: &DeviceInfo) -> Self {
+        Self {
+            name: device.name.clone(),
+            description: device.description.clone(),
+        }
+    }
 }
 
 #[derive(Serialize)]
@@ -157,10 +171,7 @@ impl ModelReport {
             } else {
                 types
             },
-            device: Device {
-                name: device.name.clone(),
-                description: device.description.clone(),
-            },
+            device: device.into(),
             memory: Memory {
                 kv_type: memory.elements.kv.name(),
                 window_type: memory.elements.activations.name(),
@@ -176,6 +187,8 @@ impl ModelReport {
                 .as_ref()
                 .map(|tokenizer| TokenizerReport::new(model, tokenizer)),
             chat_template: template_report(model),
+            sampling: model.defaults().to_json(),
+            defaults: model.defaults().to_string(),
         }
     }
 
@@ -241,6 +254,7 @@ impl ModelReport {
         facts.add("tokenizer", tokenizer.unwrap_or_else(|| "none".to_owned()));
         let template = self.chat_template.as_ref().map(TemplateReport::line);
         facts.add("chat template", template.unwrap_or_else(|| "none".to_owned()));
+        facts.add("sampling", &self.defaults);
         facts
     }
 

@@ -8,10 +8,12 @@ mod table;
 use crate::engine::{self, Demand, EngineOptions};
 use crate::flags::LogLevel;
 use crate::model::{LoadedModel, ModelSource};
+use crate::terminal;
 use crate::ui::Ui;
 use crate::{Ending, env, interrupt};
 use anyhow::{Context, Result, bail};
 use clap::ValueEnum;
+use paceline::Options;
 use paceline_server::{Server, ServerConfig, TlsConfig};
 use paceline_text::{ReasoningFormat, ToolFormat};
 use std::fs;
@@ -41,8 +43,10 @@ pub(crate) struct ServeConfig {
     pub(crate) tool_format: ParserChoice<ToolFormat>,
     /// How it marks its reasoning.
     pub(crate) reasoning_format: ParserChoice<ReasoningFormat>,
-    /// Of requests that have none.
-    pub(crate) seed: Option<u64>,
+    /// Whose sampling requests get that do not say.
+    pub(crate) generation_config: GenerationConfig,
+    /// What comes before it.
+    pub(crate) sampling: Options,
     /// Where to listen.
     pub(crate) address: SocketAddr,
     /// A file with more keys.
@@ -66,6 +70,19 @@ pub(crate) enum ParserChoice<T> {
     Auto,
     None,
     Given(T),
+}
+
+/// Whose sampling requests get that do not say how to sample.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub(crate) enum GenerationConfig {
+    /// The model's, or else OpenAI's.
+    #[default]
+    Auto,
+    /// OpenAI's, whatever the model says.
+    #[value(alias = "openai")]
+    Vllm,
+    /// That of the page and the terminal for a model that does not say.
+    Paceline,
 }
 
 /// How log lines look.
@@ -116,8 +133,9 @@ fn start(mut config: ServeConfig, ui: Ui) -> Result<Ending> {
     };
     let engine = config.engine.start((&model, &outline), demand, ui)?;
     let (served, texts) = model::served(&model, &config, engine.max_model_len())?;
-    let features = table::features(&config, &engine, &texts);
-    ui.note(format_args!("{}", table::render(&model.source, &features)));
+    let features = table::features(&config, &engine, (&served, &texts));
+    let width = terminal::status_width();
+    ui.note(format_args!("{}", table::render(&model.source, &features, width)));
     ui.note(format_args!("memory\n{}", engine.memory()));
     let url = |address| url(&config, address);
     let example = table::example(&url(reachable(address)), &config, &texts);

@@ -1,9 +1,9 @@
 //! From the model's files to what clients see of it.
 
-use super::{ParserChoice, ServeConfig};
+use super::{GenerationConfig, ParserChoice, ServeConfig};
 use crate::model::LoadedModel;
 use anyhow::{Context, Result};
-use paceline::RequestOption;
+use paceline::{Options, SamplingDefaults};
 use paceline_server::ServedModel;
 use paceline_text::{ChatTemplate, ReasoningFormat, ToolFormat};
 use std::path::Path;
@@ -41,17 +41,19 @@ pub(super) fn served(
             "--reasoning-parser",
         ),
     };
-    let mut defaults = model.defaults.clone();
-    if let (Some(seed), Some(option)) = (config.seed, RequestOption::named("seed")) {
-        defaults.set(option, &seed.into())?;
-    }
+    let defaults = match config.generation_config {
+        GenerationConfig::Auto => SamplingDefaults::for_programs(&model.sampling),
+        GenerationConfig::Vllm => SamplingDefaults::for_programs(&Options::default()),
+        GenerationConfig::Paceline => SamplingDefaults::for_people(&Options::default()),
+    };
     let created = SystemTime::now().duration_since(UNIX_EPOCH);
     let served = ServedModel {
         names: config.names.clone(),
         source: model.source.clone(),
         tokenizer: model.tokenizer.clone(),
         template,
-        defaults,
+        defaults: defaults.with_flags(&config.sampling),
+        page_defaults: model.defaults().with_flags(&config.sampling),
         max_model_len,
         tool_format: texts.tools.0,
         reasoning_format: texts.reasoning.0,

@@ -4,35 +4,37 @@ use super::model::Texts;
 use super::{ServeConfig, Unused};
 use crate::format;
 use paceline::{Handle, ProgramReport};
-use paceline_server::{Feature, PrefixCacheScope, ServerConfig};
+use paceline_server::{Feature, PrefixCacheScope, ServedModel, ServerConfig};
 use paceline_types::Pooling;
 use std::time::Duration;
 
 /// The rows of the table.
-pub(super) fn features(config: &ServeConfig, engine: &Handle, texts: &Texts) -> Vec<Feature> {
+pub(super) fn features(
+    config: &ServeConfig,
+    engine: &Handle,
+    (model, texts): (&ServedModel, &Texts),
+) -> Vec<Feature> {
     let options = &config.engine.config;
     let memory = engine.memory();
     let mut rows = vec![row(
         "names",
         config.names.join(", "),
-        "--served-model-name, or the model as given",
+        "--served-model-name, or the model's name and the model as given",
     )];
     rows.extend(place(engine));
+    let limited = options.max_model_len.is_some();
     rows.extend([
         row(
             "context",
             format!("{} tokens", memory.max_model_len),
-            given(
-                options.max_model_len.is_some(),
-                "--max-model-len",
-                "the model's limit",
-            ),
+            given(limited, "--max-model-len", "the model's limit"),
         ),
         row(
             "batch",
             format!(
                 "{} requests, {} tokens per step",
-                memory.slots, options.max_num_batched_tokens
+                memory.slots,
+                engine.limits().max_num_batched_tokens
             ),
             "--max-num-seqs, --max-num-batched-tokens",
         ),
@@ -58,6 +60,7 @@ pub(super) fn features(config: &ServeConfig, engine: &Handle, texts: &Texts) -> 
             ),
         ),
     ]);
+    rows.extend(sampling(model));
     rows.extend(understanding(texts));
     rows.push(row(
         "embeddings",
@@ -114,6 +117,20 @@ fn programs(engine: &Handle) -> Feature {
     )
 }
 
+/// What requests get that do not say how to sample, and what the page asks for.
+fn sampling(model: &ServedModel) -> Vec<Feature> {
+    let mut rows = vec![row(
+        "sampling",
+        model.defaults.to_string(),
+        "of requests that do not say; --temperature, --top-p ..., --generation-config",
+    )];
+    if model.page_defaults != model.defaults {
+        let page = model.page_defaults.to_string();
+        rows.push(row("on the page", page, "the same flags"));
+    }
+    rows
+}
+
 /// What is made of conversations and of what the model says.
 fn understanding(texts: &Texts) -> [Feature; 4] {
     [
@@ -160,11 +177,9 @@ fn access(server: &ServerConfig) -> Vec<Feature> {
     vec![
         row(
             "API keys",
-            if keys == 0 {
-                "off".to_owned()
-            } else {
-                format!("{keys}")
-            },
+            Some(keys)
+                .filter(|keys| *keys > 0)
+                .map_or("off".to_owned(), |keys| keys.to_string()),
             given(
                 keys == 0,
                 "no --api-key was given: every client that can connect may use it",
@@ -179,6 +194,7 @@ fn access(server: &ServerConfig) -> Vec<Feature> {
             },
             "--prefix-cache-scope; a cache_salt separates further",
         ),
+        row("page", given(server.page, "at /", "off"), "--no-page"),
         row("TLS", on(server.tls.is_some()), "--ssl-certfile, --ssl-keyfile"),
         row(
             "web pages",
@@ -245,14 +261,15 @@ fn given<'a>(given: bool, flag: &'a str, otherwise: &'a str) -> &'a str {
 const WIDTH: usize = 80;
 
 /// The table for people: what does not fit beside a name goes on below it.
-pub(super) fn render(source: &str, features: &[Feature]) -> String {
+pub(super) fn render(source: &str, features: &[Feature], width: Option<usize>) -> String {
+    let width = width.map_or(WIDTH, |width| width.clamp(40, 120) - 1);
     let names = features.iter().map(|row| row.name.chars().count()).max();
     let indent = names.unwrap_or(0) + 4;
     let mut text = format!("serving {source}");
     for Feature { name, state, reason } in features {
-        let mut line = format!("{:width$}", format!("  {name}"), width = indent - 1);
+        let mut line = format!("{:1$}", format!("  {name}"), indent - 1);
         for word in format!("{state} ({reason})").split(' ') {
-            if line.chars().count() + 1 + word.chars().count() > WIDTH {
+            if line.chars().count() + 1 + word.chars().count() > width {
                 text = text + "\n" + &line;
                 line = " ".repeat(indent - 1);
             }

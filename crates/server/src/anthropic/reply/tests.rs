@@ -25,6 +25,7 @@ fn events(parallel_calls: bool) -> Events {
         reader: PartReader::new(paceline_text::OutputParser::new(&options), parallel_calls),
         blocks: Blocks::default(),
         writer,
+        cancelled: None,
     }
 }
 

@@ -41,6 +41,7 @@ impl Interface for Chat {
         let (stream, stream_options) = stream(fields)?;
         let parallel_calls = fields.take("parallel_tool_calls")?.unwrap_or(true);
         let token_ids = fields.flag("return_token_ids")?;
+        let origins = task.take_origins(fields)?;
         let form = FormatFields::take(fields)?.form()?;
         let (conversation, forced) = conversation(fields)?;
         task.decoding.continues = conversation.end == ConversationEnd::InLastMessage;
@@ -57,6 +58,7 @@ impl Interface for Chat {
             parallel_calls,
             logprobs: logprobs.is_some(),
             token_ids,
+            origins,
             stream_options,
             prompt_tokens,
         };

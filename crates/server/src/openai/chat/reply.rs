@@ -3,10 +3,11 @@
 use super::parts::Delta;
 use super::stream::Chunks;
 use crate::conversation::Reading;
-use crate::generation::{Collected, Finish, GeneratedToken, PartReader, StreamOptions};
+use crate::generation::{Collected, Finish, GeneratedToken, PartReader, Piece, Step, StreamOptions};
 use crate::interface;
 use crate::model::ServedModel;
 use crate::openai::logprobs::finite;
+use crate::openai::origins::StepReply;
 use crate::openai::shared_ids;
 use crate::openai::usage::{UsageField, UsageReply, finish_reason};
 use paceline_types::{FinishReason, TokenId};
@@ -42,6 +43,8 @@ pub(super) struct ChoiceReply {
     stop_reason: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) token_ids: Option<Vec<TokenId>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    token_origins: Option<Vec<StepReply>>,
 }
 
 /// A whole message; unlike in pieces of one, its content is always there.
@@ -90,6 +93,7 @@ pub(crate) struct Writer {
     pub(super) parallel_calls: bool,
     pub(super) logprobs: bool,
     pub(super) token_ids: bool,
+    pub(super) origins: bool,
     pub(super) stream_options: StreamOptions,
     pub(super) prompt_tokens: Arc<[TokenId]>,
 }
@@ -117,8 +121,8 @@ impl Writer {
         }
     }
 
-    /// What a choice says of these tokens.
-    pub(super) fn choice(&self, index: usize, tokens: &[GeneratedToken]) -> ChoiceReply {
+    /// What a choice says of these tokens and steps.
+    pub(super) fn choice(&self, index: usize, tokens: &[GeneratedToken], steps: Vec<Step>) -> ChoiceReply {
         let logprobs = self.logprobs.then(|| ChatLogprobs {
             content: tokens.iter().map(|token| self.logprob(token)).collect(),
             refusal: None,
@@ -130,6 +134,10 @@ impl Writer {
             index,
             logprobs,
             token_ids,
+            token_origins: self.origins.then(|| {
+                let steps = steps.into_iter();
+                steps.map(|step| StepReply::of(&self.model, step)).collect()
+            }),
             ..ChoiceReply::default()
         }
     }
@@ -162,8 +170,9 @@ impl interface::Writer for Writer {
         let mut choices = Vec::with_capacity(collected.completions.len());
         for (index, completion) in collected.completions.into_iter().enumerate() {
             let mut reader = self.reader();
-            let mut choice = self.choice(index, &completion.whole.tokens);
-            let first = Delta::of(reader.push(&completion.whole.text));
+            let Piece { text, tokens, steps } = completion.whole;
+            let mut choice = self.choice(index, &tokens, steps);
+            let first = Delta::of(reader.push(&text));
             choice.message = Some(message(first, Delta::of(reader.finish())));
             if let Some(finish) = &completion.finish {
                 choice.finish(finish, &reader);

@@ -41,21 +41,21 @@ impl Chunks {
         frames.json(&reply);
     }
 
-    fn piece(&mut self, index: usize, piece: &Piece, frames: &mut Frames) {
+    fn piece(&mut self, index: usize, piece: Piece, frames: &mut Frames) {
         self.tokens += piece.tokens.len();
         let delta = Delta::of(self.readers[index].push(&piece.text));
         let reports = self.writer.logprobs || self.writer.token_ids;
-        if delta.is_empty() && (!reports || piece.tokens.is_empty()) {
+        if delta.is_empty() && piece.steps.is_empty() && (!reports || piece.tokens.is_empty()) {
             return;
         }
-        let mut choice = self.writer.choice(index, &piece.tokens);
+        let mut choice = self.writer.choice(index, &piece.tokens, piece.steps);
         choice.delta = Some(delta);
         self.chunk(vec![choice], self.so_far(), frames);
     }
 
     fn finish(&mut self, index: usize, finish: &Finish, frames: &mut Frames) {
         let rest = Delta::of(self.readers[index].finish());
-        let mut choice = self.writer.choice(index, &[]);
+        let mut choice = self.writer.choice(index, &[], Vec::new());
         choice.delta = Some(rest);
         choice.logprobs = None;
         choice.finish(finish, &self.readers[index]);
@@ -67,7 +67,7 @@ impl Chunks {
 impl Encoder for Chunks {
     fn start(&mut self, frames: &mut Frames) {
         for index in 0..self.writer.n {
-            let mut choice = self.writer.choice(index, &[]);
+            let mut choice = self.writer.choice(index, &[], Vec::new());
             choice.logprobs = None;
             choice.token_ids = None;
             choice.delta = Some(Delta {
@@ -86,7 +86,7 @@ impl Encoder for Chunks {
     fn output(&mut self, output: Output, frames: &mut Frames) {
         match output {
             Output::Prompt { .. } => {}
-            Output::Delta { choice, output } => self.piece(choice, &output, frames),
+            Output::Delta { choice, output } => self.piece(choice, output, frames),
             Output::Finished { choice, finish } => self.finish(choice, &finish, frames),
             Output::Failed(failure) => {
                 self.failed = true;

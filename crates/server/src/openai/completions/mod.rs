@@ -52,6 +52,7 @@ impl Interface for Completions {
             only_prompt,
             logprobs: logprobs.is_some(),
             token_ids: fields.flag("return_token_ids")?,
+            origins: task.take_origins(fields)?,
             stream_options,
             model: model.shared(),
             created: identifiers::unix_time(),

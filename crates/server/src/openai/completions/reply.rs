@@ -5,6 +5,7 @@ use crate::generation::{Collected, Finish, Piece, StreamOptions};
 use crate::interface;
 use crate::model::ServedModel;
 use crate::openai::logprobs::{CompletionLogprobs, LogprobWriter};
+use crate::openai::origins::StepReply;
 use crate::openai::shared_ids;
 use crate::openai::usage::{UsageField, UsageReply, finish_reason};
 use paceline_types::{TokenId, TokenLogprobs};
@@ -37,6 +38,8 @@ pub(super) struct ChoiceReply {
     token_ids: Option<Vec<TokenId>>,
     #[serde(skip_serializing_if = "Option::is_none", serialize_with = "shared_ids")]
     prompt_token_ids: Option<Arc<[TokenId]>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    token_origins: Option<Vec<StepReply>>,
 }
 
 /// What replies to one request have in common.
@@ -51,6 +54,7 @@ pub(crate) struct Writer {
     pub(super) only_prompt: bool,
     pub(super) logprobs: bool,
     pub(super) token_ids: bool,
+    pub(super) origins: bool,
     pub(super) stream_options: StreamOptions,
     pub(super) prompts: Vec<PromptText>,
     pub(super) prompt_tokens: usize,
@@ -131,6 +135,10 @@ impl Writer {
             token_ids: self
                 .token_ids
                 .then(|| piece.tokens.iter().map(|token| token.id).collect()),
+            token_origins: self.origins.then(|| {
+                let steps = piece.steps.into_iter();
+                steps.map(|step| StepReply::of(model, step)).collect()
+            }),
             prompt_token_ids: (begins && self.token_ids).then(|| Arc::clone(&prompt.tokens)),
             ..ChoiceReply::default()
         }

@@ -4,9 +4,9 @@ mod reply;
 
 use crate::app::{App, Caller};
 use crate::body::{Body, shorten};
-use crate::embedding;
+use crate::embedding::{self, Texts};
 use crate::error::ApiError;
-use crate::fields::{Fields, Inputs, Prompt};
+use crate::fields::{Fields, Inputs};
 use crate::generation::cache_salt;
 use crate::interface;
 use crate::preparation::Preparing;
@@ -20,14 +20,6 @@ use reply::{Reply, Shape};
 /// What the engine calls a text, and what this interface does.
 const NAMES: [(&str, &str); 1] = [("prompt", "input")];
 
-/// A request that has been understood.
-struct Checked {
-    name: String,
-    cache_salt: Option<String>,
-    requests: Vec<EmbeddingRequest>,
-    shape: Shape,
-}
-
 /// `POST /v1/embeddings`.
 pub(crate) async fn create(
     State(app): State<App>,
@@ -35,28 +27,8 @@ pub(crate) async fn create(
     body: Body,
 ) -> Result<Response, ApiError> {
     let (width, pooling) = (app.engine.width(), app.config.pooling);
-    let mut permit = app.permit(&caller)?;
     let check = move |model: &Preparing<'_>, fields: &mut Fields<'_>| check(model, fields, width, pooling);
-    let (checked, unknown) = app.understand(&caller, body, check).await?;
-    let Checked {
-        name,
-        cache_salt,
-        mut requests,
-        shape,
-    } = checked;
-    // A few at a time are handed to the engine, so that many texts of one caller do not fill its queue.
-    let at_a_time = (2 * app.engine.memory().slots).min(permit.most());
-    permit.count(requests.len().min(at_a_time), 1)?;
-    for request in &mut requests {
-        request.priority = app.priority(&caller, request.priority)?;
-        request.deadline = app.deadline(request.deadline);
-        request.tenant = caller.tenant();
-        request.salt = app.salts.salt(request.tenant, cache_salt.as_deref());
-    }
-    caller
-        .usage
-        .prompt(requests.iter().map(|request| request.prompt.len()).sum());
-    let vectors = embedding::embed(&app, (permit, at_a_time), requests, &NAMES).await?;
+    let ((name, shape), vectors, unknown) = embedding::vectors((&app, &caller), body, check, &NAMES).await?;
     let mut response = Json(Reply::new(name, vectors, shape)).into_response();
     interface::warn(&mut response, unknown);
     Ok(response)
@@ -67,7 +39,7 @@ fn check(
     fields: &mut Fields<'_>,
     width: usize,
     pooling: Pooling,
-) -> Result<Checked, ApiError> {
+) -> Result<((String, Shape), Texts), ApiError> {
     let name = model.named(fields.take::<String>("model")?.as_deref())?;
     let Inputs(inputs) = fields.require("input")?;
     let dimensions = fields.take("dimensions")?.unwrap_or(width);
@@ -100,23 +72,20 @@ fn check(
         _ => format!("input[{index}]"),
     };
     let texts = inputs.iter().enumerate();
-    let texts = texts.map(|(index, text)| understand(model, &place(index), text, special));
+    let texts = texts.map(|(index, text)| embedding::tokens(model, &place(index), text, special));
     let texts: Vec<Vec<TokenId>> = texts.collect::<Result<_, _>>()?;
     let request = |prompt| EmbeddingRequest {
         priority: asked.priority,
         deadline: asked.deadline,
         ..EmbeddingRequest::new(prompt, pooling)
     };
-    Ok(Checked {
-        name,
-        cache_salt,
-        requests: texts.into_iter().map(request).collect(),
-        shape: Shape {
-            dimensions,
-            normalize,
-            base64,
-        },
-    })
+    let shape = Shape {
+        dimensions,
+        normalize,
+        base64,
+    };
+    let requests = texts.into_iter().map(request).collect();
+    Ok(((name, shape), Texts { requests, cache_salt }))
 }
 
 /// A field that is one of a few words.
@@ -133,29 +102,4 @@ fn one_of<T: Copy>(
     }
     let bound = format!("{} or {}", known[0].0, known[1].0);
     Err(ApiError::bound(name, &shorten(&given), &bound))
-}
-
-/// The tokens of a text. Their number is checked here, before any text is run.
-fn understand(
-    model: &Preparing<'_>,
-    param: &str,
-    text: &Prompt,
-    special: bool,
-) -> Result<Vec<TokenId>, ApiError> {
-    let tokens = match text {
-        Prompt::Text(text) => model.encode(param, text, special)?,
-        Prompt::Tokens(tokens) => tokens.clone(),
-    };
-    let most = model.max_model_len;
-    if (1..=most).contains(&tokens.len()) {
-        return Ok(tokens);
-    }
-    if tokens.is_empty() {
-        return Err(ApiError::bound(
-            param,
-            &"0 tokens long",
-            "at least one token long",
-        ));
-    }
-    Err(ApiError::too_long(param, tokens.len(), (most, false)))
 }

@@ -1,5 +1,6 @@
 //! Replies of `/v1/embeddings`.
 
+use crate::embedding::normalise;
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 use paceline::Embedded;
@@ -86,17 +87,6 @@ impl Shape {
             Vector::Base64(BASE64_STANDARD.encode(bytes))
         } else {
             Vector::Floats(values)
-        }
-    }
-}
-
-/// Brings a vector to unit length; one without a direction stays as it is.
-fn normalise(values: &mut [f32]) {
-    let square: f64 = values.iter().map(|value| f64::from(*value).powi(2)).sum();
-    let length = square.sqrt();
-    if length > 0.0 && length.is_finite() {
-        for value in values {
-            *value = (f64::from(*value) / length) as f32;
         }
     }
 }

@@ -31,6 +31,7 @@ fn events() -> Events {
         writer,
         items: Items::default(),
         sent: EventWriter::default(),
+        cancelled: None,
     }
 }
 
@@ -146,7 +147,7 @@ fn a_whole_response_is_what_its_stream_ends_with() {
     let completion = Completion {
         whole: Piece {
             text: "Once upon a time".to_owned(),
-            tokens: Vec::new(),
+            ..Piece::default()
         },
         finish: Some(finish(FinishReason::Stop)),
     };

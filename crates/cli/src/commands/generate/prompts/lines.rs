@@ -149,8 +149,8 @@ mod tests {
         let (content, settings) = parse(line).unwrap();
         assert_eq!(content, Content::Text("x".to_owned()));
         let set = json!({
-            "max_tokens": 3, "temperature": 0.0, "top_p": 0.5, "top_k": 4, "min_p": 0.1f32, "seed": 5,
-            "stop": ["a", "b"], "ignore_eos": true, "logprobs": 2, "n": 2, "repetition_penalty": 1.1f32,
+            "max_tokens": 3, "temperature": 0.0, "top_p": 0.5, "top_k": 4, "min_p": 0.1, "seed": 5,
+            "stop": ["a", "b"], "ignore_eos": true, "logprobs": 2, "n": 2, "repetition_penalty": 1.1,
             "presence_penalty": -0.5, "frequency_penalty": 0.5, "logit_bias": { "7": -1.5 }, "bad_words": ["c"],
             "min_tokens": 1, "stop_token_ids": [8, 9], "prompt_logprobs": 0, "priority": -3, "deadline_ms": 250,
         });

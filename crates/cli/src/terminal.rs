@@ -1,0 +1,58 @@
+//! The terminal: how wide it is, and silence while a text comes.
+
+use nix::sys::termios::{LocalFlags, SetArg, Termios, tcgetattr, tcsetattr};
+use nix::unistd::{getpgrp, tcgetpgrp};
+use std::io::{self, IsTerminal};
+use std::sync::{Mutex, PoisonError};
+
+/// What the terminal was like before it was silenced.
+static BEFORE: Mutex<Option<Termios>> = Mutex::new(None);
+
+/// Columns of the terminal that stdout is, if it is one.
+pub(crate) fn width() -> Option<usize> {
+    size_of(&console::Term::stdout())
+}
+
+/// Columns of the terminal that stderr is, if it is one.
+pub(crate) fn status_width() -> Option<usize> {
+    size_of(&console::Term::stderr())
+}
+
+fn size_of(terminal: &console::Term) -> Option<usize> {
+    let (_, columns) = terminal.size_checked().filter(|_| terminal.is_term())?;
+    Some(columns.into()).filter(|columns| *columns > 0)
+}
+
+/// While this lives, what is typed does not show: not the `^C` that ends an answer either. What is typed is kept for
+/// whoever reads next.
+pub(crate) struct Silence(());
+
+impl Silence {
+    /// Silences the terminal that is read from and written to, if there is one and this process may.
+    pub(crate) fn begin() -> Option<Self> {
+        let stdin = io::stdin();
+        // A process in the background would be stopped for trying.
+        let foreground =
+            stdin.is_terminal() && io::stdout().is_terminal() && tcgetpgrp(&stdin) == Ok(getpgrp());
+        let before = tcgetattr(&stdin).ok().filter(|_| foreground)?;
+        let mut silent = before.clone();
+        silent.local_flags.remove(LocalFlags::ECHO);
+        tcsetattr(&stdin, SetArg::TCSANOW, &silent).ok()?;
+        *BEFORE.lock().unwrap_or_else(PoisonError::into_inner) = Some(before);
+        Some(Self(()))
+    }
+}
+
+impl Drop for Silence {
+    fn drop(&mut self) {
+        restore();
+    }
+}
+
+/// Makes the terminal what it was: also for a process that is about to end without further ado.
+pub(crate) fn restore() {
+    let before = BEFORE.lock().unwrap_or_else(PoisonError::into_inner).take();
+    if let Some(before) = before {
+        let _ = tcsetattr(io::stdin(), SetArg::TCSANOW, &before);
+    }
+}

@@ -1,0 +1,180 @@
+//! What a person sees on a terminal.
+
+#![allow(clippy::unwrap_used, reason = "a failure here fails the test")]
+
+mod common;
+
+use common::hub::FakeHub;
+use common::scripted::{Answer, Scripted, Step};
+use common::terminal::{CTRL_C, CTRL_D, screen, terminal, type_into};
+use common::{repository, run_with_input, stderr, stdout, succeed};
+use std::fs;
+
+const GENERATE: [&str; 5] = ["generate", "--temperature", "0", "--max-tokens", "24"];
+
+#[test]
+fn a_prompt_is_dim_before_its_continuation() {
+    let home = tempfile::tempdir().unwrap();
+    let prompt = ["--prompt", "Once upon a time"];
+    let continued = succeed(&[&GENERATE[..], &prompt].concat());
+    let written = terminal(home.path(), &[&GENERATE[..], &prompt].concat(), &[]);
+    let line = continued.lines().next().unwrap();
+    let expected = format!("\u{1b}[2mOnce upon a time\u{1b}[0m{line}");
+    assert!(written.starts_with(&expected), "{written:?}");
+    let plain = terminal(
+        home.path(),
+        &[&["NO_COLOR=1"], &GENERATE[..], &prompt].concat(),
+        &[],
+    );
+    assert!(plain.starts_with(&format!("Once upon a time{line}")), "{plain:?}");
+    // What the template makes of a message is not for people.
+    let chat = terminal(home.path(), &[&GENERATE[..], &prompt, &["--chat"]].concat(), &[]);
+    assert!(!chat.contains("\u{1b}[2m") && !chat.contains("<|"), "{chat:?}");
+}
+
+#[test]
+fn what_is_piped_in_is_the_prompt() {
+    let expected = succeed(&[&GENERATE[..], &["--prompt", "Once upon\na time"]].concat());
+    for more in [&["-p", "-"][..], &["--prompt", "-"], &[]] {
+        for input in [
+            "Once upon\na time",
+            "Once upon\na time\n",
+            "Once upon\na time\r\n",
+        ] {
+            let output = run_with_input(&[&GENERATE[..], more].concat(), input);
+            assert_eq!(
+                stdout(&output),
+                expected,
+                "{more:?} {input:?}: {}",
+                stderr(&output)
+            );
+        }
+    }
+    let nothing = run_with_input(&[&GENERATE[..], &["-p", "-"]].concat(), "\n");
+    assert_eq!(nothing.status.code(), Some(2));
+    assert!(
+        stderr(&nothing).contains("stdin is empty"),
+        "{}",
+        stderr(&nothing)
+    );
+    // On a terminal nothing is waited for.
+    let home = tempfile::tempdir().unwrap();
+    let (written, code, _) = type_into(home.path(), 80, &GENERATE, &[]);
+    assert_eq!(code, Some(2));
+    assert!(
+        written.contains("no prompt") && written.contains("pipe one in"),
+        "{written}"
+    );
+}
+
+#[test]
+fn an_answer_wraps_at_words_and_its_figures_fit_the_line() {
+    let home = tempfile::tempdir().unwrap();
+    let answer = "There was an extraordinarily long-winded grasshopper who lived in a meadow, \
+                  and everybody liked it.";
+    let server = Scripted::start(move |_, _| {
+        // Pieces that end within words, as tokens do.
+        let letters: Vec<char> = answer.chars().collect();
+        let pieces = letters.chunks(3).map(|piece| {
+            let piece: String = piece.iter().collect();
+            Step::Text(Box::leak(piece.into_boxed_str()))
+        });
+        let end = Step::End { tokens: Some(34) };
+        Answer::Stream(pieces.chain([end]).collect())
+    });
+    let arguments = ["chat", "--base-url", &server.url, "--no-history"];
+    let steps = [
+        ("Ctrl-D", ""),
+        ("> ", "Tell me.\r"),
+        ("34 tokens", ""),
+        ("> ", CTRL_D),
+    ];
+    for columns in [30, 44, 120] {
+        let (written, code, _) = type_into(home.path(), columns, &arguments, &steps);
+        assert_eq!(code, Some(0), "{written}");
+        let rows = screen(&written, columns);
+        let start = rows.iter().position(|row| row.starts_with("There was")).unwrap();
+        let end = rows.iter().position(|row| row.starts_with("[34 tokens")).unwrap();
+        assert_eq!(rows[start..end].join(" "), answer, "{rows:#?}");
+        assert!(rows[end].ends_with(']'), "{rows:#?}");
+        let wrapped = end - start;
+        assert_eq!(
+            wrapped,
+            if columns == 120 { 1 } else { wrapped.max(2) },
+            "{rows:#?}"
+        );
+        // Nothing at all is broken within a word: introduction and commands included.
+        assert!(
+            rows.iter().all(|row| row.chars().count() < columns.into()),
+            "{rows:#?}"
+        );
+    }
+}
+
+#[test]
+fn ctrl_c_leaves_no_mark_and_the_terminal_as_it_was() {
+    let home = tempfile::tempdir().unwrap();
+    let model = ["--threads", "1", "--temperature", "0", "--ignore-eos"];
+    let chat = [&["chat", "--no-history"][..], &model].concat();
+    let steps = [
+        ("Ctrl-D", ""),
+        ("> ", "Hello\r"),
+        ("Once", CTRL_C),
+        ("stopped by you", ""),
+        ("> ", CTRL_D),
+    ];
+    let (written, code, echo) = type_into(home.path(), 80, &chat, &steps);
+    assert_eq!((code, echo), (Some(0), true), "{written}");
+    assert!(!written.contains("^C"), "{written}");
+
+    let generate = [
+        &["generate", "--prompt", "Once", "--max-tokens", "100000"][..],
+        &model,
+    ]
+    .concat();
+    let (written, code, echo) = type_into(home.path(), 80, &generate, &[("upon", CTRL_C)]);
+    assert_eq!((code, echo), (Some(130), true), "{written}");
+    assert!(
+        !written.contains("^C") && written.contains("cancelled]"),
+        "{written}"
+    );
+}
+
+#[test]
+fn what_generate_says_in_the_end_fits_the_line() {
+    let home = tempfile::tempdir().unwrap();
+    let arguments = [&GENERATE[..], &["--prompt", "Once upon a time"]].concat();
+    let mut lengths = Vec::new();
+    for columns in [40, 60, 160] {
+        let (written, _, _) = type_into(home.path(), columns, &arguments, &[]);
+        let rows = screen(&written, columns);
+        let line = rows.last().unwrap();
+        assert!(line.starts_with('[') && line.ends_with(']'), "{rows:#?}");
+        assert!(line.contains("24 generated tokens"), "{rows:#?}");
+        lengths.push(line.len());
+    }
+    assert!(lengths.is_sorted() && lengths[0] < lengths[2], "{lengths:?}");
+}
+
+#[test]
+fn a_download_has_a_bar_as_wide_as_the_terminal() {
+    let home = tempfile::tempdir().unwrap();
+    let model = repository("assets/storyteller");
+    let files = ["config.json", "model.safetensors", "tokenizer.json"];
+    let files = files.map(|name| (name, fs::read(model.join(name)).unwrap()));
+    let hub = FakeHub::start(&files);
+    let endpoint = format!("HF_ENDPOINT={}", hub.endpoint());
+    let cache = format!("HF_HOME={}", home.path().display());
+    let arguments = [&endpoint, &cache, "HF_HUB_OFFLINE=0", "pull", "org/name"];
+    let (written, code, _) = type_into(home.path(), 72, &arguments, &[]);
+    assert_eq!(code, Some(0), "{written}");
+    let rows = screen(&written, 72);
+    // Those of files that have come are gone; the last one stays.
+    let bar = rows[0].as_str();
+    assert!(bar.starts_with("model.safetensors [="), "{rows:#?}");
+    assert!(
+        bar.contains("] 20.08 MB/20.08 MB ") && bar.len() == 72,
+        "{rows:#?}"
+    );
+    assert!(rows[1].starts_with('/'), "{rows:#?}");
+}
