@@ -105,7 +105,7 @@ template <int Width> __device__ __forceinline__ void causal_conv(const ConvArgs&
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS) causal_conv_4(const __grid_constant__ ConvArgs a) { causal_conv<4>(a); }
-extern "C" __global__ void __launch_bounds__(THREADS) causal_conv_any(const __grid_constant__ ConvArgs a) { causal_conv<0>(a); }
+extern "C" __global__ void __launch_bounds__(THREADS, 2) causal_conv_any(const __grid_constant__ ConvArgs a) { causal_conv<0>(a); }
 
 extern "C" __global__ void __launch_bounds__(THREADS, 2) causal_conv_prompt(const __grid_constant__ ConvArgs a) {
     enter();
