@@ -119,7 +119,7 @@ const scenes = {
     await page.waitForTimeout(4000);
     await page.getByRole("button", { name: "Hold" }).click();
     await page.mouse.move(5, 500);
-    await load;
+    void load.catch(() => undefined);
     return page;
   },
   async phone() {

@@ -130,6 +130,21 @@ fn a_name_that_nothing_has_is_an_error() {
 }
 
 #[test]
+fn a_device_can_be_judged_as_it_works_otherwise() {
+    let fixtures = repository("fixtures").display().to_string();
+    let judged = |way: &'static str| [judge(&fixtures, "add_rms_norm"), vec!["--way", way]].concat();
+    let output = succeed(&judged("in plain instructions"));
+    assert!(
+        output.starts_with("cpu: ") && output.contains("kernels for portable"),
+        "{output}"
+    );
+    expect_failure(
+        &judged("uphill"),
+        &["--way is uphill", "on one thread, in plain instructions"],
+    );
+}
+
+#[test]
 fn a_folder_without_reference_models_is_an_error_where_it_was_named() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().display().to_string();

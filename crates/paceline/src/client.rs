@@ -5,7 +5,7 @@ use crate::channel::EventSender;
 use crate::embedding::{Embedded, EmbeddingError};
 use crate::event::{Event, Failure, Finish, Tokens, Usage};
 use async_channel::Sender;
-use paceline_schedule::{CheckedRequest, RequestOutput};
+use paceline_schedule::{CheckedRequest, RequestOutput, StepOrigins};
 use paceline_types::{FinishReason, TokenId};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -83,7 +83,7 @@ impl Client {
     }
 
     /// Hands on what a step brought. It never waits: a reader that is slow finds it later, one that is gone does not want it.
-    pub(crate) fn deliver(&mut self, mut request_output: RequestOutput) {
+    pub(crate) fn deliver(&mut self, mut request_output: RequestOutput, origins: Option<StepOrigins>) {
         let reason = request_output.finish;
         if let Answer::Vector(result) = &self.answer {
             let Some(reason) = reason else { return };
@@ -100,7 +100,7 @@ impl Client {
             let _ = result.try_send(vector);
             return;
         }
-        let events = self.events(request_output);
+        let events = self.events(request_output, origins);
         if let Answer::Text(sender) = &mut self.answer {
             // The last continuation of a request has the sender for itself.
             if reason.is_some()
@@ -113,7 +113,11 @@ impl Client {
     }
 
     /// What a step's output is to its reader. A stop token is not part of the text.
-    fn events(&mut self, mut request_output: RequestOutput) -> impl Iterator<Item = Event> + use<> {
+    fn events(
+        &mut self,
+        mut request_output: RequestOutput,
+        origins: Option<StepOrigins>,
+    ) -> impl Iterator<Item = Event> + use<> {
         let mut ids = std::mem::take(&mut request_output.tokens);
         let mut logprobs = std::mem::take(&mut request_output.logprobs);
         if request_output.finish == Some(FinishReason::Stop)
@@ -122,11 +126,9 @@ impl Client {
             logprobs.truncate(ids.len());
         }
         self.tokens += ids.len();
-        let mut origins = Vec::new();
-        if let Some(mut step) = request_output.origins.take() {
-            step.tokens = ids.len();
-            origins.push(*step);
-        }
+        let tokens = ids.len();
+        let origins = origins.map(|step| StepOrigins { tokens, ..step });
+        let origins: Vec<StepOrigins> = origins.into_iter().collect();
         let choice = self.choice;
         let detail = request_output.detail.take();
         let end = request_output.finish.map(|reason| Event::Finished {

@@ -45,7 +45,7 @@ pub struct MemoryPlan {
     pub elements: ElementTypes,
     /// Bytes that may be used in all.
     pub budget: u64,
-    /// Weights as stored, the drafter's included.
+    /// Weights as the device keeps them, the drafter's included.
     pub weights: u64,
     /// Keys, values and token ids in blocks.
     pub kv: u64,
@@ -57,7 +57,8 @@ pub struct MemoryPlan {
     pub snapshots: u64,
     /// Where n-grams were seen.
     pub ngram_index: u64,
-    /// Activations, logits and tables: all that a start asks for beside the above.
+    /// Activations, logits and tables, what operations of the device need while they run, and what is lost to rounding: all
+    /// that a start takes beside the above.
     pub scratch: u64,
     /// Blocks that all requests and the prefix cache share.
     pub blocks: usize,

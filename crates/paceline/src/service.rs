@@ -7,8 +7,8 @@ use crate::stats::Stats;
 use crate::watch::WatchedStep;
 use async_channel::Sender;
 use paceline_schedule::{
-    CheckedRequest, Clock, Pipeline, RequestId, RequestOutput, RequestStatus, RunnerFault, Span, StepRecord,
-    StepRunner, Stepped,
+    CheckedRequest, Clock, Pipeline, RequestId, RequestOutput, RequestStatus, RunnerFault, Span, StepOrigins,
+    StepRecord, StepRunner, Stepped,
 };
 use std::any::Any;
 use std::collections::HashMap;
@@ -201,8 +201,10 @@ impl<R: StepRunner, C: Clock> Service<R, C> {
         // Before the events go out, so that a client that has seen a request's end finds it in the numbers.
         self.shared.open.fetch_sub(finished, Ordering::Relaxed);
         let watched = self.publish(tokens, finished as u64, stepped.collected);
+        let mut origins = stepped.origins.into_iter().peekable();
         for request_output in stepped.request_outputs {
-            self.deliver(request_output);
+            let own = origins.next_if(|(id, _)| *id == request_output.id);
+            self.deliver(request_output, own.map(|(_, origins)| origins));
         }
         if let Some(mut step) = watched {
             step.emit.end = self.pipeline.now_ns();
@@ -220,10 +222,10 @@ impl<R: StepRunner, C: Clock> Service<R, C> {
         }
     }
 
-    fn deliver(&mut self, request_output: RequestOutput) {
+    fn deliver(&mut self, request_output: RequestOutput, origins: Option<StepOrigins>) {
         let (id, ends) = (request_output.id, request_output.finish.is_some());
         if let Some(client) = self.clients.get_mut(&id) {
-            client.deliver(request_output);
+            client.deliver(request_output, origins);
         }
         if ends {
             self.clients.remove(&id);

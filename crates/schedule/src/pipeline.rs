@@ -4,7 +4,8 @@
 use crate::clock::Clock;
 use crate::constraint::MaskWorkers;
 use crate::record::{PipelineTotals, Span, StepRecord};
-use crate::request::RequestOutput;
+use crate::report::StepOrigins;
+use crate::request::{RequestId, RequestOutput};
 use crate::scheduler::Scheduler;
 use paceline_types::{StepOutput, StepPlan};
 use std::collections::VecDeque;
@@ -63,6 +64,8 @@ struct Flight<T> {
 pub struct Stepped {
     /// For the requests' streams, in order.
     pub request_outputs: Vec<RequestOutput>,
+    /// How the tokens in them came, of requests that ask for it, in the same order.
+    pub origins: Vec<(RequestId, StepOrigins)>,
     /// A step was submitted.
     pub submitted: bool,
     /// The step that was collected.
@@ -195,6 +198,7 @@ impl<R: StepRunner, C: Clock> Pipeline<R, C> {
         }
         self.device_end = Some(record.device.1);
         stepped.request_outputs = self.scheduler.collect(&flight.plan, output);
+        stepped.origins = self.scheduler.take_origins();
         record.take(self.scheduler.last_step());
         record.collect = Span {
             begin: waited,

@@ -1,7 +1,7 @@
 //! Requests: what callers hand in, what they get back, and the little that is kept of each.
 
 use crate::constraint::Constrained;
-use crate::report::{SpeculationReport, StepOrigins};
+use crate::report::SpeculationReport;
 use crate::scheduler::Running;
 use paceline_cache::TokenList;
 use paceline_types::{
@@ -91,8 +91,6 @@ pub struct RequestOutput {
     pub detail: Option<String>,
     /// The vector that the prompt has become, if that was asked for, with the last delivery; else empty.
     pub embedding: Vec<f32>,
-    /// How the tokens came, where asked for.
-    pub origins: Option<Box<StepOrigins>>,
     /// With the last delivery: what speculation did for the request.
     pub speculation: Option<Box<SpeculationReport>>,
     /// Tokens of the prompt that it found in the prefix cache when it first started.
@@ -134,6 +132,8 @@ pub(crate) struct Request {
     /// The constraint that was asked for, with the matcher that follows its text.
     pub(crate) constraint: Option<Constrained>,
     pub(crate) report: SpeculationReport,
+    /// The host wants to see the drafts behind its plan rows: to compute masks for them, or to tell which were rejected.
+    pub(crate) shows_drafts: bool,
     /// The drafts behind its newest plan row that was collected, where how its tokens come is asked for.
     pub(crate) shown_drafts: Vec<TokenId>,
     /// Prompt log-probabilities delivered.
@@ -164,6 +164,7 @@ pub(crate) enum Phase {
 
 impl Request {
     pub(crate) fn new(asked: CheckedRequest, arrival: u64) -> Self {
+        let shows_drafts = asked.constraint.is_some() || asked.params.origins;
         Self {
             generated: Vec::new(),
             order: Order {
@@ -175,6 +176,7 @@ impl Request {
             constraint: asked.constraint.clone().map(Constrained::new),
             asked,
             report: SpeculationReport::default(),
+            shows_drafts,
             shown_drafts: Vec::new(),
             scored: 0,
             cached: None,
@@ -231,7 +233,6 @@ impl Request {
             finish: Some(finish),
             detail: None,
             embedding: Vec::new(),
-            origins: None,
             speculation: Some(Box::new(self.report)),
             cached_tokens: self.cached.unwrap_or(0),
         }

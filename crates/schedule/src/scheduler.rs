@@ -34,6 +34,7 @@ use crate::costs::StepCosts;
 use crate::counters::Counters;
 use crate::policy::{DraftPolicy, FixedDrafts};
 use crate::prefill_throttle::PrefillThrottle;
+use crate::report::StepOrigins;
 use crate::request::{CheckedRequest, Order, Phase, QueueFull, Rank, Request, RequestId, RequestOutput};
 use crate::times::StepTimes;
 use groups::Groups;
@@ -52,6 +53,9 @@ pub struct Scheduler {
     prefill_throttle: PrefillThrottle,
     /// The step collected last.
     last_step: StepTimes,
+    /// Requests that ask how their tokens come, and what is to be told of it.
+    asking_origins: usize,
+    origins: Vec<(RequestId, StepOrigins)>,
     requests: Table,
     queue: Queue,
     running: BTreeMap<Rank, RequestId>,
@@ -124,6 +128,8 @@ impl Scheduler {
             costs: StepCosts::default(),
             prefill_throttle,
             last_step: StepTimes::default(),
+            asking_origins: 0,
+            origins: Vec::new(),
             requests: Table::default(),
             queue: Queue::default(),
             running: BTreeMap::new(),
@@ -179,6 +185,7 @@ impl Scheduler {
         if matches!(request.phase, Phase::Waiting) {
             self.queue.push(order, id);
         }
+        self.asking_origins += usize::from(request.params.origins);
         self.requests.insert(id, Box::new(request));
         Ok(())
     }
@@ -218,6 +225,11 @@ impl Scheduler {
     /// False if it is not known (any more).
     pub fn stop(&mut self, id: RequestId) -> bool {
         self.end_early(id, FinishReason::Stop)
+    }
+
+    /// How the tokens came that the step collected last has brought, of requests that ask for it.
+    pub fn take_origins(&mut self) -> Vec<(RequestId, StepOrigins)> {
+        std::mem::take(&mut self.origins)
     }
 
     /// The endings that no step reports: cancelled, stopped and expired requests.
@@ -307,6 +319,7 @@ impl Scheduler {
         let Some(request) = self.requests.remove(&id) else {
             return;
         };
+        self.asking_origins -= usize::from(request.params.origins);
         if let Some(deadline) = request.deadline {
             self.deadlines.remove(&(deadline, id));
         }

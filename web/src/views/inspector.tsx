@@ -191,7 +191,7 @@ function MiniPipeline() {
         <p class="help">Steps appear here while the engine runs.</p>
       ) : (
         <>
-          <Tracks view={shown} compact />
+          <Tracks steps={steps.value} view={shown} compact />
           <p class="help">
             The device was idle for <strong>{idleShare === null ? "–" : percent(idleShare)}</strong> of its time with
             work in the last {count(number, "step")}.

@@ -1,10 +1,10 @@
 // The pipeline: the last few hundred steps of host and device, to look into, and figures as they change.
 
-import { useComputed, useSignal } from "@preact/signals";
+import { useSignal } from "@preact/signals";
 import { useEffect, useRef } from "preact/hooks";
 import { getTrace, PHASES, type Step } from "../api/engine";
 import { count, nanoseconds, percent, short } from "../model/format";
-import { bounds, latest, pan, summarise, type View, zoom } from "../model/timeline";
+import { bounds, latest, pan, type ShownStep, summarise, type View, zoom } from "../model/timeline";
 import { lostSteps, steps, tell } from "../state";
 import { download, Figure, IconButton } from "../ui/parts";
 import { Charts } from "./charts";
@@ -33,8 +33,8 @@ async function exportTrace(): Promise<void> {
 }
 
 /** The numbers over the tracks. */
-function Summary() {
-  const { idleShare, steps: number, median, longestIdle, tokens } = summarise(steps.value);
+function Summary({ shown }: { shown: readonly ShownStep[] }) {
+  const { idleShare, steps: number, median, longestIdle, tokens } = summarise(shown);
   return (
     <dl class="figures wide">
       <Figure name="Device idle with work waiting" value={idleShare === null ? "–" : percent(idleShare)} />
@@ -49,17 +49,21 @@ function Summary() {
 function Timeline() {
   const chosen = useSignal<View | null>(null);
   const hovered = useSignal<Step | null>(null);
-  const all = useComputed(() => bounds(steps.value));
-  const shown = chosen.value ?? latest(steps.value, AT_FIRST);
+  // While a person looks closer, the steps stay that were there: new ones would push them out.
+  const held = useSignal<ShownStep[] | null>(null);
+  const list = held.value ?? steps.value;
+  const all = bounds(list);
+  const shown = chosen.value ?? latest(list, AT_FIRST);
+  const look = (at: View | null) => {
+    held.value ??= steps.value;
+    chosen.value = at;
+  };
   const change = (how: (view: View, all: View) => View) => {
-    if (shown === null || all.value === null) return;
-    chosen.value = how(shown, all.value);
+    if (shown !== null && all !== null) look(how(shown, all));
   };
   const follow = () => {
     chosen.value = null;
-  };
-  const hold = () => {
-    chosen.value = shown;
+    held.value = null;
   };
   return (
     <section class="timeline" aria-labelledby="timeline-title">
@@ -77,16 +81,11 @@ function Timeline() {
             text={chosen.value === null ? "Hold" : "Follow"}
             label={chosen.value === null ? "Hold still" : "Follow the newest steps"}
             disabled={shown === null}
-            onClick={chosen.value === null ? hold : follow}
+            onClick={chosen.value === null ? () => look(shown) : follow}
           />
           <IconButton icon="zoomIn" label="Zoom in (+)" disabled={shown === null} onClick={() => change(zoomBy(0.5))} />
           <IconButton icon="zoomOut" label="Zoom out (−)" disabled={shown === null} onClick={() => change(zoomBy(2))} />
-          <IconButton
-            icon="fit"
-            label="All steps (0)"
-            disabled={shown === null}
-            onClick={() => (chosen.value = all.value)}
-          />
+          <IconButton icon="fit" label="All steps (0)" disabled={shown === null} onClick={() => look(all)} />
           <IconButton
             icon="download"
             text="Export trace"
@@ -96,11 +95,11 @@ function Timeline() {
           />
         </span>
       </div>
-      <Summary />
+      <Summary shown={list} />
       {shown === null ? (
         <p class="nothing">No step has run since this page was opened. Ask something in the chat.</p>
       ) : (
-        <Stage view={shown} change={change} hovered={hovered} follow={follow} all={() => (chosen.value = all.value)} />
+        <Stage steps={list} view={shown} change={change} hovered={hovered} follow={follow} all={() => look(all)} />
       )}
       <Key />
       <StepTable />
@@ -115,6 +114,7 @@ const zoomBy =
     zoom(view, view.from + (view.to - view.from) * share, factor, all);
 
 interface StageProps {
+  steps: readonly ShownStep[];
   view: View;
   change: (how: (view: View, all: View) => View) => void;
   hovered: { value: Step | null };
@@ -123,9 +123,9 @@ interface StageProps {
 }
 
 /** The tracks, and what pointers, wheels, fingers and keys do to them. */
-function Stage({ view, change, hovered, follow, all }: StageProps) {
+function Stage({ steps: list, view, change, hovered, follow, all }: StageProps) {
   const box = useRef<HTMLDivElement>(null);
-  usePointers(box, view, change, hovered);
+  usePointers(box, list, view, change, hovered);
   const onKey = (event: KeyboardEvent) => {
     const acts: Record<string, () => void> = {
       ArrowLeft: () => change((now, whole) => pan(now, -0.2, whole)),
@@ -157,7 +157,7 @@ function Stage({ view, change, hovered, follow, all }: StageProps) {
         <span>Device</span>
         <span>Tokens</span>
       </div>
-      <Tracks view={view} chosen={hovered.value?.step ?? null} />
+      <Tracks steps={list} view={view} chosen={hovered.value?.step ?? null} />
       <p class="stage-note" aria-live="off">
         {hovered.value === null
           ? `${nanoseconds(view.to - view.from)} shown · wheel zooms, drag moves`
@@ -187,12 +187,13 @@ export function told(step: Step): string {
 
 function usePointers(
   box: { current: HTMLDivElement | null },
+  list: readonly ShownStep[],
   view: View,
   change: StageProps["change"],
   hovered: StageProps["hovered"],
 ): void {
-  const now = useRef({ view, change });
-  now.current = { view, change };
+  const now = useRef({ list, view, change });
+  now.current = { list, view, change };
   useEffect(() => {
     const element = box.current;
     if (element === null) return;
@@ -215,7 +216,7 @@ function usePointers(
       const before = fingers.get(event.pointerId);
       if (before === undefined) {
         const { from, to } = now.current.view;
-        hovered.value = stepAt(steps.value, from + (to - from) * shareOf(event.clientX));
+        hovered.value = stepAt(now.current.list, from + (to - from) * shareOf(event.clientX));
         return;
       }
       const other = [...fingers].find(([id]) => id !== event.pointerId)?.[1];

@@ -4,7 +4,6 @@ import { useLayoutEffect } from "preact/hooks";
 import type { Step } from "../api/engine";
 import { nanoseconds } from "../model/format";
 import { type Bar, barsOf, marks, type ShownStep, type View, visible } from "../model/timeline";
-import { steps } from "../state";
 import { colour, useCanvas } from "../ui/canvas";
 
 /** Measures of the drawing, in pixels. */
@@ -31,17 +30,18 @@ const COLOURS: Record<Bar["kind"], string> = {
 };
 
 interface TracksProps {
+  steps: readonly ShownStep[];
   view: View;
   compact?: boolean;
   /** The step to set off. */
   chosen?: number | null;
 }
 
-export function Tracks({ view, compact = false, chosen = null }: TracksProps) {
+export function Tracks({ steps, view, compact = false, chosen = null }: TracksProps) {
   const layout = compact ? COMPACT : FULL;
   const { ref, draw } = useCanvas(layout.height, (context, width) => {
     const x = (at: number) => ((at - view.from) / (view.to - view.from)) * width;
-    const shown = visible(steps.value, view);
+    const shown = visible(steps, view);
     ground(context, layout, width);
     if (!compact) axis(context, layout, width, view, x);
     for (const step of shown) {
@@ -53,7 +53,7 @@ export function Tracks({ view, compact = false, chosen = null }: TracksProps) {
     if (layout.tokens !== null) drawTokens(context, layout.tokens, shown, x);
     if (!compact) numbers(context, layout, shown, x);
   });
-  useLayoutEffect(draw, [view.from, view.to, steps.value, chosen]);
+  useLayoutEffect(draw, [view.from, view.to, steps, chosen]);
   return (
     <div class={compact ? "tracks compact" : "tracks"} aria-hidden="true">
       <canvas ref={ref} />

@@ -72,6 +72,24 @@ test("the timeline is zoomed and moved by wheel, pointer and keys, and follows a
   await expect(app.getByRole("button", { name: "Hold" })).toBeVisible();
 });
 
+test("steps that are held stay while others come", async ({ app, server }) => {
+  await ask(app, "Tell me about a fox.");
+  await app.getByRole("link", { name: "Pipeline" }).click();
+  await app.getByRole("button", { name: "Hold" }).click();
+  const shown = () => app.locator(".stage canvas").evaluate((canvas) => (canvas as HTMLCanvasElement).toDataURL());
+  const held = await shown();
+  const newest = app.locator(".step-table tbody tr td").first();
+  await app.getByText("The newest steps as a table").click();
+  const before = Number(await newest.innerText());
+  // More than there is room for.
+  const data = { messages: [{ role: "user", content: "Hi" }], max_tokens: 700, ignore_eos: true, speculation: "off" };
+  await app.request.post(`${server.address}v1/chat/completions`, { data, timeout: 60_000 });
+  await expect.poll(async () => Number(await newest.innerText())).toBeGreaterThan(before + 600);
+  expect(await shown()).toBe(held);
+  await app.getByRole("button", { name: "Follow" }).click();
+  await expect.poll(shown).not.toBe(held);
+});
+
 test("one click exports a trace that other programs read", async ({ app }) => {
   await ask(app, "Tell me about a fox.");
   await app.getByRole("link", { name: "Pipeline" }).click();

@@ -2,8 +2,8 @@
 
 use crate::flags::SelftestFlags;
 use crate::{Ending, engine, env, seed};
-use anyhow::{Result, bail};
-use paceline::{OnFreshDevices, Openers};
+use anyhow::{Result, anyhow, bail};
+use paceline::{OnFreshDevices, Open, Openers};
 use paceline_device::Backend;
 use paceline_selftest::{
     Effort, Header, Misses, ModelsConfig, OperationsConfig, Outcome, faults, models, operations, ways,
@@ -23,6 +23,7 @@ pub(crate) fn run(flags: &SelftestFlags) -> Result<Ending> {
         only: flags.only.clone(),
         root: repository(flags.fixtures.as_deref())?,
         mixes: flags.mixes,
+        way: flags.way.clone(),
     };
     let without_models = judgement.root.is_none();
     let device = engine::device(flags.device)?;
@@ -69,13 +70,24 @@ struct Judgement {
     only: Option<String>,
     root: Option<PathBuf>,
     mixes: usize,
+    way: Option<String>,
+}
+
+/// The device as it is asked for: as engines open it, or working in another way.
+fn opener<'a, B: Backend>(openers: &'a Openers<B>, way: Option<&str>) -> Result<&'a Open<'static, B>> {
+    let Some(way) = way else { return Ok(&*openers.open) };
+    let known = openers.other_ways.iter().find(|(name, _)| *name == way);
+    known.map(|(_, open)| &**open).ok_or_else(|| {
+        let names: Vec<&str> = openers.other_ways.iter().map(|(name, _)| *name).collect();
+        anyhow!("--way is {way}; it must be one of: {}", names.join(", "))
+    })
 }
 
 impl OnFreshDevices for Judgement {
     type Output = Result<Vec<Outcome>>;
 
     fn run<B: Backend>(self, openers: &Openers<B>) -> Self::Output {
-        let open = &*openers.open;
+        let open = opener(openers, self.way.as_deref())?;
         let info = open(DType::F32)?.info();
         let mut out = io::stdout().lock();
         writeln!(out, "{info}, kernels for {}\n{Header}", info.kernels)?;

@@ -97,6 +97,9 @@ pub(crate) struct SelftestFlags {
     /// Names the random inputs [default: another one every time].
     #[arg(long, value_name = "S")]
     pub(crate) seed: Option<u64>,
+    /// Judge the device as it works in another way, such as `without wgmma`.
+    #[arg(long, value_name = "WAY", hide = true)]
+    pub(crate) way: Option<String>,
 }
 
 const COMPLETIONS: &str = "\

@@ -29,6 +29,9 @@ impl Scheduler {
             plan.rows.len(),
             output.rows.len()
         );
+        if self.asking_origins > 0 {
+            self.note_origins(plan, &mut output);
+        }
         let times = StepTimes::of(plan, &output);
         let gain = self.costs.gain(&times);
         self.last_step = times;
@@ -52,6 +55,24 @@ impl Scheduler {
         self.costs.observe(&times);
         self.resources.policy.observe_step(&times);
         request_outputs
+    }
+
+    /// Notes how the tokens came of requests that ask for it.
+    #[cold]
+    fn note_origins(&mut self, plan: &StepPlan, output: &mut StepOutput) {
+        for (row, output) in plan.rows.iter().zip(&mut output.rows) {
+            let Some(id) = self.slots.owner(row.slot, row.generation) else {
+                continue;
+            };
+            let request = self.request_mut(id);
+            if request.params.origins {
+                check_output(id, row, output);
+                let origins = step_origins(request, row, output);
+                if origins.tokens > 0 {
+                    self.origins.push((id, origins));
+                }
+            }
+        }
     }
 
     /// A tenant has had more tokens. Those of requests that follow each other are charged together: its place among the
@@ -101,10 +122,6 @@ impl Scheduler {
                     .add(tokens, drafts.drafted, drafts.accepted, gained);
                 resources.learn(request, drafts);
             }
-            let origins = request
-                .params
-                .origins
-                .then(|| Box::new(step_origins(request, row, output, drafts.as_ref())));
             resources.advance(request, running, row, output);
             let prompt_logprobs = new_scores(request, row, output);
             if tokens > 0 || !prompt_logprobs.is_empty() || end.is_some() {
@@ -116,7 +133,6 @@ impl Scheduler {
                     finish: end.map(finish_reason),
                     detail: None,
                     embedding: std::mem::take(&mut output.embedding),
-                    origins,
                     speculation: end.map(|_| Box::new(request.report)),
                     cached_tokens: request.cached.unwrap_or(0),
                 });
@@ -223,13 +239,11 @@ fn finish_reason(end: RowEnd) -> FinishReason {
 
 /// How the tokens of a plan row came. Its drafts are those that the plan has given, or that were made behind the row
 /// before it.
-fn step_origins(
-    request: &mut Request,
-    row: &PlanRow,
-    output: &mut RowOutput,
-    drafts: Option<&RowDrafts>,
-) -> StepOrigins {
-    let (drafted, accepted) = drafts.map_or((0, 0), |drafts| (drafts.drafted, drafts.accepted));
+fn step_origins(request: &mut Request, row: &PlanRow, output: &mut RowOutput) -> StepOrigins {
+    let drafts = RowDrafts::of(row, output);
+    let (drafted, accepted) = drafts
+        .as_ref()
+        .map_or((0, 0), |drafts| (drafts.drafted, drafts.accepted));
     let verified = match &row.constraint {
         Some(constraint) => &constraint.drafts,
         None => &request.shown_drafts,

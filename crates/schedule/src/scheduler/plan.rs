@@ -186,7 +186,7 @@ impl Scheduler {
                 new_blocks: running.unsent_blocks(),
                 snapshot,
                 propose,
-                show_drafts: shows_drafts(request, propose),
+                show_drafts: request.shows_drafts && propose != DraftBudget::NONE,
                 constraint,
             });
         });
@@ -252,7 +252,7 @@ impl Scheduler {
                 new_blocks: running.unsent_blocks(),
                 snapshot,
                 propose,
-                show_drafts: shows_drafts(request, propose),
+                show_drafts: request.shows_drafts && propose != DraftBudget::NONE,
                 constraint,
             };
             Some((row, admission, running.restore.take()))
@@ -370,11 +370,6 @@ impl Blocks {
 fn may_end(request: &Request, samples: usize, masks: usize) -> bool {
     let masked = |constrained: &Constrained| masks > 0 && constrained.is_ready();
     request.pooling.is_some() || samples > 0 && request.constraint.as_ref().is_none_or(masked)
-}
-
-/// Whether the host wants to see the drafts behind a plan row: to compute masks for them, or to tell which were rejected.
-fn shows_drafts(request: &Request, propose: DraftBudget) -> bool {
-    (request.constraint.is_some() || request.params.origins) && propose != DraftBudget::NONE
 }
 
 /// A piece of known tokens, the last one or not.

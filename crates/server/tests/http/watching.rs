@@ -417,3 +417,42 @@ async fn a_request_that_waits_for_a_slot_is_listed_and_can_be_cancelled() {
     assert!(stream.text().await.unwrap().contains("abort"));
     server.idle().await;
 }
+
+#[tokio::test]
+async fn streams_of_other_interfaces_end_as_theirs_do_when_they_are_cancelled() {
+    let server = TestServer::with(ServerConfig::default(), long_texts()).await;
+    let talk = json!([{ "role": "user", "content": "Tell me about a fox." }]);
+    for (path, body, end) in [
+        (
+            "/v1/messages",
+            json!({ "messages": talk, "max_tokens": 4000, "ignore_eos": true, "stream": true }),
+            "event: message_stop",
+        ),
+        (
+            "/v1/responses",
+            json!({ "input": "Tell me about a fox.", "max_output_tokens": 4000, "ignore_eos": true, "stream": true }),
+            "event: response.incomplete",
+        ),
+        (
+            "/api/chat",
+            json!({ "model": "storyteller", "messages": talk, "options": { "ignore_eos": true, "num_predict": 4000 } }),
+            "\"done_reason\":\"cancelled\"",
+        ),
+    ] {
+        let request = server.client.post(format!("{}{path}", server.base));
+        let request = request.header("x-request-id", "one").json(&body);
+        let mut stream = request.send().await.unwrap();
+        assert!(stream.chunk().await.unwrap().is_some(), "{path}");
+        assert_eq!(cancel(&server, "one", "none").await.0, 200, "{path}");
+        let text = tokio::time::timeout(PATIENCE, stream.text())
+            .await
+            .unwrap()
+            .unwrap();
+        assert!(
+            text.contains(end),
+            "{path} ends with {}",
+            &text[text.len().saturating_sub(400)..]
+        );
+    }
+    server.idle().await;
+}
