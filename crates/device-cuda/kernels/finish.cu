@@ -99,7 +99,7 @@ template <int Threads> __device__ __forceinline__ void finish_add_norm(const Fin
         store_rounded(a.rounded, row, c, y);
     });
 }
-extern "C" __global__ void __launch_bounds__(256) finish_add_norm_256(const __grid_constant__ FinishAddNormArgs a) { finish_add_norm<256>(a); }
-extern "C" __global__ void __launch_bounds__(512) finish_add_norm_512(const __grid_constant__ FinishAddNormArgs a) { finish_add_norm<512>(a); }
+extern "C" __global__ void __launch_bounds__(256, 3) finish_add_norm_256(const __grid_constant__ FinishAddNormArgs a) { finish_add_norm<256>(a); }
+extern "C" __global__ void __launch_bounds__(512, 1) finish_add_norm_512(const __grid_constant__ FinishAddNormArgs a) { finish_add_norm<512>(a); }
 // Bound as if it had more threads where kernels start early: with 72 registers it can start beside a product that is ending.
 extern "C" __global__ void __launch_bounds__(SM90 ? 896 : 768) finish_add_norm_768(const __grid_constant__ FinishAddNormArgs a) { finish_add_norm<768>(a); }
