@@ -96,6 +96,7 @@ impl EngineOptions {
         let device = Device::open(&EngineConfig {
             device: device(self.device)?,
             kernel_cache: env::kernel_cache(),
+            kernel_times: env::kernel_times(),
             ..self.config.clone()
         });
         let device = device.map_err(explain)?;

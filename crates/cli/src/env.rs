@@ -72,6 +72,11 @@ pub(crate) fn state_folder() -> Option<PathBuf> {
     own_folder("XDG_STATE_HOME", ".local/state")
 }
 
+/// Where a table with the times of a device's kernels goes, if it is wanted.
+pub(crate) fn kernel_times() -> Option<PathBuf> {
+    std::env::var_os("PACELINE_KERNEL_TIMES").map(PathBuf::from)
+}
+
 /// The folder for kernels that had to be compiled for a device.
 pub(crate) fn kernel_cache() -> Option<PathBuf> {
     own_folder("XDG_CACHE_HOME", ".cache").map(|cache| cache.join("kernels"))

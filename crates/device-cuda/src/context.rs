@@ -78,7 +78,7 @@ impl Context {
             started: Instant::now(),
             clock: 0,
             fault: 0,
-            times: Mutex::new(KernelTimes::asked_for()),
+            times: Mutex::new(options.kernel_times.clone().map(KernelTimes::new)),
         };
         context.fault = context.zeroed(4, "the error word")?;
         context.start_clock()?;

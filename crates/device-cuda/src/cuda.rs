@@ -45,6 +45,8 @@ pub struct CudaOptions {
     pub wgmma: bool,
     /// Where kernels are kept that had to be compiled, for a GPU that the program has none for.
     pub kernel_cache: Option<PathBuf>,
+    /// Where a table with the times of all kernels goes; steps run kernel by kernel then, and slower.
+    pub kernel_times: Option<PathBuf>,
 }
 
 impl Default for CudaOptions {
@@ -55,6 +57,7 @@ impl Default for CudaOptions {
             kv: DType::BF16,
             wgmma: true,
             kernel_cache: None,
+            kernel_times: None,
         }
     }
 }

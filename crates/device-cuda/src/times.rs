@@ -1,6 +1,6 @@
-//! Times of kernels, for whoever looks for where a step spends its time: with `PACELINE_KERNEL_TIMES=FILE` in the environment
-//! programs run kernel by kernel, each timed alone, and FILE has a table per program, anew after every step. Steps are
-//! slower then: nothing overlaps, and an event on either side of a kernel adds about a microsecond to it.
+//! Times of kernels, for whoever looks for where a step spends its time: programs run kernel by kernel, each timed alone, and
+//! a file has a table per program, anew after every step. Steps are slower then: nothing overlaps, and an event on either
+//! side of a kernel adds about two microseconds to it.
 
 use crate::driver::check;
 use crate::launch::Launch;
@@ -9,8 +9,6 @@ use paceline_device::DeviceError;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::path::PathBuf;
-
-const VARIABLE: &str = "PACELINE_KERNEL_TIMES";
 
 /// What has been measured so far.
 pub(crate) struct KernelTimes {
@@ -29,14 +27,12 @@ struct ProgramTimes {
 }
 
 impl KernelTimes {
-    /// Nothing is measured unless the environment asks for it.
-    pub(crate) fn asked_for() -> Option<Self> {
-        let path = std::env::var_os(VARIABLE)?;
-        Some(Self {
-            path: path.into(),
+    pub(crate) fn new(path: PathBuf) -> Self {
+        Self {
+            path,
             events: Vec::new(),
             programs: BTreeMap::new(),
-        })
+        }
     }
 
     /// Runs a program, known by its number, kernel by kernel, and waits for it.
@@ -72,8 +68,9 @@ impl KernelTimes {
             let sum = times.by_kernel.entry(launch.label()).or_default();
             *sum = (sum.0 + 1, sum.1 + 1e3 * f64::from(milliseconds));
         }
-        std::fs::write(&self.path, self.tables())
-            .map_err(|error| DeviceError::Failed(format!("{VARIABLE}: {}: {error}", self.path.display())))
+        std::fs::write(&self.path, self.tables()).map_err(|error| {
+            DeviceError::Failed(format!("times of kernels, {}: {error}", self.path.display()))
+        })
     }
 
     /// The tables, the largest share first.

@@ -105,10 +105,10 @@ impl<B: Backend> StepTables<B> {
         tables
     }
 
-    /// The same tables under a program in which every request has its newest token and drafts, and no more.
+    /// The same tables under a program with prompts, or one in which every request has its newest token and drafts.
     #[must_use]
-    pub fn without_prompts(mut self) -> Self {
-        self.prompts = false;
+    pub fn with_prompts(mut self, prompts: bool) -> Self {
+        self.prompts = prompts;
         self
     }
 }

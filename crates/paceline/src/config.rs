@@ -12,6 +12,8 @@ pub struct EngineConfig {
     pub device: DeviceChoice,
     /// Where a device keeps kernels that it had to compile, if anywhere.
     pub kernel_cache: Option<PathBuf>,
+    /// Where a table with the times of a GPU's kernels goes; steps run kernel by kernel then, and slower.
+    pub kernel_times: Option<PathBuf>,
     /// Threads that operations are spread over.
     pub threads: usize,
     /// Convert weight matrices to this type; `None` keeps them as stored.
@@ -63,6 +65,7 @@ impl Default for EngineConfig {
         Self {
             device: DeviceChoice::default(),
             kernel_cache: None,
+            kernel_times: None,
             threads: std::thread::available_parallelism().map_or(1, usize::from),
             dtype: None,
             random_weights: false,

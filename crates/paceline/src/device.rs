@@ -91,6 +91,7 @@ impl Device {
         let options = CudaOptions {
             ordinal,
             kernel_cache: config.kernel_cache.clone(),
+            kernel_times: config.kernel_times.clone(),
             ..CudaOptions::default()
         };
         Ok(Self::Cuda(Cuda::open(options)?))

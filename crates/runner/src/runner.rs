@@ -186,17 +186,22 @@ impl<B: Backend> DeviceRunner<B> {
         Ok(program)
     }
 
-    /// The whole step: prepare, forward, sample, accept, draft, publish.
-    fn record_step(&self, shape: Shape) -> Result<(), DeviceError> {
-        let backend = &self.backend;
+    /// The tables of a step of this shape.
+    fn step_tables(&self, shape: Shape) -> StepTables<B> {
         let limits = self.tables.limits;
         // Every plan row runs a token, and rows of logits come from tokens.
         let (requests, samples) = (
             shape.tokens.min(limits.requests),
             shape.tokens.min(limits.samples),
         );
-        let mut step = self.tables.with_buckets(shape.tokens, requests, samples);
-        step.prompts = shape.prompts;
+        let tables = self.tables.with_buckets(shape.tokens, requests, samples);
+        tables.with_prompts(shape.prompts)
+    }
+
+    /// The whole step: prepare, forward, sample, accept, draft, publish.
+    fn record_step(&self, shape: Shape) -> Result<(), DeviceError> {
+        let backend = &self.backend;
+        let step = self.step_tables(shape);
         backend.prepare(Prepare {
             rings: &self.rings,
             plan: &self.plan,

@@ -62,7 +62,7 @@ impl Recurrence {
             };
             device.mix_delta(conv, rule, norm);
         };
-        let windows = tables.clone().without_prompts();
+        let windows = tables.clone().with_prompts(false);
         let programs =
             [tables, &windows].map(|tables| rig.program(move |device: &B| enqueue(device, tables)));
         session.run_apart(programs.each_ref(), &out, self.limit)
