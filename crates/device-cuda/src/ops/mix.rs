@@ -115,7 +115,10 @@ impl Cuda {
             self.context.architecture,
             Architecture::Sm90a | Architecture::Sm100
         );
+        // Few states leave multiprocessors idle either way: then kernels that share a state between thread blocks are ahead.
+        let many = shape.heads * conv.step.requests.bucket >= self.multiprocessors() as usize;
         let fits = large
+            && many
             && (shape.rows, shape.columns, shape.conv_width) == (SIDE, SIDE, TAPS)
             && !conv.step.prompts
             && (norm.group, norm.order) == (SIDE, GateOrder::NormThenGate)
