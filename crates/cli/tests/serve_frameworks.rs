@@ -1,5 +1,5 @@
 //! Frameworks that are built on OpenAI's interface, as they come, against `paceline serve`: the evaluation harness,
-//! LiteLLM, LangChain, Instructor, Pydantic AI and the Agents SDK. What they make of replies is checked: objects of
+//! LiteLLM, LangChain, Instructor, Pydantic AI, the Agents SDK, `llm` and Vercel's AI SDK. What they make of replies is checked: objects of
 //! the type that was asked for, tools that were called, likelihoods. With `PACELINE_TEST_LONG` only.
 
 #![allow(clippy::unwrap_used, reason = "a failure here fails the test")]
@@ -9,8 +9,11 @@ mod common;
 mod environment;
 
 use common::served::Served;
-use environment::{SCRIPTS, expect_success, gguf, python_with_frameworks};
+use environment::{
+    SCRIPTS, expect_success, gguf, node_framework_script, python_with_frameworks, python_with_llm,
+};
 use std::env;
+use std::path::Path;
 use std::process::Command;
 
 const FRAMEWORKS: [&str; 6] = [
@@ -33,20 +36,24 @@ fn try_all(model: &[&str]) {
         "4096",
     ];
     let served = Served::start(&[&arguments[..], model].concat());
-    for script in FRAMEWORKS {
-        let output = Command::new(python_with_frameworks())
-            .arg("-B")
-            .arg(format!("{SCRIPTS}/frameworks/{script}"))
+    let run = |interpreter: &Path, script: &Path| {
+        let output = Command::new(interpreter)
+            .arg(script)
             .args([&served.url, "model", "a-key"])
             .env("HF_HUB_OFFLINE", "1")
+            .env("PYTHONDONTWRITEBYTECODE", "1")
             .output()
             .unwrap();
-        println!(
-            "{script} with {model:?}:\n{}",
-            String::from_utf8_lossy(&output.stdout)
-        );
-        expect_success(script, &output);
+        let text = String::from_utf8_lossy(&output.stdout);
+        println!("{} with {model:?}:\n{text}", script.display());
+        expect_success(&script.to_string_lossy(), &output);
+    };
+    let folder = Path::new(SCRIPTS).join("frameworks");
+    for script in FRAMEWORKS {
+        run(&python_with_frameworks(), &folder.join(script));
     }
+    run(&python_with_llm(), &folder.join("llm_client.py"));
+    run(Path::new("node"), &node_framework_script("ai_sdk_client.mjs"));
     assert_eq!(served.ask("GET /health", "", "").0, 200);
 }
 

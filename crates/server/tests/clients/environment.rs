@@ -19,6 +19,11 @@ pub(crate) fn python_with_frameworks() -> PathBuf {
     python_with("clients-frameworks", "requirements-frameworks.txt")
 }
 
+/// The same with `llm`, which wants others again.
+pub(crate) fn python_with_llm() -> PathBuf {
+    python_with("clients-llm", "requirements-llm.txt")
+}
+
 fn python_with(name: &str, requirements: &str) -> PathBuf {
     let folder = installed(name, &script(requirements), |folder| {
         let made = Command::new("python3")
@@ -60,12 +65,22 @@ fn pip_install(environment: &Path, packages: &[&str]) {
 
 /// A script for Node in a folder with everything in `package-lock.json`, which is the only place where it finds it.
 pub(crate) fn node_script(name: &str) -> PathBuf {
-    let files = ["package.json", "package-lock.json"];
-    let scripts = ["common.mjs", name];
-    let folder = installed("clients-node", &files.map(script).concat(), |folder| {
+    node_script_in("clients-node", ".", name)
+}
+
+/// One of the scripts for Node in `frameworks`, which has packages of its own.
+pub(crate) fn node_framework_script(name: &str) -> PathBuf {
+    node_script_in("clients-node-frameworks", "frameworks", name)
+}
+
+/// The script `name` of the folder `from`, with its packages in the folder `to`.
+fn node_script_in(to: &str, from: &str, name: &str) -> PathBuf {
+    let files = ["package.json", "package-lock.json"].map(|file| (file, script(&format!("{from}/{file}"))));
+    let wanted: String = files.iter().map(|(_, text)| text.as_str()).collect();
+    let folder = installed(to, &wanted, |folder| {
         fs::create_dir_all(folder).unwrap();
-        for file in files {
-            fs::write(folder.join(file), script(file)).unwrap();
+        for (file, text) in &files {
+            fs::write(folder.join(file), text).unwrap();
         }
         let installed = Command::new("npm")
             .args(["ci", "--no-audit", "--no-fund", "--ignore-scripts"])
@@ -78,9 +93,8 @@ pub(crate) fn node_script(name: &str) -> PathBuf {
             &installed,
         );
     });
-    for file in scripts {
-        fs::write(folder.join(file), script(file)).unwrap();
-    }
+    fs::write(folder.join("common.mjs"), script("common.mjs")).unwrap();
+    fs::write(folder.join(name), script(&format!("{from}/{name}"))).unwrap();
     folder.join(name)
 }
 
