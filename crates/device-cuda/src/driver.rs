@@ -45,6 +45,20 @@ pub struct Gpu {
     pub multiprocessors: u32,
 }
 
+#[cfg(test)]
+impl Gpu {
+    /// One that no machine has, for tests of what needs none.
+    pub(crate) fn imagined() -> Self {
+        Self {
+            ordinal: 0,
+            name: "none".to_owned(),
+            capability: (9, 0),
+            memory: 1 << 30,
+            multiprocessors: 100,
+        }
+    }
+}
+
 /// What there is of CUDA on this machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Found {

@@ -165,13 +165,7 @@ mod tests {
     const WORDS: usize = RecordHeader::WORDS + 5;
 
     fn ring(places: usize) -> CudaRing {
-        let gpu = Gpu {
-            ordinal: 0,
-            name: "none".to_owned(),
-            capability: (9, 0),
-            memory: 1 << 30,
-            multiprocessors: 100,
-        };
+        let gpu = Gpu::imagined();
         let context = Context::rehearse(gpu).unwrap();
         CudaRing::new(&Arc::new(context), places, WORDS).unwrap()
     }

@@ -73,13 +73,7 @@ mod tests {
 
     #[test]
     fn scratch_of_a_kind_is_shared_and_grows_with_the_largest() {
-        let gpu = Gpu {
-            ordinal: 0,
-            name: "none".to_owned(),
-            capability: (9, 0),
-            memory: 1 << 30,
-            multiprocessors: 100,
-        };
+        let gpu = Gpu::imagined();
         let cuda = Cuda::rehearse(gpu, CudaOptions::default()).unwrap();
         let large = cuda.scratch(ScratchKind::Pieces, 5000).unwrap();
         let held = cuda.allocated();

@@ -467,3 +467,18 @@ fn a_generation_is_a_stream_for_any_executor() {
         Poll::Ready(None)
     ));
 }
+
+/// A plan row passes one point at which states are saved, so points that lie close would cut a prompt into small steps.
+#[test]
+fn points_to_save_states_at_leave_steps_their_size() {
+    let engine = start(EngineConfig {
+        snapshot_interval: 16,
+        max_num_batched_tokens: 256,
+        ..config()
+    });
+    read(engine.generate(request(200, 1, 1)).expect("there is room"));
+    let stats = engine.stats();
+    assert!(stats.counters.snapshots_written > 0, "{stats:?}");
+    // Three, and what was in flight when it ended; a point every 16 tokens makes it twelve.
+    assert!(stats.pipeline.steps <= 6, "{} steps", stats.pipeline.steps);
+}

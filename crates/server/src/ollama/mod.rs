@@ -59,20 +59,27 @@ fn loads(body: &Body) -> Option<String> {
     (load.prompt.is_empty() && load.messages.is_empty()).then_some(load.model)
 }
 
+/// Answers at once if the model only has to be there, and generates otherwise.
+async fn answer<I: Interface>(
+    kind: Kind,
+    app: App,
+    caller: Caller,
+    body: Body,
+) -> Result<Response, ApiError> {
+    let Some(model) = loads(&body) else {
+        return create::<I>(State(app), Extension(caller), body).await;
+    };
+    let name = models::named(&app.model, Some(&model))?;
+    Ok(Json(reply::loaded(kind, &name)).into_response())
+}
+
 /// `POST /api/chat`.
 pub(crate) async fn chat(
     State(app): State<App>,
     Extension(caller): Extension<Caller>,
     body: Body,
 ) -> Result<Response, ApiError> {
-    match loads(&body) {
-        Some(model) => Ok(Json(reply::loaded(
-            Kind::Chat,
-            &models::named(&app.model, Some(&model))?,
-        ))
-        .into_response()),
-        None => create::<Chat>(State(app), Extension(caller), body).await,
-    }
+    answer::<Chat>(Kind::Chat, app, caller, body).await
 }
 
 /// `POST /api/generate`.
@@ -81,14 +88,7 @@ pub(crate) async fn generate(
     Extension(caller): Extension<Caller>,
     body: Body,
 ) -> Result<Response, ApiError> {
-    match loads(&body) {
-        Some(model) => Ok(Json(reply::loaded(
-            Kind::Generate,
-            &models::named(&app.model, Some(&model))?,
-        ))
-        .into_response()),
-        None => create::<Generate>(State(app), Extension(caller), body).await,
-    }
+    answer::<Generate>(Kind::Generate, app, caller, body).await
 }
 
 impl Interface for Chat {
