@@ -12,6 +12,7 @@ import json
 import os
 import pty
 import select
+import signal
 import struct
 import sys
 import termios
@@ -26,10 +27,14 @@ while arguments and "=" in arguments[0] and not arguments[0].startswith("-"):
     environment[name] = value
 
 columns = int(environment.get("COLUMNS", 80))
-pid, terminal = pty.fork()
+# The program's end of it stays open here too: it can be asked for its modes once the program has ended, and never before.
+terminal, slave = pty.openpty()
+fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+pid = os.fork()
 if pid == 0:
-    fcntl.ioctl(0, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+    os.login_tty(slave)
     os.execve(program, [program, *arguments], environment)
+ended = os.pidfd_open(pid)
 
 screen = ""
 seen = 0
@@ -37,19 +42,16 @@ deadline = time.monotonic() + PATIENCE
 
 
 def more():
-    """Reads what there is; False at the end."""
+    """Reads what there is; False once the program has ended and all was read."""
     global screen
-    ready, _, _ = select.select([terminal], [], [], max(deadline - time.monotonic(), 0))
+    ready, _, _ = select.select([terminal, ended], [], [], max(deadline - time.monotonic(), 0))
     if not ready:
         print(f"nothing came any more; the screen:\n{screen!r}", file=sys.stderr)
         os.kill(pid, 9)
         sys.exit(1)
-    try:
-        data = os.read(terminal, 65536)
-    except OSError:
-        return False
-    screen += data.decode(errors="replace")
-    return bool(data)
+    if terminal in ready:
+        screen += os.read(terminal, 65536).decode(errors="replace")
+    return terminal in ready
 
 
 for expected, typed in steps:
@@ -59,10 +61,10 @@ for expected, typed in steps:
             sys.exit(1)
     seen = found + len(expected)
     os.write(terminal, typed.encode())
-local_modes = None
 while more():
-    local_modes = termios.tcgetattr(terminal)[3]
-print("echo is", "off" if local_modes is not None and not local_modes & termios.ECHO else "on", file=sys.stderr)
+    pass
+shows = termios.tcgetattr(slave)[3] & termios.ECHO
+print("echo is", "on" if shows else "off", file=sys.stderr)
 sys.stdout.write(screen)
 _, status = os.waitpid(pid, 0)
 sys.exit(os.waitstatus_to_exitcode(status))
