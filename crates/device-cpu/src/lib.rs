@@ -26,9 +26,9 @@ pub use caches::{CpuKvCache, CpuStateCache};
 pub use cpu::{Cpu, CpuOptions, CpuProgram};
 pub use large_allocations::return_large_allocations;
 pub use ops::experts::CpuExperts;
-#[cfg(target_arch = "x86_64")]
-pub use simd::Avx2;
 pub use simd::Instructions;
+#[cfg(target_arch = "x86_64")]
+pub use simd::{Avx2, Avx512};
 pub use storage::{CpuBuffer, CpuRing, CpuTensor};
 pub use stream::{CpuArrival, CpuRead};
 pub use usable_memory::{MemoryLimit, UsableMemory};

@@ -96,7 +96,8 @@ impl<L: Layout> Kernel for Lane<'_, L> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::weight::tests::{instructions, plain_weights, stored};
+    use crate::simd::Instructions;
+    use crate::weight::tests::{plain_weights, pools, stored};
     use paceline_types::DType;
 
     fn tokens(ids: &[i32]) -> Vec<TokenRow> {
@@ -115,12 +116,7 @@ mod tests {
             let table = data.pack(None);
             let expected = plain_weights(&data);
             let ids = [0, 49, 15, 16, 17, 33, 0, 48];
-            for (threads, instructions) in [
-                (1, instructions()[0]),
-                (2, instructions()[1]),
-                (3, instructions()[1]),
-            ] {
-                let pool = Pool::new(threads, instructions);
+            for pool in pools() {
                 let mut out = vec![0.0; ids.len() * inputs];
                 embed(&pool, &tokens(&ids), &table, 1.7, Out::over(&mut out, inputs));
                 for (row, id) in out.chunks(inputs).zip(ids) {
@@ -129,7 +125,7 @@ mod tests {
                         .iter()
                         .zip(stored)
                         .all(|(a, b)| a.to_bits() == (b * 1.7).to_bits());
-                    assert!(equal, "{dtype}, row {id}");
+                    assert!(equal, "{dtype}, row {id}, {:?}", pool.instructions());
                 }
             }
         }
@@ -139,7 +135,7 @@ mod tests {
     #[should_panic(expected = "token 50 in row 1 is outside the embedding table of 50 rows")]
     fn ids_outside_the_table_are_named() {
         let data = stored(DType::F32, 50, 3, 1);
-        let pool = Pool::new(1, instructions()[0]);
+        let pool = Pool::new(1, Instructions::Portable);
         let mut out = [0.0; 6];
         embed(
             &pool,

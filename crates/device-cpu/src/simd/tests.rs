@@ -1,4 +1,4 @@
-//! The two versions agree, and approximations are good.
+//! All versions agree, and approximations are good.
 
 use super::*;
 
@@ -45,7 +45,7 @@ impl Kernel for Probe<'_> {
 }
 
 #[test]
-fn both_instruction_sets_agree_to_the_last_bit() {
+fn all_instruction_sets_agree_to_the_last_bit() {
     let mut state = 1_u64;
     let mut next = || {
         state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
@@ -53,15 +53,15 @@ fn both_instruction_sets_agree_to_the_last_bit() {
     };
     for _ in 0..2_000 {
         let (a, b) = (std::array::from_fn(|_| next()), std::array::from_fn(|_| next()));
-        assert_eq!(
-            Instructions::detect().run(Probe(&a, &b)),
-            Probe(&a, &b).run(Portable),
-            "{a:?} {b:?}"
-        );
+        let expected = Probe(&a, &b).run(Portable);
+        for instructions in Instructions::all() {
+            let found = instructions.run(Probe(&a, &b));
+            assert_eq!(found, expected, "{instructions:?}: {a:?} {b:?}");
+        }
     }
 }
 
-struct Loads<'a>(&'a [u16; 2 * LANES]);
+struct Loads<'a>(&'a [u16; 2 * PANEL]);
 
 impl Kernel for Loads<'_> {
     type Output = Vec<u32>;
@@ -69,7 +69,7 @@ impl Kernel for Loads<'_> {
     #[inline(always)]
     fn run<S: Simd>(self, s: S) -> Vec<u32> {
         let halves = self.0.as_ptr();
-        // SAFETY: every load reads 32 bytes or less.
+        // SAFETY: every load reads 64 bytes or less.
         let results = unsafe {
             let (low, high) = s.load_nibbles(halves.cast());
             let (signed_low, signed_high) = s.load_signed_nibbles(halves.cast());
@@ -92,20 +92,31 @@ impl Kernel for Loads<'_> {
             s.store(result, &mut lanes);
             bits.extend(lanes.map(f32::to_bits));
         }
+        // SAFETY: as above; a panel has sixteen lanes.
+        unsafe {
+            let [even, odd] = s.panel_load_bf16_pairs(halves);
+            let (half, whole) = (s.panel_load_f16(halves), s.panel_load(halves.cast()));
+            let product = s.panel_mul_add(half, s.panel_splat(0.3), even);
+            for result in [even, odd, half, whole, product] {
+                let mut lanes = [0.0; PANEL];
+                s.panel_store(result, lanes.as_mut_ptr());
+                bits.extend(lanes.map(f32::to_bits));
+            }
+        }
         bits
     }
 }
 
 #[test]
-fn both_instruction_sets_load_the_same_numbers() {
-    for start in (0..=u16::MAX).step_by(2 * LANES) {
+fn all_instruction_sets_load_the_same_numbers() {
+    for start in (0..=u16::MAX).step_by(2 * PANEL) {
         // NaNs are left out: half-precision ones keep or lose their payload.
-        let halves: [u16; 2 * LANES] = std::array::from_fn(|i| (start + i as u16) & 0xfbff);
-        assert_eq!(
-            Instructions::detect().run(Loads(&halves)),
-            Loads(&halves).run(Portable),
-            "{halves:?}"
-        );
+        let halves: [u16; 2 * PANEL] = std::array::from_fn(|i| (start + i as u16) & 0xfbff);
+        let expected = Loads(&halves).run(Portable);
+        for instructions in Instructions::all() {
+            let found = instructions.run(Loads(&halves));
+            assert_eq!(found, expected, "{instructions:?}: {halves:?}");
+        }
     }
 }
 

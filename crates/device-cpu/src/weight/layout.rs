@@ -14,12 +14,12 @@
 //! that it saves.
 
 use super::PANEL;
-use crate::simd::{LANES, Simd};
+use crate::simd::{LANES, Lanes, Simd};
 use paceline_types::DType;
 use std::marker::PhantomData;
 
 /// The weights of one input for the sixteen outputs of a panel.
-pub(crate) type Wide<S> = [<S as Simd>::F; 2];
+pub(crate) type Wide<S> = [<S as Lanes>::F; 2];
 
 /// Reads a panel. All functions ask for a pointer to a whole panel of the layout's type.
 pub(crate) trait Layout: Send + Sync + 'static {

@@ -17,7 +17,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 /// Outputs of a panel.
-pub(crate) const PANEL: usize = 16;
+pub(crate) use crate::simd::PANEL;
 
 /// Consecutive outputs that are stored alike.
 pub(crate) struct Segment {

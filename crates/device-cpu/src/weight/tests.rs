@@ -1,13 +1,16 @@
 //! Stored test matrices with an element-by-element reference, and the claims about packing.
 
 use super::*;
+use crate::pool::Pool;
 use crate::simd::Instructions;
 use half::{bf16, f16};
 use paceline_device::WeightData;
 
-/// Both instruction sets; the same twice on machines without the better one.
-pub(crate) fn instructions() -> [Instructions; 2] {
-    [Instructions::Portable, Instructions::detect()]
+/// All instructions that there are on one thread, the plainest first, and the best on several.
+pub(crate) fn pools() -> Vec<Pool> {
+    let one = Instructions::all().into_iter().map(|with| Pool::new(1, with));
+    let several = (2..=3).map(|threads| Pool::new(threads, Instructions::detect()));
+    one.chain(several).collect()
 }
 
 /// `count` numbers between -1 and 1.

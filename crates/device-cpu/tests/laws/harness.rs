@@ -9,25 +9,19 @@ use std::ops::Range;
 /// Devices that must agree, the plainest first.
 pub(crate) fn devices() -> Vec<(String, Cpu)> {
     let best = Instructions::detect();
-    [
-        (1, Instructions::Portable),
-        (1, best),
-        (2, best),
-        (3, best),
-        (3, Instructions::Portable),
-    ]
-    .into_iter()
-    .map(|(threads, instructions)| {
-        let name = format!("{threads} threads, {}", instructions.name());
-        (
-            name,
-            Cpu::new(CpuOptions {
-                threads,
-                instructions,
-            }),
-        )
-    })
-    .collect()
+    let one = Instructions::all().into_iter().map(|with| (1, with));
+    one.chain([(2, best), (3, best), (3, Instructions::Portable)])
+        .map(|(threads, instructions)| {
+            let name = format!("{threads} threads, {}", instructions.name());
+            (
+                name,
+                Cpu::new(CpuOptions {
+                    threads,
+                    instructions,
+                }),
+            )
+        })
+        .collect()
 }
 
 /// A row of numbers within ±`scale` that depends on its name alone.

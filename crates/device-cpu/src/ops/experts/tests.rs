@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::ops::linear::linear;
-use crate::weight::tests::{instructions, numbers, stored};
+use crate::weight::tests::{numbers, pools, stored};
 use paceline_types::DType;
 
 const HIDDEN: usize = 64;
@@ -61,6 +61,7 @@ fn rows_get_the_weighted_sum_of_their_experts_best_first_in_any_batch() {
     let ids: Vec<i32> = (0..rows * chosen)
         .map(|pair| ((pair / chosen * pair / chosen % 3) + pair % chosen) as i32)
         .collect();
+    let pools = pools();
     for (dtype, activation) in [
         (DType::F32, Activation::SiluGated { gate_scale: 1.0 }),
         (DType::Q8_0, Activation::SiluGated { gate_scale: 0.7 }),
@@ -68,27 +69,20 @@ fn rows_get_the_weighted_sum_of_their_experts_best_first_in_any_batch() {
     ] {
         let (ups, downs) = layer(dtype, activation.fan_in());
         let experts = CpuExperts::new(ups.clone(), downs.clone()).unwrap();
-        let plain = Pool::new(1, instructions()[0]);
         let mut expected = vec![0.0_f32; rows * HIDDEN];
         for (pair, id) in ids.iter().enumerate() {
             let row = pair / chosen;
             let (up, down) = (&ups[*id as usize], &downs[*id as usize]);
-            let y = alone(&plain, &x[row * HIDDEN..][..HIDDEN], up, down, activation);
+            let y = alone(&pools[0], &x[row * HIDDEN..][..HIDDEN], up, down, activation);
             for (sum, y) in expected[row * HIDDEN..].iter_mut().zip(&y) {
                 *sum = weights[pair].mul_add(*y, *sum);
             }
         }
-        for (threads, instructions) in [
-            (1, instructions()[0]),
-            (1, instructions()[1]),
-            (2, instructions()[1]),
-            (3, instructions()[1]),
-        ] {
-            let pool = Pool::new(threads, instructions);
+        for pool in &pools {
             for count in [1, 2, 3, 5, 7, 8, 16, 33] {
                 let mut out = vec![f32::NAN; count * HIDDEN];
                 run_experts(
-                    &pool,
+                    pool,
                     &ExpertsArgs {
                         x: In::over(&x[..count * HIDDEN], HIDDEN),
                         ids: &ids,
@@ -102,7 +96,9 @@ fn rows_get_the_weighted_sum_of_their_experts_best_first_in_any_batch() {
                 let equal = out.iter().zip(&expected).all(|(a, b)| a.to_bits() == b.to_bits());
                 assert!(
                     equal,
-                    "{dtype}, {count} rows, {threads} threads, {instructions:?}"
+                    "{dtype}, {count} rows, {} threads, {:?}",
+                    pool.threads(),
+                    pool.instructions()
                 );
             }
         }

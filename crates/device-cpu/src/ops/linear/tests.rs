@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::simd::Instructions;
-use crate::weight::tests::{Stored, instructions, numbers, plain_weights, stored};
+use crate::weight::tests::{Stored, numbers, plain_weights, pools, stored};
 use paceline_device::{RowOrder, WeightPart};
 use paceline_types::DType;
 
@@ -43,13 +43,6 @@ fn product(pool: &Pool, x: &[f32], w: &CpuWeight, bias: Option<&[f32]>, scale: O
 
 fn bits(values: &[f32]) -> Vec<u32> {
     values.iter().map(|value| value.to_bits()).collect()
-}
-
-fn pools() -> Vec<Pool> {
-    let [portable, best] = instructions();
-    let mut pools = vec![Pool::new(1, portable)];
-    pools.extend((1..=3).map(|threads| Pool::new(threads, best)));
-    pools
 }
 
 fn inputs_for(dtype: DType) -> [usize; 2] {
@@ -165,6 +158,7 @@ fn parts_of_different_types_and_picked_rows_stack_along_the_outputs() {
 #[test]
 fn converted_weights_are_rounded_to_nearest_even() {
     let x = numbers(2 * 512, 8);
+    let pool = Pool::new(1, Instructions::detect());
     for dtype in DType::ALL {
         let data = stored(dtype, 18, 512, 6);
         let plain = plain_weights(&data);
@@ -174,7 +168,7 @@ fn converted_weights_are_rounded_to_nearest_even() {
             (DType::F16, |value| half::f16::from_f32(value).to_f32()),
         ] {
             let rounded: Vec<f32> = plain.iter().map(|value| round(*value)).collect();
-            let out = product(&pools()[1], &x, &data.pack(Some(store_as)), None, None);
+            let out = product(&pool, &x, &data.pack(Some(store_as)), None, None);
             let expected = reference(&x, &rounded, 512, None, None);
             assert!(bits(&out) == bits(&expected), "{dtype} as {store_as}");
         }
@@ -186,7 +180,8 @@ fn outputs_agree_with_exact_arithmetic() {
     let data: Stored = stored(DType::F32, 40, 700, 1);
     let weights = plain_weights(&data);
     let x = numbers(700, 3);
-    let out = product(&pools()[1], &x, &data.pack(None), None, None);
+    let pool = Pool::new(1, Instructions::detect());
+    let out = product(&pool, &x, &data.pack(None), None, None);
     for (out, weights) in out.iter().zip(weights.chunks(700)) {
         let exact: f64 = x
             .iter()

@@ -1,0 +1,86 @@
+//! AVX-512: a panel is one vector. Eight lanes are those of AVX2, with twice the registers.
+
+use super::avx2::{Avx2, WithAvx2};
+use super::{Kernel, Simd};
+#[allow(
+    clippy::wildcard_imports,
+    reason = "a list of intrinsics says nothing the code does not"
+)]
+use std::arch::x86_64::*;
+
+/// Proof that AVX-512 F, BW, DQ and VL are there, and what [`Avx2`] proves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Avx512 {
+    vnni: bool,
+}
+
+impl Avx512 {
+    /// The family without VNNI, and with it, as far as they are there.
+    pub(super) fn detect(_: Avx2) -> Vec<Self> {
+        let present = is_x86_feature_detected!("avx512f")
+            && is_x86_feature_detected!("avx512bw")
+            && is_x86_feature_detected!("avx512dq")
+            && is_x86_feature_detected!("avx512vl");
+        let vnni = is_x86_feature_detected!("avx512vnni");
+        let kinds = [(false, present), (true, present && vnni)];
+        let kinds = kinds.into_iter().filter(|(_, present)| *present);
+        kinds.map(|(vnni, _)| Self { vnni }).collect()
+    }
+
+    /// Whether this is proof of VNNI too.
+    pub(crate) const fn vnni(self) -> bool {
+        self.vnni
+    }
+}
+
+// SAFETY: `detect` is the only source of values, and asks for proof of the rest.
+unsafe impl WithAvx2 for Avx512 {}
+
+#[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl")]
+pub(super) unsafe fn run<K: Kernel>(kernel: K, simd: Avx512) -> K::Output {
+    kernel.run(simd)
+}
+
+// SAFETY of every block below: `self` proves that the instructions exist; memory operands are vouched for by the
+// caller.
+impl Simd for Avx512 {
+    type P = __m512;
+
+    #[inline(always)]
+    fn panel_splat(self, value: f32) -> __m512 {
+        // SAFETY: see above.
+        unsafe { _mm512_set1_ps(value) }
+    }
+    #[inline(always)]
+    unsafe fn panel_load(self, from: *const f32) -> __m512 {
+        // SAFETY: see above.
+        unsafe { _mm512_loadu_ps(from) }
+    }
+    #[inline(always)]
+    unsafe fn panel_store(self, value: __m512, to: *mut f32) {
+        // SAFETY: see above.
+        unsafe { _mm512_storeu_ps(to, value) }
+    }
+    #[inline(always)]
+    unsafe fn panel_load_f16(self, from: *const u16) -> __m512 {
+        // SAFETY: see above.
+        unsafe { _mm512_cvtph_ps(_mm256_loadu_si256(from.cast())) }
+    }
+    #[inline(always)]
+    unsafe fn panel_load_bf16_pairs(self, from: *const u16) -> [__m512; 2] {
+        // SAFETY: see above.
+        unsafe {
+            let pairs = _mm512_loadu_si512(from.cast());
+            let high = _mm512_set1_epi32(0xffff_0000_u32 as i32);
+            [
+                _mm512_castsi512_ps(_mm512_slli_epi32::<16>(pairs)),
+                _mm512_castsi512_ps(_mm512_and_si512(pairs, high)),
+            ]
+        }
+    }
+    #[inline(always)]
+    fn panel_mul_add(self, a: __m512, b: __m512, c: __m512) -> __m512 {
+        // SAFETY: see above.
+        unsafe { _mm512_fmadd_ps(a, b, c) }
+    }
+}
