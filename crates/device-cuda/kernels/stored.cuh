@@ -3,7 +3,7 @@
 #include "paceline.cuh"
 
 // In the order of `DType::ALL`.
-enum StoredType : uint32_t { STORED_F32, STORED_F16, STORED_BF16, STORED_Q4_0, STORED_Q4_1, STORED_Q5_0, STORED_Q5_1, STORED_Q8_0, STORED_Q4_K, STORED_Q5_K, STORED_Q6_K };
+enum StoredType : uint32_t { STORED_F32, STORED_F16, STORED_BF16, STORED_Q4_0, STORED_Q4_1, STORED_Q5_0, STORED_Q5_1, STORED_Q8_0, STORED_Q4_K, STORED_Q5_K, STORED_Q6_K, STORED_Q2_K, STORED_Q3_K, STORED_IQ4_NL, STORED_IQ4_XS };
 
 // Numbers of two bytes and of four, at any address.
 __device__ __forceinline__ float stored_half(const uint8_t* at) { return __half2float(__ushort_as_half(static_cast<uint16_t>(at[0] | at[1] << 8))); }
@@ -39,6 +39,35 @@ __device__ inline float stored_of_six_bits(const uint8_t* block, int index) {
     return stored_half(block + 208) * static_cast<float>(static_cast<int8_t>(block[192 + index / 16])) * static_cast<float>(code);
 }
 
+// Two bits of each code: four runs of 32 codes in 32 bytes.
+__device__ __forceinline__ int stored_two_bits(const uint8_t* bytes, int index) { return bytes[index / 128 * 32 + index % 32] >> (index % 128 / 32 * 2) & 3; }
+
+// Sixteen scales and minima of four bits, the codes, and what both are multiplied by.
+__device__ inline float stored_of_two_bits(const uint8_t* block, int index) {
+    const int scales = block[index / 16], code = stored_two_bits(block + 16, index);
+    return __fmaf_rn(stored_half(block + 80) * static_cast<float>(scales & 15), static_cast<float>(code), -(stored_half(block + 82) * static_cast<float>(scales >> 4)));
+}
+
+// The third bits, two bits of each code, sixteen scales of six bits (four in eight bytes, two in the next four) and the scale of those.
+__device__ inline float stored_of_three_bits(const uint8_t* block, int index) {
+    const int group = index / 16, code = stored_two_bits(block + 32, index) + (block[index % 32] >> (index / 32) & 1) * 4 - 4;
+    const int scale = ((block[96 + group % 8] >> (group / 8 * 4) & 15) | (block[104 + group % 4] >> (group / 4 * 2) & 3) << 4) - 32;
+    return stored_half(block + 108) * static_cast<float>(scale) * static_cast<float>(code);
+}
+
+// What the codes of IQ4 stand for.
+__device__ __forceinline__ float non_linear(int code) {
+    constexpr int8_t values[16] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
+    return static_cast<float>(values[code]);
+}
+
+// The scale of eight scales, two bits of each, four bits of each, and the codes of each.
+__device__ inline float stored_of_non_linear(const uint8_t* block, int index) {
+    const int group = index / 32;
+    const int scale = ((block[4 + group / 2] >> (group % 2 * 4) & 15) | (block[2 + group / 4] >> (group % 4 * 2) & 3) << 4) - 32;
+    return stored_half(block) * static_cast<float>(scale) * non_linear(stored_nibble(block + 8 + group * 16, index % 32));
+}
+
 // The element at a column of a stored row.
 __device__ inline float stored_element(uint32_t type, const uint8_t* row, uint32_t column) {
     const int index = column % 32;
@@ -54,6 +83,10 @@ __device__ inline float stored_element(uint32_t type, const uint8_t* row, uint32
     case STORED_Q8_0: return row += block * 34, stored_half(row) * static_cast<float>(static_cast<int8_t>(row[2 + index]));
     case STORED_Q4_K: return stored_of_k(row + column / 256 * 144, column % 256, false);
     case STORED_Q5_K: return stored_of_k(row + column / 256 * 176, column % 256, true);
+    case STORED_Q2_K: return stored_of_two_bits(row + column / 256 * 84, column % 256);
+    case STORED_Q3_K: return stored_of_three_bits(row + column / 256 * 110, column % 256);
+    case STORED_IQ4_NL: return row += block * 18, stored_half(row) * non_linear(stored_nibble(row + 2, index));
+    case STORED_IQ4_XS: return stored_of_non_linear(row + column / 256 * 136, column % 256);
     default: return stored_of_six_bits(row + column / 256 * 210, column % 256);
     }
 }

@@ -20,11 +20,15 @@ pub enum DType {
     Q4K,
     Q5K,
     Q6K,
+    Q2K,
+    Q3K,
+    Iq4Nl,
+    Iq4Xs,
 }
 
 impl DType {
     /// Every type, in a fixed order.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 15] = [
         Self::F32,
         Self::F16,
         Self::BF16,
@@ -36,14 +40,18 @@ impl DType {
         Self::Q4K,
         Self::Q5K,
         Self::Q6K,
+        Self::Q2K,
+        Self::Q3K,
+        Self::Iq4Nl,
+        Self::Iq4Xs,
     ];
 
     /// Elements that share one block; 1 for the plain floating-point types.
     pub const fn block_len(self) -> usize {
         match self {
             Self::F32 | Self::F16 | Self::BF16 => 1,
-            Self::Q4_0 | Self::Q4_1 | Self::Q5_0 | Self::Q5_1 | Self::Q8_0 => 32,
-            Self::Q4K | Self::Q5K | Self::Q6K => 256,
+            Self::Q4_0 | Self::Q4_1 | Self::Q5_0 | Self::Q5_1 | Self::Q8_0 | Self::Iq4Nl => 32,
+            Self::Q2K | Self::Q3K | Self::Q4K | Self::Q5K | Self::Q6K | Self::Iq4Xs => 256,
         }
     }
 
@@ -52,7 +60,7 @@ impl DType {
         match self {
             Self::F32 => 4,
             Self::F16 | Self::BF16 => 2,
-            Self::Q4_0 => 18,
+            Self::Q4_0 | Self::Iq4Nl => 18,
             Self::Q4_1 => 20,
             Self::Q5_0 => 22,
             Self::Q5_1 => 24,
@@ -60,6 +68,9 @@ impl DType {
             Self::Q4K => 144,
             Self::Q5K => 176,
             Self::Q6K => 210,
+            Self::Q2K => 84,
+            Self::Q3K => 110,
+            Self::Iq4Xs => 136,
         }
     }
 
@@ -90,6 +101,10 @@ impl DType {
             Self::Q4K => "Q4_K",
             Self::Q5K => "Q5_K",
             Self::Q6K => "Q6_K",
+            Self::Q2K => "Q2_K",
+            Self::Q3K => "Q3_K",
+            Self::Iq4Nl => "IQ4_NL",
+            Self::Iq4Xs => "IQ4_XS",
         }
     }
 }

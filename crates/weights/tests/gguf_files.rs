@@ -339,8 +339,8 @@ fn a_key_or_tensor_twice_is_refused() {
 #[test]
 fn unsupported_tensor_types_are_named() {
     assert_names(
-        &refusal(one_tensor(|t| t.ggml_type = 23)),
-        &["tensor blk.0.w", "IQ4_XS (23)"],
+        &refusal(one_tensor(|t| t.ggml_type = 21)),
+        &["tensor blk.0.w", "IQ3_S (21)"],
     );
     assert_names(
         &refusal(one_tensor(|t| t.ggml_type = 39)),

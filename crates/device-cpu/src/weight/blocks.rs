@@ -6,18 +6,23 @@ use paceline_types::DType;
 /// Most weights in a block.
 pub(super) const LONGEST: usize = 256;
 
-/// A stored block with its codes spread out, one byte each, offsets (8 of Q4_0, 16 of Q5_0, 32 of Q6_K)
-/// already subtracted.
+/// What the sixteen codes of IQ4_NL and IQ4_XS stand for.
+const NON_LINEAR: [i8; 16] = [
+    -127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113,
+];
+
+/// A stored block with its codes spread out, one byte each, offsets (8 of Q4_0, 16 of Q5_0, 32 of Q6_K, 4 of Q3_K)
+/// already subtracted and codes of IQ4 replaced by what they stand for.
 #[derive(Clone)]
 pub(super) struct Block {
     /// f16 scale.
     pub(super) d: u16,
     /// f16 minimum, or scale of the minima; 0 where the format has none.
     pub(super) m: u16,
-    /// Scales of the sub-blocks of the K formats.
+    /// Scales of the sub-blocks of the K formats and of IQ4_XS.
     pub(super) scales: [i8; 16],
-    /// Minima of the sub-blocks of Q4_K and Q5_K.
-    pub(super) mins: [i8; 8],
+    /// Minima of the sub-blocks of Q2_K, Q4_K and Q5_K.
+    pub(super) mins: [i8; 16],
     pub(super) codes: [i8; LONGEST],
 }
 
@@ -26,7 +31,7 @@ impl Block {
         d: 0,
         m: 0,
         scales: [0; 16],
-        mins: [0; 8],
+        mins: [0; 16],
         codes: [0; LONGEST],
     };
 
@@ -34,9 +39,15 @@ impl Block {
     pub(super) fn read(&mut self, dtype: DType, bytes: &[u8]) {
         assert_eq!(bytes.len(), dtype.block_bytes());
         let half = |at: usize| u16::from_le_bytes([bytes[at], bytes[at + 1]]);
-        self.d = half(if dtype == DType::Q6K { 208 } else { 0 });
+        self.d = half(match dtype {
+            DType::Q6K => 208,
+            DType::Q2K => 80,
+            DType::Q3K => 108,
+            _ => 0,
+        });
         self.m = match dtype {
             DType::Q4_1 | DType::Q5_1 | DType::Q4K | DType::Q5K => half(2),
+            DType::Q2K => half(82),
             _ => 0,
         };
         match dtype {
@@ -61,6 +72,25 @@ impl Block {
                 }
             }
             DType::Q6K => self.six_bits(bytes),
+            DType::Q2K => {
+                for (index, byte) in bytes[..16].iter().enumerate() {
+                    self.scales[index] = (byte & 15) as i8;
+                    self.mins[index] = (byte >> 4) as i8;
+                }
+                self.two_bits(&bytes[16..80]);
+            }
+            DType::Q3K => {
+                self.three_bit_scales(&bytes[96..108]);
+                self.two_bits(&bytes[32..96]);
+                for (index, code) in self.codes.iter_mut().enumerate() {
+                    *code += ((bytes[index % 32] >> (index / 32) & 1) << 2) as i8 - 4;
+                }
+            }
+            DType::Iq4Nl => {
+                self.nibbles(&bytes[2..], 0);
+                self.non_linear(32);
+            }
+            DType::Iq4Xs => self.non_linear_of_k(bytes),
             DType::F32 | DType::F16 | DType::BF16 => unreachable!("{dtype} has no blocks"),
         }
     }
@@ -75,16 +105,16 @@ impl Block {
     pub(super) fn weights(&self, dtype: DType, out: &mut [f32]) {
         let (d, m) = (f16::from_bits(self.d).to_f32(), f16::from_bits(self.m).to_f32());
         let group = match dtype {
-            DType::Q6K => 16,
+            DType::Q2K | DType::Q3K | DType::Q6K => 16,
             _ => 32,
         };
         for (index, (out, codes)) in out.chunks_mut(group).zip(self.codes.chunks(group)).enumerate() {
             let (scale, min) = match dtype {
-                DType::Q4K | DType::Q5K => (
+                DType::Q2K | DType::Q4K | DType::Q5K => (
                     d * f32::from(self.scales[index]),
                     Some(-(m * f32::from(self.mins[index]))),
                 ),
-                DType::Q6K => (d * f32::from(self.scales[index]), None),
+                DType::Q3K | DType::Q6K | DType::Iq4Xs => (d * f32::from(self.scales[index]), None),
                 DType::Q4_1 | DType::Q5_1 => (d, Some(m)),
                 _ => (d, None),
             };
@@ -148,6 +178,46 @@ impl Block {
         }
         for (scale, byte) in self.scales.iter_mut().zip(&bytes[192..208]) {
             *scale = *byte as i8;
+        }
+    }
+
+    /// Four runs of 32 codes share 32 bytes, the first in the lowest bits.
+    fn two_bits(&mut self, bytes: &[u8]) {
+        for (codes, bytes) in self.codes.chunks_mut(128).zip(bytes.chunks(32)) {
+            for (index, code) in codes.iter_mut().enumerate() {
+                *code = (bytes[index % 32] >> (index / 32 * 2) & 3) as i8;
+            }
+        }
+    }
+
+    /// Sixteen scales of Q3_K: four bits of each in eight bytes, two bits in the next four.
+    fn three_bit_scales(&mut self, bytes: &[u8]) {
+        for (index, scale) in self.scales.iter_mut().enumerate() {
+            let low = bytes[index % 8] >> (index / 8 * 4) & 15;
+            let high = bytes[8 + index % 4] >> (index / 4 * 2) & 3;
+            *scale = (low | high << 4) as i8 - 32;
+        }
+    }
+
+    /// IQ4_XS: two bits of each of eight scales, four bits of each, then the codes of each as in IQ4_NL.
+    fn non_linear_of_k(&mut self, bytes: &[u8]) {
+        let high = u16::from_le_bytes([bytes[2], bytes[3]]);
+        for index in 0..8 {
+            let low = bytes[4 + index / 2] >> (index % 2 * 4) & 15;
+            self.scales[index] = (low | ((high >> (2 * index) & 3) as u8) << 4) as i8 - 32;
+        }
+        for (codes, bytes) in self.codes.chunks_mut(32).zip(bytes[8..].chunks(16)) {
+            for (index, byte) in bytes.iter().enumerate() {
+                codes[index] = (byte & 15) as i8;
+                codes[index + 16] = (byte >> 4) as i8;
+            }
+        }
+        self.non_linear(LONGEST);
+    }
+
+    fn non_linear(&mut self, count: usize) {
+        for code in &mut self.codes[..count] {
+            *code = NON_LINEAR[*code as usize & 15];
         }
     }
 }

@@ -4,14 +4,16 @@
 //! |---|---|
 //! | F32, F16 | the weights of input 0 for 16 outputs, of input 1, ... |
 //! | BF16 | the same, outputs in the order 0, 8, 1, 9, ... so that one load widens into two vectors |
-//! | Q8_0, Q5_0, Q4_0 | per 32 inputs: 16 f16 scales, codes |
+//! | Q8_0, Q5_0, Q4_0, IQ4_NL | per 32 inputs: 16 f16 scales, codes |
 //! | Q4_1, Q5_1 | per 32 inputs: 16 f16 scales, 16 f16 minima, codes |
 //! | Q4_K, Q5_K | per 256 inputs: 16 f16 scales, 16 f16 scales of minima, then 8 times 16 scales, 16 minima, codes |
-//! | Q6_K | per 256 inputs: 16 f16 scales, then 16 times 16 scales, codes |
+//! | Q2_K | the same with 16 times 16 scales, 16 minima, codes |
+//! | Q6_K, Q3_K | per 256 inputs: 16 f16 scales, then 16 times 16 scales, codes |
+//! | IQ4_XS | the same with 8 times 16 scales, codes |
 //!
 //! Codes are 16 bytes per input, or for the four-bit types 16 bytes per two inputs, the first in the low nibbles.
-//! Five- and six-bit codes take a byte each: putting their split bits together costs as much time as the bytes
-//! that it saves.
+//! Other codes take a byte each, those of IQ4 as the numbers that they stand for: putting split bits together costs as
+//! much time as the bytes that it saves.
 
 use super::PANEL;
 use crate::simd::{LANES, Lanes, Simd};
@@ -323,11 +325,11 @@ impl<C: Codes> Layout for Affine<C> {
     }
 }
 
-/// `(d·scale)·q − dmin·min`, scale and minimum per 32 of 256 inputs.
-pub(crate) struct SuperAffine<C>(PhantomData<C>);
+/// `(d·scale)·q − dmin·min`, scale and minimum per `G` of 256 inputs.
+pub(crate) struct SuperAffine<C, const G: usize>(PhantomData<C>);
 
-impl<C: Codes> Layout for SuperAffine<C> {
-    const GROUP: usize = BLOCK;
+impl<C: Codes, const G: usize> Layout for SuperAffine<C, G> {
+    const GROUP: usize = G;
     const PAIR_BYTES: usize = C::PAIR_BYTES;
     const APART: bool = C::APART;
     const RELOAD_SCALES: bool = true;
@@ -335,12 +337,12 @@ impl<C: Codes> Layout for SuperAffine<C> {
 
     #[inline(always)]
     unsafe fn group<S: Simd>(s: S, panel: *const u8, k: usize) -> ([Wide<S>; 2], *const u8) {
-        let sub = 2 * PANEL + BLOCK / 2 * C::PAIR_BYTES;
-        let block = 2 * HALVES + SUPER / BLOCK * sub;
+        let sub = 2 * PANEL + G / 2 * C::PAIR_BYTES;
+        let block = 2 * HALVES + SUPER / G * sub;
         // SAFETY: inside the panel as the caller promises.
         unsafe {
             let block = panel.add(k / SUPER * block);
-            let at = block.add(2 * HALVES + k % SUPER / BLOCK * sub);
+            let at = block.add(2 * HALVES + k % SUPER / G * sub);
             let scale = scaled_bytes(s, halves(s, block), at);
             let min = scaled_bytes(s, halves(s, block.add(HALVES)), at.add(PANEL));
             let minus = s.splat(-1.0);
@@ -356,23 +358,23 @@ impl<C: Codes> Layout for SuperAffine<C> {
     }
 }
 
-/// `(d·scale)·q`, a scale per 16 of 256 inputs.
-pub(crate) struct SuperScaled;
+/// `(d·scale)·q`, a scale per `G` of 256 inputs.
+pub(crate) struct SuperScaled<const G: usize>;
 
-impl Layout for SuperScaled {
-    const GROUP: usize = 16;
+impl<const G: usize> Layout for SuperScaled<G> {
+    const GROUP: usize = G;
     const APART: bool = Bytes::APART;
     const PAIR_BYTES: usize = Bytes::PAIR_BYTES;
     type Scales<S: Simd> = Wide<S>;
 
     #[inline(always)]
     unsafe fn group<S: Simd>(s: S, panel: *const u8, k: usize) -> (Wide<S>, *const u8) {
-        const SUB: usize = PANEL + 16 * PANEL;
-        const BYTES: usize = HALVES + SUPER / 16 * SUB;
+        let sub = PANEL + G * PANEL;
+        let bytes = HALVES + SUPER / G * sub;
         // SAFETY: inside the panel as the caller promises.
         unsafe {
-            let block = panel.add(k / SUPER * BYTES);
-            let at = block.add(HALVES + k % SUPER / 16 * SUB);
+            let block = panel.add(k / SUPER * bytes);
+            let at = block.add(HALVES + k % SUPER / G * sub);
             (scaled_bytes(s, halves(s, block), at), at.add(PANEL))
         }
     }
@@ -399,11 +401,13 @@ pub(crate) fn with_layout<T: ForLayout>(dtype: DType, task: T) -> T::Output {
         DType::F16 => task.run::<F16Panel>(),
         DType::BF16 => task.run::<Bf16Panel>(),
         DType::Q4_0 => task.run::<Scaled<SignedNibbles>>(),
-        DType::Q5_0 | DType::Q8_0 => task.run::<Scaled<Bytes>>(),
+        DType::Q5_0 | DType::Q8_0 | DType::Iq4Nl => task.run::<Scaled<Bytes>>(),
         DType::Q4_1 => task.run::<Affine<Nibbles>>(),
         DType::Q5_1 => task.run::<Affine<Bytes>>(),
-        DType::Q4K => task.run::<SuperAffine<Nibbles>>(),
-        DType::Q5K => task.run::<SuperAffine<Bytes>>(),
-        DType::Q6K => task.run::<SuperScaled>(),
+        DType::Q4K => task.run::<SuperAffine<Nibbles, BLOCK>>(),
+        DType::Q5K => task.run::<SuperAffine<Bytes, BLOCK>>(),
+        DType::Q2K => task.run::<SuperAffine<Bytes, 16>>(),
+        DType::Q3K | DType::Q6K => task.run::<SuperScaled<16>>(),
+        DType::Iq4Xs => task.run::<SuperScaled<BLOCK>>(),
     }
 }

@@ -201,3 +201,5 @@ fn push_rows<'a>(
 
 #[cfg(test)]
 pub(crate) mod tests;
+#[cfg(test)]
+mod vectors;

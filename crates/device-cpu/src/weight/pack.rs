@@ -94,7 +94,9 @@ impl Shape {
         let (group, halves, group_head) = match dtype {
             DType::Q4_1 | DType::Q5_1 => (32, 2, 0),
             DType::Q4K | DType::Q5K => (32, 2, 2),
-            DType::Q6K => (16, 1, 1),
+            DType::Q2K => (16, 2, 2),
+            DType::Q3K | DType::Q6K => (16, 1, 1),
+            DType::Iq4Xs => (32, 1, 1),
             _ => (32, 1, 0),
         };
         Self {

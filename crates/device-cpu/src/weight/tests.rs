@@ -70,6 +70,8 @@ fn random_data(dtype: DType, elements: usize, seed: u64) -> Vec<u8> {
                 data.extend((0..dtype.block_bytes()).map(|_| (random.bits() >> 9) as u8));
                 let scales: &[usize] = match dtype {
                     DType::Q6K => &[208],
+                    DType::Q2K => &[80, 82],
+                    DType::Q3K => &[108],
                     DType::Q4_1 | DType::Q5_1 | DType::Q4K | DType::Q5K => &[0, 2],
                     _ => &[0],
                 };
@@ -117,6 +119,11 @@ pub(crate) fn plain_weights(stored: &Stored) -> Vec<f32> {
         .collect()
 }
 
+/// The numbers behind the codes of IQ4.
+const IQ4: [f32; 16] = [
+    -127., -104., -83., -65., -49., -35., -22., -10., 1., 13., 25., 38., 53., 69., 89., 113.,
+];
+
 fn element(dtype: DType, b: &[u8], j: usize) -> f32 {
     let half = |at: usize| f16::from_le_bytes([b[at], b[at + 1]]).to_f32();
     let nibble = |from: usize| {
@@ -157,6 +164,30 @@ fn element(dtype: DType, b: &[u8], j: usize) -> f32 {
             let high = b[128 + n * 32 + l] >> (2 * part) & 3;
             let code = i32::from(low | high << 4) - 32;
             (half(208) * f32::from(b[192 + j / 16] as i8)) * code as f32
+        }
+        DType::Q2K => {
+            let code = b[16 + j / 128 * 32 + j % 32] >> (j % 128 / 32 * 2) & 3;
+            let (scale, min) = (b[j / 16] & 15, b[j / 16] >> 4);
+            (half(80) * f32::from(scale)).mul_add(f32::from(code), -(half(82) * f32::from(min)))
+        }
+        DType::Q3K => {
+            let low = b[32 + j / 128 * 32 + j % 32] >> (j % 128 / 32 * 2) & 3;
+            let high = b[j % 32] >> (j / 32) & 1;
+            let (sub, scales) = (j / 16, &b[96..108]);
+            let scale = if sub < 8 {
+                scales[sub] & 15
+            } else {
+                scales[sub - 8] >> 4
+            } | (scales[8 + sub % 4] >> (sub / 4 * 2) & 3) << 4;
+            (half(108) * (i32::from(scale) - 32) as f32) * (i32::from(low | high << 2) - 4) as f32
+        }
+        DType::Iq4Nl => half(0) * IQ4[nibble(2) as usize],
+        DType::Iq4Xs => {
+            let (sub, l) = (j / 32, j % 32);
+            let scale = b[4 + sub / 2] >> (sub % 2 * 4) & 15 | (b[2 + sub / 4] >> (sub % 4 * 2) & 3) << 4;
+            let byte = b[8 + 16 * sub + l % 16];
+            let code = if l < 16 { byte & 15 } else { byte >> 4 };
+            (half(0) * (i32::from(scale) - 32) as f32) * IQ4[usize::from(code)]
         }
     }
 }
@@ -209,7 +240,9 @@ fn values_that_are_not_finite_are_named_in_every_type() {
         let row_bytes = dtype.bytes_for(inputs).unwrap();
         // The high byte of the last value (or scale) of row 17.
         let at = match dtype {
-            DType::F32 | DType::F16 | DType::BF16 | DType::Q6K => 18 * row_bytes - 1,
+            DType::F32 | DType::F16 | DType::BF16 | DType::Q2K | DType::Q3K | DType::Q6K => {
+                18 * row_bytes - 1
+            }
             _ => 18 * row_bytes - dtype.block_bytes() + 1,
         };
         data.data[at] = if matches!(dtype, DType::F32 | DType::BF16) {
