@@ -8,6 +8,7 @@
 mod caches;
 mod checks;
 mod cpu;
+mod dots;
 mod enqueue;
 #[cfg(all(test, loom))]
 mod interleavings;

@@ -4,6 +4,7 @@ use super::split;
 use crate::pool::Pool;
 use crate::simd::{Kernel, Simd};
 use crate::storage::Out;
+use crate::weight::formats::weights_of;
 use crate::weight::layout::{ForLayout, Layout, decode, with_layout};
 use crate::weight::{CpuWeight, PANEL, Segment};
 use paceline_device::abi::TokenRow;
@@ -29,13 +30,22 @@ pub(crate) fn embed(pool: &Pool, tokens: &[TokenRow], table: &CpuWeight, scale: 
             let id = tokens[row].id as usize;
             let at = table.segments().partition_point(|segment| segment.first <= id) - 1;
             let segment = &table.segments()[at];
+            let output = id - segment.first;
+            // SAFETY: ranges of rows do not overlap.
+            let out = unsafe { out.row(row) };
+            if segment.dtype.is_quantised() {
+                weights_of(segment, output, out);
+                for out in out.iter_mut() {
+                    *out *= scale;
+                }
+                continue;
+            }
             let task = Lookup {
                 pool,
                 segment,
-                output: id - segment.first,
+                output,
                 scale,
-                // SAFETY: ranges of rows do not overlap.
-                out: unsafe { out.row(row) },
+                out,
             };
             with_layout(segment.dtype, task);
         }

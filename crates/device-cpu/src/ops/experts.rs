@@ -5,7 +5,7 @@
 //! its results in the order of its own choice.
 
 use super::activate::activate;
-use super::linear::{Plan, Product};
+use super::linear::{self, Activations, Plan, Product};
 use super::split;
 use crate::pool::Pool;
 use crate::storage::{In, Out};
@@ -98,6 +98,7 @@ struct Scratch {
     up: Vec<f32>,
     active: Vec<f32>,
     down: Vec<f32>,
+    activations: linear::Scratch,
 }
 
 thread_local! {
@@ -122,8 +123,10 @@ impl Scratch {
         grow(&mut self.active, pairs * down.inputs());
         grow(&mut self.down, pairs * down.outputs());
         let up_out = Out::over(&mut self.up[..pairs * up.outputs()], up.outputs());
+        let activations = integers(&inner.gate_up, &mut self.activations, pool, args.x);
         products(pool, &self.groups, |expert| Product {
             x: args.x,
+            activations,
             pick: Some(&self.row_of),
             w: &inner.gate_up[expert],
             bias: None,
@@ -135,8 +138,10 @@ impl Scratch {
         activate(pool, up_in, args.activation, Out::over(active, down.inputs()));
         let active = In::over(&self.active[..pairs * down.inputs()], down.inputs());
         let down_out = Out::over(&mut self.down[..pairs * down.outputs()], down.outputs());
+        let activations = integers(&inner.down, &mut self.activations, pool, active);
         products(pool, &self.groups, |expert| Product {
             x: active,
+            activations,
             pick: None,
             w: &inner.down[expert],
             bias: None,
@@ -175,6 +180,17 @@ impl Scratch {
             *place += 1;
         }
     }
+}
+
+/// The rows as integers, if any of the weights wants them so.
+fn integers<'a>(
+    weights: &[CpuWeight],
+    scratch: &'a mut linear::Scratch,
+    pool: &Pool,
+    x: In<'_>,
+) -> Option<Activations<'a>> {
+    let wanted = weights.iter().any(CpuWeight::has_quantised);
+    wanted.then(|| scratch.quantise(pool, x, 0, x.rows))
 }
 
 fn grow(buffer: &mut Vec<f32>, len: usize) {

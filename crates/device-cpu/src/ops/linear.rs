@@ -2,15 +2,21 @@
 //!
 //! Every output is one sequential sum over the inputs, in order, with fused multiply-adds: whatever rows, threads
 //! or instructions take part, the same operations happen in the same order. Vector lanes are outputs, so nothing
-//! is ever summed across lanes.
+//! is ever summed across lanes. With float weights a term is one input; with quantised ones it is 32 inputs, which were
+//! turned into integers and summed exactly.
 
+mod activations;
 mod kernel;
+mod quantised;
 
+use crate::dots;
 use crate::pool::Pool;
 use crate::storage::{In, Out};
+use crate::weight::formats::{ForFormat, Format, with_format};
 use crate::weight::layout::{ForLayout, Layout, with_layout};
-use crate::weight::{CpuWeight, Segment};
-use kernel::Span;
+use crate::weight::{CpuWeight, PANEL, Segment};
+pub(crate) use activations::{Activations, Scratch};
+use std::marker::PhantomData;
 use std::ops::Range;
 
 /// Rows that a piece works on at most: their inputs stay in the second-level cache and their sums in the first
@@ -23,10 +29,15 @@ const PANEL_STEP: usize = 4;
 /// Bounds of a piece's estimated nanoseconds: short enough to share out evenly, long enough to be worth claiming.
 const PIECE_NS: (usize, usize) = (8_000, 60_000);
 
+/// Rows whose inputs are integers at a time: they stay in the second-level cache.
+const STRIP: usize = 512;
+
 /// A product of some rows with a weight. Output row `i` comes from input row `pick[i]`, or `i`.
 #[derive(Clone, Copy)]
 pub(crate) struct Product<'a> {
     pub(crate) x: In<'a>,
+    /// The input rows as integers, if the weight has quantised outputs.
+    pub(crate) activations: Option<Activations<'a>>,
     pub(crate) pick: Option<&'a [u32]>,
     pub(crate) w: &'a CpuWeight,
     pub(crate) bias: Option<&'a [f32]>,
@@ -46,6 +57,7 @@ pub(crate) fn linear(
     assert_eq!(x.rows, out.rows, "rows in and out");
     let product = Product {
         x,
+        activations: None,
         pick: None,
         w,
         bias,
@@ -53,10 +65,20 @@ pub(crate) fn linear(
         out,
     };
     product.check();
-    let total_ns = product.nanoseconds(out.rows);
-    let plan = Plan::new(w, out.rows, pool.threads(), total_ns);
-    super::pieces(pool, plan.pieces(), total_ns, |piece| {
-        plan.run(piece, pool, &product, 0);
+    if !w.has_quantised() {
+        product.run_rows(pool, 0, out.rows);
+        return;
+    }
+    Scratch::with(|scratch| {
+        for first in (0..out.rows).step_by(STRIP) {
+            let count = STRIP.min(out.rows - first);
+            let activations = Some(scratch.quantise(pool, x, first, count));
+            Product {
+                activations,
+                ..product
+            }
+            .run_rows(pool, first, count);
+        }
     });
 }
 
@@ -106,8 +128,8 @@ impl Plan {
 /// Estimated time of a product on one thread: streaming the weights, and the arithmetic.
 fn nanoseconds(w: &CpuWeight, rows: usize) -> usize {
     const BYTES_PER_NS: usize = 20;
-    const MULTIPLY_ADDS_PER_NS: usize = 40;
-    w.bytes() / BYTES_PER_NS + rows * w.outputs() * w.inputs() / MULTIPLY_ADDS_PER_NS
+    let multiply_adds_per_ns = if w.has_quantised() { 80 } else { 40 };
+    w.bytes() / BYTES_PER_NS + rows * w.outputs() * w.inputs() / multiply_adds_per_ns
 }
 
 impl Product<'_> {
@@ -130,6 +152,43 @@ impl Product<'_> {
         );
     }
 
+    /// Computes `count` rows from `first` on with all threads.
+    fn run_rows(&self, pool: &Pool, first: usize, count: usize) {
+        let total_ns = self.nanoseconds(count);
+        let plan = Plan::new(self.w, count, pool.threads(), total_ns);
+        super::pieces(pool, plan.pieces(), total_ns, |piece| {
+            plan.run(piece, pool, self, first);
+        });
+    }
+
+    /// The input row that output row `row` comes from.
+    #[inline(always)]
+    fn input_row(&self, row: usize) -> usize {
+        self.pick.map_or(row, |pick| pick[row] as usize)
+    }
+
+    /// Writes the finished sums of a panel and a row.
+    #[inline(always)]
+    fn finish(&self, segment: &Segment, panel: usize, row: usize, sums: &[f32; PANEL]) {
+        let outputs = segment.outputs_of(panel);
+        // SAFETY: pieces that run at the same time differ in panels or rows.
+        let out = unsafe { self.out.part(row, outputs.clone()) };
+        match <&mut [f32; PANEL]>::try_from(&mut *out) {
+            Ok(out) => *out = *sums,
+            Err(_) => out.copy_from_slice(&sums[..outputs.len()]),
+        }
+        if let Some(bias) = self.bias {
+            for (out, bias) in out.iter_mut().zip(&bias[outputs.clone()]) {
+                *out += bias;
+            }
+        }
+        if let Some(scale) = self.scale {
+            for (out, scale) in out.iter_mut().zip(&scale[outputs]) {
+                *out *= scale;
+            }
+        }
+    }
+
     /// Estimated time of `rows` rows on one thread.
     pub(crate) fn nanoseconds(&self, rows: usize) -> usize {
         nanoseconds(self.w, rows)
@@ -150,7 +209,11 @@ impl Product<'_> {
                     panels: here.start - first..here.end - first,
                     rows: rows.clone(),
                 };
-                with_layout(segment.dtype, task);
+                if segment.dtype.is_quantised() {
+                    with_format(segment.dtype, task);
+                } else {
+                    with_layout(segment.dtype, task);
+                }
             }
             first = end;
         }
@@ -169,9 +232,31 @@ impl ForLayout for SegmentTask<'_> {
     type Output = ();
 
     fn run<L: Layout>(self) {
-        self.pool
-            .instructions()
-            .run(Span::<L>::new(self.product, self.segment, self.panels, self.rows));
+        self.pool.instructions().run(kernel::Span::<L>::new(
+            self.product,
+            self.segment,
+            self.panels,
+            self.rows,
+        ));
+    }
+}
+
+impl ForFormat for SegmentTask<'_> {
+    type Output = ();
+
+    fn run<T: Format>(self) {
+        let activations = self.product.activations.expect("integers for a quantised weight");
+        dots::run(
+            self.pool.instructions(),
+            quantised::Span::<T> {
+                product: self.product,
+                activations,
+                segment: self.segment,
+                panels: self.panels,
+                rows: self.rows,
+                format: PhantomData,
+            },
+        );
     }
 }
 

@@ -112,35 +112,6 @@ impl<A: WithAvx2> Lanes for A {
         unsafe { _mm256_cvtph_ps(_mm_loadu_si128(from.cast())) }
     }
     #[inline(always)]
-    unsafe fn load_i8(self, from: *const i8) -> __m256 {
-        // SAFETY: see above.
-        unsafe { _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64(from.cast()))) }
-    }
-    #[inline(always)]
-    unsafe fn load_nibbles(self, from: *const u8) -> (__m256, __m256) {
-        // SAFETY: see above.
-        unsafe {
-            let bytes = _mm256_cvtepu8_epi32(_mm_loadl_epi64(from.cast()));
-            let low = _mm256_and_si256(bytes, _mm256_set1_epi32(15));
-            (
-                _mm256_cvtepi32_ps(low),
-                _mm256_cvtepi32_ps(_mm256_srli_epi32::<4>(bytes)),
-            )
-        }
-    }
-    #[inline(always)]
-    unsafe fn load_signed_nibbles(self, from: *const u8) -> (__m256, __m256) {
-        // SAFETY: see above.
-        unsafe {
-            let bytes = _mm256_cvtepi8_epi32(_mm_loadl_epi64(from.cast()));
-            let low = _mm256_srai_epi32::<28>(_mm256_slli_epi32::<28>(bytes));
-            (
-                _mm256_cvtepi32_ps(low),
-                _mm256_cvtepi32_ps(_mm256_srai_epi32::<4>(bytes)),
-            )
-        }
-    }
-    #[inline(always)]
     unsafe fn load_bf16_pairs(self, from: *const u16) -> [__m256; 2] {
         // SAFETY: see above.
         unsafe {

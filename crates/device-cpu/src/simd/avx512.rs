@@ -11,12 +11,13 @@ use std::arch::x86_64::*;
 /// Proof that AVX-512 F, BW, DQ and VL are there, and what [`Avx2`] proves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Avx512 {
+    avx2: Avx2,
     vnni: bool,
 }
 
 impl Avx512 {
     /// The family without VNNI, and with it, as far as they are there.
-    pub(super) fn detect(_: Avx2) -> Vec<Self> {
+    pub(super) fn detect(avx2: Avx2) -> Vec<Self> {
         let present = is_x86_feature_detected!("avx512f")
             && is_x86_feature_detected!("avx512bw")
             && is_x86_feature_detected!("avx512dq")
@@ -24,7 +25,12 @@ impl Avx512 {
         let vnni = is_x86_feature_detected!("avx512vnni");
         let kinds = [(false, present), (true, present && vnni)];
         let kinds = kinds.into_iter().filter(|(_, present)| *present);
-        kinds.map(|(vnni, _)| Self { vnni }).collect()
+        kinds.map(|(vnni, _)| Self { avx2, vnni }).collect()
+    }
+
+    /// Proof of what it is proof of besides.
+    pub(crate) const fn avx2(self) -> Avx2 {
+        self.avx2
     }
 
     /// Whether this is proof of VNNI too.

@@ -66,18 +66,6 @@ pub(crate) trait Lanes: Copy + Send + Sync + 'static {
     /// # Safety
     /// Eight readable elements at `from`.
     unsafe fn load_f16(self, from: *const u16) -> Self::F;
-    /// Eight signed bytes as numbers.
-    /// # Safety
-    /// Eight readable bytes at `from`.
-    unsafe fn load_i8(self, from: *const i8) -> Self::F;
-    /// The low and the high nibbles of eight bytes as numbers.
-    /// # Safety
-    /// Eight readable bytes at `from`.
-    unsafe fn load_nibbles(self, from: *const u8) -> (Self::F, Self::F);
-    /// As [`load_nibbles`](Self::load_nibbles) for nibbles in two's complement.
-    /// # Safety
-    /// Eight readable bytes at `from`.
-    unsafe fn load_signed_nibbles(self, from: *const u8) -> (Self::F, Self::F);
     /// Sixteen bf16 numbers: those at even places, and those at odd ones.
     /// # Safety
     /// Sixteen readable elements at `from`.

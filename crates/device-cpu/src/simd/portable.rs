@@ -76,29 +76,6 @@ impl Lanes for Portable {
         // SAFETY: forwarded.
         unsafe { gather(from, |bits| half::f16::from_bits(bits).to_f32()) }
     }
-    unsafe fn load_i8(self, from: *const i8) -> Self::F {
-        // SAFETY: forwarded.
-        unsafe { gather(from, f32::from) }
-    }
-    unsafe fn load_nibbles(self, from: *const u8) -> (Self::F, Self::F) {
-        // SAFETY: forwarded.
-        unsafe {
-            (
-                gather(from, |byte| f32::from(byte & 15)),
-                gather(from, |byte| f32::from(byte >> 4)),
-            )
-        }
-    }
-    unsafe fn load_signed_nibbles(self, from: *const u8) -> (Self::F, Self::F) {
-        let from = from.cast::<i8>();
-        // SAFETY: forwarded.
-        unsafe {
-            (
-                gather(from, |byte| f32::from(byte << 4 >> 4)),
-                gather(from, |byte| f32::from(byte >> 4)),
-            )
-        }
-    }
     unsafe fn load_bf16_pairs(self, from: *const u16) -> [Self::F; 2] {
         // SAFETY: forwarded.
         unsafe { bf16_pairs(from) }

@@ -71,20 +71,8 @@ impl Kernel for Loads<'_> {
         let halves = self.0.as_ptr();
         // SAFETY: every load reads 64 bytes or less.
         let results = unsafe {
-            let (low, high) = s.load_nibbles(halves.cast());
-            let (signed_low, signed_high) = s.load_signed_nibbles(halves.cast());
             let [even, odd] = s.load_bf16_pairs(halves);
-            let bytes = s.load_i8(halves.cast());
-            [
-                low,
-                high,
-                signed_low,
-                signed_high,
-                even,
-                odd,
-                bytes,
-                s.load_f16(halves),
-            ]
+            [even, odd, s.load_f16(halves)]
         };
         let mut bits = Vec::new();
         for result in results {

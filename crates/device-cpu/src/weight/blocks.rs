@@ -7,7 +7,7 @@ use paceline_types::DType;
 pub(super) const LONGEST: usize = 256;
 
 /// What the sixteen codes of IQ4_NL and IQ4_XS stand for.
-const NON_LINEAR: [i8; 16] = [
+pub(super) const NON_LINEAR: [i8; 16] = [
     -127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113,
 ];
 

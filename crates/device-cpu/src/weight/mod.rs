@@ -3,10 +3,11 @@
 //! A matrix is cut into panels of [`PANEL`] outputs, the last one padded with zeros. Within a panel the weights of
 //! one input for all sixteen outputs lie together and inputs follow each other, so a kernel reads a panel from
 //! front to back, and every vector lane is one output with its own sequential sum. Quantised types keep their
-//! scales, per sixteen outputs, in front of the codes that they apply to. `layout` says how panels are read,
-//! `pack` writes them, `blocks` reads the stored formats.
+//! scales, per sixteen outputs, in front of the codes that they apply to, and four inputs of an output together.
+//! `layout` and `formats` say how panels are read, `pack` writes them, `blocks` reads the stored formats.
 
 mod blocks;
+pub(crate) mod formats;
 pub(crate) mod layout;
 mod pack;
 
@@ -129,6 +130,14 @@ impl CpuWeight {
         segments
             .map(|segment| segment.panels() * segment.panel_bytes)
             .sum()
+    }
+
+    /// Whether any output is quantised.
+    pub(crate) fn has_quantised(&self) -> bool {
+        self.inner
+            .segments
+            .iter()
+            .any(|segment| segment.dtype.is_quantised())
     }
 
     /// Runs of outputs that are stored alike, in order.

@@ -1,7 +1,9 @@
 //! Writing panels.
 
 use super::blocks::{Block, LONGEST};
+use super::formats::{Codes, ForFormat, Format, with_format};
 use super::{PANEL, Row, bad};
+use crate::dots::GROUP;
 use crate::storage::Storage;
 use half::f16;
 use paceline_device::DeviceError;
@@ -69,51 +71,19 @@ fn panel_bytes(dtype: DType, inputs: usize) -> usize {
     let bytes = match dtype {
         DType::F32 => inputs * 4 * PANEL,
         DType::F16 | DType::BF16 => inputs * 2 * PANEL,
-        _ => {
-            let shape = Shape::of(dtype);
-            inputs / shape.block * shape.bytes()
-        }
+        quantised => with_format(quantised, PanelBytes(inputs)),
     };
     bytes.next_multiple_of(64)
 }
 
-/// What a quantised block of sixteen rows looks like in a panel.
-struct Shape {
-    block: usize,
-    /// Inputs under one sub-scale.
-    group: usize,
-    /// f16 numbers per row at the head of the block.
-    halves: usize,
-    /// Bytes per row at the head of a group.
-    group_head: usize,
-    nibbles: bool,
-}
+/// Bytes of `inputs` quantised inputs in a panel.
+struct PanelBytes(usize);
 
-impl Shape {
-    fn of(dtype: DType) -> Self {
-        let (group, halves, group_head) = match dtype {
-            DType::Q4_1 | DType::Q5_1 => (32, 2, 0),
-            DType::Q4K | DType::Q5K => (32, 2, 2),
-            DType::Q2K => (16, 2, 2),
-            DType::Q3K | DType::Q6K => (16, 1, 1),
-            DType::Iq4Xs => (32, 1, 1),
-            _ => (32, 1, 0),
-        };
-        Self {
-            block: dtype.block_len(),
-            group,
-            halves,
-            group_head,
-            nibbles: matches!(dtype, DType::Q4_0 | DType::Q4_1 | DType::Q4K),
-        }
-    }
+impl ForFormat for PanelBytes {
+    type Output = usize;
 
-    fn code_bytes(&self) -> usize {
-        self.group * PANEL / if self.nibbles { 2 } else { 1 }
-    }
-
-    fn bytes(&self) -> usize {
-        self.halves * 2 * PANEL + self.block / self.group * (self.group_head * PANEL + self.code_bytes())
+    fn run<T: Format>(self) -> usize {
+        self.0 / (T::GROUPS * GROUP) * T::BLOCK_BYTES
     }
 }
 
@@ -141,7 +111,16 @@ impl Bench {
         target: &mut [u8],
     ) -> Result<(), DeviceError> {
         if dtype.is_quantised() {
-            return self.quantised(rows, dtype, inputs, target);
+            let blocks = &mut self.blocks;
+            return with_format(
+                dtype,
+                Quantised {
+                    blocks,
+                    rows,
+                    dtype,
+                    target,
+                },
+            );
         }
         let raw = rows.iter().all(|row| row.part.dtype == dtype) && dtype != DType::F32;
         for first in (0..inputs).step_by(STRIP) {
@@ -190,63 +169,64 @@ impl Bench {
             }
         }
     }
+}
 
-    fn quantised(
-        &mut self,
-        rows: &[Row<'_>],
-        dtype: DType,
-        inputs: usize,
-        target: &mut [u8],
-    ) -> Result<(), DeviceError> {
-        let shape = Shape::of(dtype);
-        let stored = dtype.block_bytes();
-        self.blocks[rows.len()..].fill(Block::ZERO);
-        for (index, target) in target
-            .chunks_exact_mut(shape.bytes())
-            .take(inputs / shape.block)
+/// Writes the panel of some rows that are stored as the panel keeps them.
+struct Quantised<'a> {
+    blocks: &'a mut [Block],
+    rows: &'a [Row<'a>],
+    dtype: DType,
+    target: &'a mut [u8],
+}
+
+impl ForFormat for Quantised<'_> {
+    type Output = Result<(), DeviceError>;
+
+    fn run<T: Format>(self) -> Self::Output {
+        let stored = self.dtype.block_bytes();
+        let blocks = self.rows[0].data.len() / stored;
+        self.blocks[self.rows.len()..].fill(Block::ZERO);
+        for (index, target) in self
+            .target
+            .chunks_exact_mut(T::BLOCK_BYTES)
+            .take(blocks)
             .enumerate()
         {
-            for (row, block) in rows.iter().zip(&mut self.blocks) {
-                block.read(dtype, &row.data[index * stored..(index + 1) * stored]);
+            for (row, block) in self.rows.iter().zip(&mut *self.blocks) {
+                block.read(self.dtype, &row.data[index * stored..(index + 1) * stored]);
                 if !block.is_finite() {
                     return Err(not_finite(row));
                 }
             }
-            self.write_block(&shape, target);
+            for (output, block) in self.blocks.iter().enumerate() {
+                write_block::<T>(block, output, target);
+            }
         }
         Ok(())
     }
+}
 
-    fn write_block(&self, shape: &Shape, target: &mut [u8]) {
-        let head = shape.halves * 2 * PANEL;
-        for (lane, block) in self.blocks.iter().enumerate() {
-            target[2 * lane..][..2].copy_from_slice(&block.d.to_ne_bytes());
-            if shape.halves == 2 {
-                target[2 * (PANEL + lane)..][..2].copy_from_slice(&block.m.to_ne_bytes());
-            }
+fn write_block<T: Format>(block: &Block, output: usize, target: &mut [u8]) {
+    let (head, groups) = target.split_at_mut(T::HALVES * 2 * PANEL);
+    for (half, to) in [block.d, block.m]
+        .into_iter()
+        .zip(head.chunks_exact_mut(2 * PANEL))
+    {
+        to[2 * output..][..2].copy_from_slice(&half.to_ne_bytes());
+    }
+    let codes = block.codes.as_chunks::<GROUP>().0;
+    for (index, (to, codes)) in groups.chunks_exact_mut(T::GROUP_BYTES).zip(codes).enumerate() {
+        let (head, to) = to.split_at_mut(T::GROUP_HEAD * PANEL);
+        let parts = index * T::PARTS..(index + 1) * T::PARTS;
+        let bytes = block.scales[parts.clone()].iter().chain(&block.mins[parts]);
+        for (byte, to) in bytes.zip(head.chunks_exact_mut(PANEL)) {
+            to[output] = *byte as u8;
         }
-        let group_bytes = shape.group_head * PANEL + shape.code_bytes();
-        for (group, to) in target[head..].chunks_exact_mut(group_bytes).enumerate() {
-            let (heads, codes_to) = to.split_at_mut(shape.group_head * PANEL);
-            for (lane, block) in self.blocks.iter().enumerate() {
-                if shape.group_head > 0 {
-                    heads[lane] = block.scales[group] as u8;
-                }
-                if shape.group_head > 1 {
-                    heads[PANEL + lane] = block.mins[group] as u8;
-                }
-                let codes = &block.codes[group * shape.group..][..shape.group];
-                if shape.nibbles {
-                    for (pair, codes) in codes.chunks_exact(2).enumerate() {
-                        codes_to[pair * PANEL + lane] = codes[0] as u8 & 15 | (codes[1] as u8) << 4;
-                    }
-                } else {
-                    for (k, code) in codes.iter().enumerate() {
-                        codes_to[k * PANEL + lane] = *code as u8;
-                    }
-                }
-            }
-        }
+        T::Codes::put(
+            to,
+            output,
+            &codes.map(|code| (i32::from(code) + T::Codes::ZERO) as u8),
+        );
     }
 }
 

@@ -120,26 +120,43 @@ pub(crate) fn plain_weights(stored: &Stored) -> Vec<f32> {
 }
 
 /// The numbers behind the codes of IQ4.
-const IQ4: [f32; 16] = [
-    -127., -104., -83., -65., -49., -35., -22., -10., 1., 13., 25., 38., 53., 69., 89., 113.,
+const IQ4: [i32; 16] = [
+    -127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113,
 ];
 
 fn element(dtype: DType, b: &[u8], j: usize) -> f32 {
+    match dtype {
+        DType::F32 => f32::from_le_bytes([b[0], b[1], b[2], b[3]]),
+        DType::F16 => f16::from_le_bytes([b[0], b[1]]).to_f32(),
+        DType::BF16 => bf16::from_le_bytes([b[0], b[1]]).to_f32(),
+        _ => {
+            let Quantised { scale, code, minimum } = quantised(dtype, b, j);
+            minimum.map_or(scale * code as f32, |minimum| scale.mul_add(code as f32, minimum))
+        }
+    }
+}
+
+/// A weight of a quantised type: `scale · code + minimum`.
+pub(crate) struct Quantised {
+    pub(crate) scale: f32,
+    pub(crate) code: i32,
+    pub(crate) minimum: Option<f32>,
+}
+
+/// Weight `j` of a stored block, straight from the description of the formats.
+pub(crate) fn quantised(dtype: DType, b: &[u8], j: usize) -> Quantised {
     let half = |at: usize| f16::from_le_bytes([b[at], b[at + 1]]).to_f32();
     let nibble = |from: usize| {
         let byte = b[from + j % 16];
         i32::from(if j < 16 { byte & 15 } else { byte >> 4 })
     };
     let bit = |from: usize| i32::from(b[from + j / 8] >> (j % 8) & 1);
-    match dtype {
-        DType::F32 => f32::from_le_bytes([b[0], b[1], b[2], b[3]]),
-        DType::F16 => half(0),
-        DType::BF16 => bf16::from_le_bytes([b[0], b[1]]).to_f32(),
-        DType::Q8_0 => half(0) * f32::from(b[2 + j] as i8),
-        DType::Q4_0 => half(0) * (nibble(2) - 8) as f32,
-        DType::Q4_1 => half(0).mul_add(nibble(4) as f32, half(2)),
-        DType::Q5_0 => half(0) * (nibble(6) + 16 * bit(2) - 16) as f32,
-        DType::Q5_1 => half(0).mul_add((nibble(8) + 16 * bit(4)) as f32, half(2)),
+    let (scale, code, minimum) = match dtype {
+        DType::Q8_0 => (half(0), i32::from(b[2 + j] as i8), None),
+        DType::Q4_0 => (half(0), nibble(2) - 8, None),
+        DType::Q4_1 => (half(0), nibble(4), Some(half(2))),
+        DType::Q5_0 => (half(0), nibble(6) + 16 * bit(2) - 16, None),
+        DType::Q5_1 => (half(0), nibble(8) + 16 * bit(4), Some(half(2))),
         DType::Q4K | DType::Q5K => {
             let (sub, l) = (j / 32, j % 32);
             let (scale, min) = if sub < 4 {
@@ -156,19 +173,21 @@ fn element(dtype: DType, b: &[u8], j: usize) -> f32 {
             if dtype == DType::Q5K {
                 code |= (b[16 + l] >> sub & 1) << 4;
             }
-            (half(0) * f32::from(scale)).mul_add(f32::from(code), -(half(2) * f32::from(min)))
+            let (scale, min) = (half(0) * f32::from(scale), -(half(2) * f32::from(min)));
+            (scale, i32::from(code), Some(min))
         }
         DType::Q6K => {
             let (n, l, part) = (j / 128, j % 32, j % 128 / 32);
             let low = b[n * 64 + l + part % 2 * 32] >> (part / 2 * 4) & 15;
             let high = b[128 + n * 32 + l] >> (2 * part) & 3;
-            let code = i32::from(low | high << 4) - 32;
-            (half(208) * f32::from(b[192 + j / 16] as i8)) * code as f32
+            let scale = half(208) * f32::from(b[192 + j / 16] as i8);
+            (scale, i32::from(low | high << 4) - 32, None)
         }
         DType::Q2K => {
             let code = b[16 + j / 128 * 32 + j % 32] >> (j % 128 / 32 * 2) & 3;
             let (scale, min) = (b[j / 16] & 15, b[j / 16] >> 4);
-            (half(80) * f32::from(scale)).mul_add(f32::from(code), -(half(82) * f32::from(min)))
+            let (scale, min) = (half(80) * f32::from(scale), -(half(82) * f32::from(min)));
+            (scale, i32::from(code), Some(min))
         }
         DType::Q3K => {
             let low = b[32 + j / 128 * 32 + j % 32] >> (j % 128 / 32 * 2) & 3;
@@ -179,17 +198,21 @@ fn element(dtype: DType, b: &[u8], j: usize) -> f32 {
             } else {
                 scales[sub - 8] >> 4
             } | (scales[8 + sub % 4] >> (sub / 4 * 2) & 3) << 4;
-            (half(108) * (i32::from(scale) - 32) as f32) * (i32::from(low | high << 2) - 4) as f32
+            let scale = half(108) * (i32::from(scale) - 32) as f32;
+            (scale, i32::from(low | high << 2) - 4, None)
         }
-        DType::Iq4Nl => half(0) * IQ4[nibble(2) as usize],
+        DType::Iq4Nl => (half(0), IQ4[nibble(2) as usize], None),
         DType::Iq4Xs => {
             let (sub, l) = (j / 32, j % 32);
             let scale = b[4 + sub / 2] >> (sub % 2 * 4) & 15 | (b[2 + sub / 4] >> (sub % 4 * 2) & 3) << 4;
             let byte = b[8 + 16 * sub + l % 16];
             let code = if l < 16 { byte & 15 } else { byte >> 4 };
-            (half(0) * (i32::from(scale) - 32) as f32) * IQ4[usize::from(code)]
+            let scale = half(0) * (i32::from(scale) - 32) as f32;
+            (scale, IQ4[usize::from(code)], None)
         }
-    }
+        DType::F32 | DType::F16 | DType::BF16 => unreachable!("{dtype} has no codes"),
+    };
+    Quantised { scale, code, minimum }
 }
 
 fn failure(parts: &[WeightPart<'_>], store_as: Option<DType>) -> String {

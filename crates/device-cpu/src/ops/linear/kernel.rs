@@ -63,30 +63,7 @@ impl<'a, L: Layout> Span<'a, L> {
     }
 
     fn input(&self, row: usize) -> *const f32 {
-        let row = self.product.pick.map_or(row, |pick| pick[row] as usize);
-        self.product.x.row(row).as_ptr()
-    }
-
-    /// Writes the finished sums of a panel and a row.
-    #[inline(always)]
-    fn finish(&self, panel: usize, row: usize, sums: &[f32; PANEL]) {
-        let outputs = self.segment.outputs_of(panel);
-        // SAFETY: pieces that run at the same time differ in panels or rows.
-        let out = unsafe { self.product.out.part(row, outputs.clone()) };
-        match <&mut [f32; PANEL]>::try_from(&mut *out) {
-            Ok(out) => *out = *sums,
-            Err(_) => out.copy_from_slice(&sums[..outputs.len()]),
-        }
-        if let Some(bias) = self.product.bias {
-            for (out, bias) in out.iter_mut().zip(&bias[outputs.clone()]) {
-                *out += bias;
-            }
-        }
-        if let Some(scale) = self.product.scale {
-            for (out, scale) in out.iter_mut().zip(&scale[outputs]) {
-                *out *= scale;
-            }
-        }
+        self.product.x.row(self.product.input_row(row)).as_ptr()
     }
 
     /// `R` rows from `row` on by `P` panels from `first` on, in one pass.
@@ -126,7 +103,7 @@ impl<'a, L: Layout> Span<'a, L> {
                     s.store_ptr(sums[0], lanes.as_mut_ptr());
                     s.store_ptr(sums[1], lanes.as_mut_ptr().add(LANES));
                 }
-                self.finish(first + p, row + r, &lanes);
+                self.product.finish(self.segment, first + p, row + r, &lanes);
             }
         }
     }
@@ -187,7 +164,8 @@ impl<'a, L: Layout> Span<'a, L> {
                 }
             }
             for (row, sums) in sums.iter().enumerate() {
-                self.finish(panel, self.rows.start + row, sums);
+                self.product
+                    .finish(self.segment, panel, self.rows.start + row, sums);
             }
         }
     }

@@ -2,9 +2,60 @@
 
 use super::*;
 use crate::simd::Instructions;
-use crate::weight::tests::{Stored, numbers, plain_weights, pools, stored};
+use crate::weight::tests::{Stored, numbers, plain_weights, pools, quantised, stored};
 use paceline_device::{RowOrder, WeightPart};
 use paceline_types::DType;
+
+/// What a product with a stored matrix has to give.
+fn expected_of(x: &[f32], data: &Stored) -> Vec<f32> {
+    if data.dtype.is_quantised() {
+        x.chunks(data.inputs)
+            .flat_map(|x| (0..data.rows).map(|output| quantised_output(x, data, output)))
+            .collect()
+    } else {
+        reference(x, &plain_weights(data), data.inputs, None, None)
+    }
+}
+
+/// Group by group: inputs as 16-bit integers, an exact sum of products of integers, then the scales.
+fn quantised_output(x: &[f32], data: &Stored, output: usize) -> f32 {
+    let (length, bytes) = (data.dtype.block_len(), data.dtype.block_bytes());
+    let weight = |input: usize| {
+        let at = (output * data.inputs + input) / length * bytes;
+        quantised(data.dtype, &data.data[at..at + bytes], input % length)
+    };
+    // Types with a scale per 16 inputs add two terms per group.
+    let part = if matches!(data.dtype, DType::Q2K | DType::Q3K | DType::Q6K) {
+        16
+    } else {
+        32
+    };
+    let mut sum = 0.0_f32;
+    for (group, x) in x.chunks(32).enumerate() {
+        let largest = x.iter().fold(0.0_f32, |largest, x| largest.max(x.abs()));
+        if largest < 1e-30 {
+            continue;
+        }
+        let scale = largest / 32512.0;
+        let codes: Vec<i64> = x
+            .iter()
+            .map(|x| (x * (32512.0 / largest)).round_ties_even() as i64)
+            .collect();
+        for (index, codes) in codes.chunks(part).enumerate() {
+            let first = group * 32 + index * part;
+            let products = codes.iter().zip(first..);
+            let total: i64 = products
+                .map(|(code, input)| code * i64::from(weight(input).code))
+                .sum();
+            let weight = weight(first);
+            sum = (total as f32).mul_add(weight.scale * scale, sum);
+            if let Some(minimum) = weight.minimum {
+                sum = minimum.mul_add(codes.iter().sum::<i64>() as f32 * scale, sum);
+            }
+        }
+    }
+    sum
+}
 
 /// Row by row, output by output, input by input.
 fn reference(
@@ -60,9 +111,9 @@ fn every_type_and_shape_gives_the_sequential_sums_bit_for_bit() {
         for outputs in [1, 15, 16, 17, 50, 130] {
             for inputs in inputs_for(dtype) {
                 let data = stored(dtype, outputs, inputs, outputs as u64);
-                let (w, weights) = (data.pack(None), plain_weights(&data));
+                let w = data.pack(None);
                 let x = numbers(33 * inputs, 11);
-                let expected = reference(&x, &weights, inputs, None, None);
+                let expected = expected_of(&x, &data);
                 for rows in [1, 2, 3, 4, 5, 6, 7, 8, 9, 16, 33] {
                     for pool in &pools {
                         let out = product(pool, &x[..rows * inputs], &w, None, None);
@@ -89,7 +140,7 @@ fn large_products_cut_into_pieces_give_the_same_bits() {
         let data = stored(dtype, outputs, inputs, 3);
         let w = data.pack(None);
         let x = numbers(200 * inputs, 5);
-        let expected = reference(&x, &plain_weights(&data), inputs, None, None);
+        let expected = expected_of(&x, &data);
         for threads in 1..=3 {
             let pool = Pool::new(threads, Instructions::detect());
             for rows in [1, 2, 97, 200] {
@@ -129,13 +180,14 @@ fn parts_of_different_types_and_picked_rows_stack_along_the_outputs() {
         stored(DType::BF16, 3, 64, 4),
     ];
     let picks: [Option<Vec<u32>>; 4] = [None, Some(vec![4, 0, 0]), None, Some(vec![2, 1])];
-    let mut expected = Vec::new();
+    let x = numbers(4 * 64, 2);
+    let mut expected = vec![Vec::new(); 4];
     let mut parts: Vec<WeightPart<'_>> = Vec::new();
     for (data, pick) in stack.iter().zip(picks) {
-        let weights = plain_weights(data);
         let rows = pick.clone().unwrap_or_else(|| (0..data.rows as u32).collect());
-        for row in &rows {
-            expected.extend_from_slice(&weights[*row as usize * 64..][..64]);
+        for (expected, x) in expected.iter_mut().zip(x.chunks(64)) {
+            let outputs = expected_of(x, data);
+            expected.extend(rows.iter().map(|row| outputs[*row as usize]));
         }
         let mut part = data.part("part");
         part.order = pick.map_or(RowOrder::Stored, RowOrder::Picked);
@@ -143,14 +195,10 @@ fn parts_of_different_types_and_picked_rows_stack_along_the_outputs() {
     }
     let w = CpuWeight::pack(&parts, None).unwrap();
     assert_eq!((w.outputs(), w.inputs()), (17 + 3 + 30 + 2, 64));
-    let x = numbers(4 * 64, 2);
     for pool in pools() {
         for rows in [1, 4] {
             let out = product(&pool, &x[..rows * 64], &w, None, None);
-            assert_eq!(
-                bits(&out),
-                bits(&reference(&x[..rows * 64], &expected, 64, None, None))
-            );
+            assert_eq!(bits(&out), bits(&expected[..rows].concat()));
         }
     }
 }
@@ -189,5 +237,54 @@ fn outputs_agree_with_exact_arithmetic() {
             .map(|(a, b)| f64::from(*a) * f64::from(*b))
             .sum();
         assert!((f64::from(*out) - exact).abs() < 1e-4, "{out} for {exact}");
+    }
+}
+
+#[test]
+fn integers_for_inputs_cost_less_than_a_thousandth_of_what_rounding_weights_does() {
+    // Against exact arithmetic on the same weights, relative to the size of the terms.
+    for dtype in DType::ALL.into_iter().filter(|dtype| dtype.is_quantised()) {
+        let data = stored(dtype, 40, 768, 1);
+        let weights = plain_weights(&data);
+        let x = numbers(768, 3);
+        let out = product(&pools()[1], &x, &data.pack(None), None, None);
+        for (out, weights) in out.iter().zip(weights.chunks(768)) {
+            let terms = x.iter().zip(weights).map(|(a, b)| f64::from(*a) * f64::from(*b));
+            let size: f64 = terms.clone().map(|term| term * term).sum::<f64>().sqrt();
+            let error = (f64::from(*out) - terms.sum::<f64>()).abs();
+            assert!(error < size / 15_000.0, "{dtype}: {error:e} of {size}");
+        }
+    }
+}
+
+#[test]
+fn inputs_that_are_not_finite_make_outputs_that_are_not() {
+    let data = stored(DType::Q4_0, 20, 96, 1);
+    for pool in pools() {
+        for (wrong, rows) in [
+            (f32::NAN, 1),
+            (f32::INFINITY, 1),
+            (f32::NEG_INFINITY, 9),
+            (f32::NAN, 9),
+        ] {
+            let mut x = numbers(rows * 96, 3);
+            x[(rows - 1) * 96 + 40] = wrong;
+            let out = product(&pool, &x, &data.pack(None), None, None);
+            let (good, bad) = out.split_at((rows - 1) * 20);
+            assert!(good.iter().all(|out| out.is_finite()));
+            assert!(bad.iter().all(|out| !out.is_finite()), "{wrong}: {bad:?}");
+        }
+    }
+}
+
+#[test]
+fn inputs_too_small_for_a_scale_count_as_zeros() {
+    let data = stored(DType::Q4_1, 20, 64, 1);
+    for (small, zero) in [(0.0, true), (1e-40, true), (1e-31, true), (1e-29, false)] {
+        let x = vec![small; 64];
+        for pool in pools() {
+            let out = product(&pool, &x, &data.pack(None), None, None);
+            assert_eq!(out.iter().all(|out| *out == 0.0), zero, "{small:e}");
+        }
     }
 }

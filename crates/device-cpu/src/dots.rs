@@ -1,0 +1,116 @@
+//! Sums of products of small integers, for the sixteen outputs of a panel side by side.
+//!
+//! Weights are unsigned bytes, four consecutive inputs of an output in one 32-bit lane. Inputs are signed 16-bit numbers in
+//! groups of [`GROUP`]. Whole groups are summed in 32-bit integers, which neither overflow nor round, so every family of
+//! instructions gives the same sums whatever it adds first. They become f32 once per group, to nearest even.
+
+mod portable;
+
+#[cfg(target_arch = "x86_64")]
+mod avx2;
+#[cfg(target_arch = "x86_64")]
+mod vnni;
+
+use crate::simd::Instructions;
+pub(crate) use portable::Portable;
+
+/// Inputs that share a scale.
+pub(crate) const GROUP: usize = 32;
+
+/// Inputs of one 32-bit lane.
+pub(crate) const QUAD: usize = 4;
+
+/// Largest input, so that its upper byte is one in two's complement with room for a carry from the lower one.
+pub(crate) const LARGEST: i16 = 127 << 8;
+
+/// Operations on a panel's sixteen outputs. Values of this type exist only where the instructions they stand for do.
+pub(crate) trait Dots: Copy + Send + Sync + 'static {
+    /// Rows of inputs that fit into the registers beside the weights.
+    const ROWS: usize;
+    /// Four unsigned bytes per output.
+    type Bytes: Copy;
+    /// Unfinished integer sums.
+    type Sums: Copy;
+    /// An f32 per output.
+    type F: Copy;
+
+    /// A group of inputs as [`dot`](Self::dot) wants it.
+    fn encode(inputs: &[i16; GROUP]) -> [u8; 2 * GROUP];
+
+    /// # Safety
+    /// 64 readable bytes at `from`.
+    unsafe fn load(self, from: *const u8) -> Self::Bytes;
+    /// Shifts 32-bit lanes to the right, or to the left if `by` is negative, and keeps the bits of `mask` in each byte.
+    fn shift_and(self, bytes: Self::Bytes, by: i32, mask: u8) -> Self::Bytes;
+    fn or(self, a: Self::Bytes, b: Self::Bytes) -> Self::Bytes;
+    /// The number of the table that each byte, less than 16, stands for.
+    fn look_up(self, bytes: Self::Bytes, table: &[u8; 16]) -> Self::Bytes;
+    fn zero(self) -> Self::Sums;
+    /// Adds the products of inputs `4·quad` to `4·quad + 3` of an encoded group with their weights.
+    ///
+    /// # Safety
+    /// `2·GROUP` readable bytes at `group`, `quad < GROUP / QUAD`.
+    unsafe fn dot(self, sums: Self::Sums, weights: Self::Bytes, group: *const u8, quad: usize) -> Self::Sums;
+    /// The sums, plus `add`, as f32.
+    fn total(self, sums: Self::Sums, add: i32) -> Self::F;
+
+    fn splat(self, value: f32) -> Self::F;
+    fn mul(self, a: Self::F, b: Self::F) -> Self::F;
+    /// `a·b + c` with one rounding.
+    fn mul_add(self, a: Self::F, b: Self::F, c: Self::F) -> Self::F;
+    /// Sixteen IEEE half-precision numbers.
+    ///
+    /// # Safety
+    /// They are readable at `from`; no alignment needed.
+    unsafe fn load_f16(self, from: *const u8) -> Self::F;
+    /// Sixteen signed bytes.
+    ///
+    /// # Safety
+    /// They are readable at `from`.
+    unsafe fn load_i8(self, from: *const u8) -> Self::F;
+    /// # Safety
+    /// Sixteen writable elements at `to`.
+    unsafe fn store(self, value: Self::F, to: *mut f32);
+    /// Asks for a cache line that will be needed soon. Any address will do.
+    fn prefetch(self, at: *const u8);
+}
+
+/// A computation to be run with the best instructions of the machine; as [`simd::Kernel`](crate::simd::Kernel), with
+/// everything below `run` inlined.
+pub(crate) trait DotKernel {
+    fn run<D: Dots>(self, dots: D);
+}
+
+/// Runs a kernel.
+pub(crate) fn run<K: DotKernel>(instructions: Instructions, kernel: K) {
+    match instructions {
+        Instructions::Portable => kernel.run(Portable),
+        // SAFETY: the values prove that the instructions are there.
+        #[cfg(target_arch = "x86_64")]
+        Instructions::Avx2(simd) => unsafe { avx2::run(kernel, simd) },
+        // SAFETY: as above.
+        #[cfg(target_arch = "x86_64")]
+        Instructions::Avx512(simd) => unsafe {
+            match vnni::Vnni::from(simd) {
+                Some(vnni) => vnni::run(kernel, vnni),
+                None => avx2::run(kernel, simd.avx2()),
+            }
+        },
+    }
+}
+
+/// Two bytes per input, in the order in which bytes 0 and 2, then 1 and 3 of a lane can be widened.
+fn encode_words(inputs: &[i16; GROUP]) -> [u8; 2 * GROUP] {
+    let mut words = [0; 2 * GROUP];
+    for (quad, to) in inputs
+        .as_chunks::<QUAD>()
+        .0
+        .iter()
+        .zip(words.as_chunks_mut::<{ 2 * QUAD }>().0)
+    {
+        for (place, from) in [0, 2, 1, 3].into_iter().enumerate() {
+            to[2 * place..][..2].copy_from_slice(&quad[from].to_le_bytes());
+        }
+    }
+    words
+}

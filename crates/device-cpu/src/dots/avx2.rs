@@ -1,0 +1,161 @@
+//! AVX2: two 256-bit vectors per panel. Weights are widened to 16 bits and multiplied with inputs pair by pair.
+
+use super::{DotKernel, Dots, GROUP, QUAD, encode_words};
+use crate::simd::Avx2;
+#[allow(
+    clippy::wildcard_imports,
+    reason = "a list of intrinsics says nothing the code does not"
+)]
+use std::arch::x86_64::*;
+
+#[target_feature(enable = "avx2,fma,f16c")]
+pub(super) unsafe fn run<K: DotKernel>(kernel: K, dots: Avx2) {
+    kernel.run(dots);
+}
+
+// SAFETY of every block below: `self` proves that the instructions exist; memory operands are vouched for by the caller.
+impl Dots for Avx2 {
+    const ROWS: usize = 4;
+    type Bytes = [__m256i; 2];
+    type Sums = [__m256i; 2];
+    type F = [__m256; 2];
+
+    #[inline(always)]
+    fn encode(inputs: &[i16; GROUP]) -> [u8; 2 * GROUP] {
+        encode_words(inputs)
+    }
+    #[inline(always)]
+    unsafe fn load(self, from: *const u8) -> [__m256i; 2] {
+        // SAFETY: see above.
+        unsafe {
+            [
+                _mm256_loadu_si256(from.cast()),
+                _mm256_loadu_si256(from.add(32).cast()),
+            ]
+        }
+    }
+    #[inline(always)]
+    fn shift_and(self, bytes: [__m256i; 2], by: i32, mask: u8) -> [__m256i; 2] {
+        // SAFETY: see above.
+        unsafe {
+            let (count, mask) = (_mm_cvtsi32_si128(by.abs()), _mm256_set1_epi8(mask as i8));
+            let [low, high] = bytes;
+            let shifted = if by < 0 {
+                [_mm256_sll_epi32(low, count), _mm256_sll_epi32(high, count)]
+            } else {
+                [_mm256_srl_epi32(low, count), _mm256_srl_epi32(high, count)]
+            };
+            [
+                _mm256_and_si256(shifted[0], mask),
+                _mm256_and_si256(shifted[1], mask),
+            ]
+        }
+    }
+    #[inline(always)]
+    fn or(self, a: [__m256i; 2], b: [__m256i; 2]) -> [__m256i; 2] {
+        // SAFETY: see above.
+        unsafe { [_mm256_or_si256(a[0], b[0]), _mm256_or_si256(a[1], b[1])] }
+    }
+    #[inline(always)]
+    fn look_up(self, bytes: [__m256i; 2], table: &[u8; 16]) -> [__m256i; 2] {
+        // SAFETY: see above.
+        unsafe {
+            let table = _mm256_broadcastsi128_si256(_mm_loadu_si128(table.as_ptr().cast()));
+            [
+                _mm256_shuffle_epi8(table, bytes[0]),
+                _mm256_shuffle_epi8(table, bytes[1]),
+            ]
+        }
+    }
+    #[inline(always)]
+    fn zero(self) -> [__m256i; 2] {
+        // SAFETY: see above.
+        unsafe { [_mm256_setzero_si256(); 2] }
+    }
+    #[inline(always)]
+    unsafe fn dot(
+        self,
+        sums: [__m256i; 2],
+        weights: [__m256i; 2],
+        group: *const u8,
+        quad: usize,
+    ) -> [__m256i; 2] {
+        // SAFETY: see above.
+        unsafe {
+            let inputs = group.add(2 * QUAD * quad).cast::<[[u8; QUAD]; 2]>().read();
+            let [even, odd] = [inputs[0], inputs[1]].map(i32::from_le_bytes);
+            let (even, odd) = (_mm256_set1_epi32(even), _mm256_set1_epi32(odd));
+            let mut next = sums;
+            for half in 0..2 {
+                let low = _mm256_and_si256(weights[half], _mm256_set1_epi16(0xff));
+                let high = _mm256_srli_epi16::<8>(weights[half]);
+                next[half] = _mm256_add_epi32(next[half], _mm256_madd_epi16(low, even));
+                next[half] = _mm256_add_epi32(next[half], _mm256_madd_epi16(high, odd));
+            }
+            next
+        }
+    }
+    #[inline(always)]
+    fn total(self, sums: [__m256i; 2], add: i32) -> [__m256; 2] {
+        // SAFETY: see above.
+        unsafe {
+            let add = _mm256_set1_epi32(add);
+            [
+                _mm256_cvtepi32_ps(_mm256_add_epi32(sums[0], add)),
+                _mm256_cvtepi32_ps(_mm256_add_epi32(sums[1], add)),
+            ]
+        }
+    }
+    #[inline(always)]
+    fn splat(self, value: f32) -> [__m256; 2] {
+        // SAFETY: see above.
+        unsafe { [_mm256_set1_ps(value); 2] }
+    }
+    #[inline(always)]
+    fn mul(self, a: [__m256; 2], b: [__m256; 2]) -> [__m256; 2] {
+        // SAFETY: see above.
+        unsafe { [_mm256_mul_ps(a[0], b[0]), _mm256_mul_ps(a[1], b[1])] }
+    }
+    #[inline(always)]
+    fn mul_add(self, a: [__m256; 2], b: [__m256; 2], c: [__m256; 2]) -> [__m256; 2] {
+        // SAFETY: see above.
+        unsafe {
+            [
+                _mm256_fmadd_ps(a[0], b[0], c[0]),
+                _mm256_fmadd_ps(a[1], b[1], c[1]),
+            ]
+        }
+    }
+    #[inline(always)]
+    unsafe fn load_f16(self, from: *const u8) -> [__m256; 2] {
+        // SAFETY: see above.
+        unsafe {
+            [
+                _mm256_cvtph_ps(_mm_loadu_si128(from.cast())),
+                _mm256_cvtph_ps(_mm_loadu_si128(from.add(16).cast())),
+            ]
+        }
+    }
+    #[inline(always)]
+    unsafe fn load_i8(self, from: *const u8) -> [__m256; 2] {
+        // SAFETY: see above.
+        unsafe {
+            let low = _mm256_cvtepi8_epi32(_mm_loadl_epi64(from.cast()));
+            let high = _mm256_cvtepi8_epi32(_mm_loadl_epi64(from.add(8).cast()));
+            [_mm256_cvtepi32_ps(low), _mm256_cvtepi32_ps(high)]
+        }
+    }
+    #[inline(always)]
+    unsafe fn store(self, value: [__m256; 2], to: *mut f32) {
+        // SAFETY: see above.
+        unsafe {
+            _mm256_storeu_ps(to, value[0]);
+            _mm256_storeu_ps(to.add(8), value[1]);
+        }
+    }
+    #[inline(always)]
+    fn prefetch(self, at: *const u8) {
+        // SAFETY: see above; this reads nothing.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(at.cast()) }
+    }
+}

@@ -1,0 +1,147 @@
+//! The inner loops of products with quantised weights.
+//!
+//! A group of 32 inputs is one integer sum per output, exact, and becomes one fused multiply-add with the product of both
+//! scales; groups follow each other in order. So a result depends on its row alone, and is the same on every machine.
+//! Codes are unpacked in registers, for as many rows as fit there, and stay in the first-level cache for the next ones.
+//!
+//! No closures around vector operations here: one that is not inlined is compiled without the instructions.
+
+use super::Product;
+use super::activations::{Activations, Group, PARTS};
+use crate::dots::{DotKernel, Dots, GROUP, QUAD};
+use crate::weight::formats::{Codes, Format};
+use crate::weight::{PANEL, Segment};
+use std::marker::PhantomData;
+use std::ops::Range;
+
+/// How far ahead codes are asked for: the machine's own prefetching ends at every page.
+const AHEAD: usize = 2 << 10;
+
+/// Bytes of a cache line.
+const LINE: usize = 64;
+
+/// Some panels of one segment for some rows.
+pub(super) struct Span<'a, T> {
+    pub(super) product: &'a Product<'a>,
+    pub(super) activations: Activations<'a>,
+    pub(super) segment: &'a Segment,
+    pub(super) panels: Range<usize>,
+    pub(super) rows: Range<usize>,
+    pub(super) format: PhantomData<T>,
+}
+
+impl<T: Format> Span<'_, T> {
+    /// `R` rows from `row` on with a panel.
+    #[inline(always)]
+    fn rows<D: Dots, const R: usize>(&self, d: D, panel: usize, row: usize) {
+        let x: [&[Group]; R] = std::array::from_fn(|r| self.activations.row(self.product.input_row(row + r)));
+        let start = self.segment.panel(panel);
+        let groups = x[0].len();
+        let mut sums = [d.splat(0.0); R];
+        for index in 0..groups {
+            // SAFETY: the panel has as many groups as a row of inputs.
+            unsafe {
+                let (block, group) = T::group(start, index);
+                if R <= 2 {
+                    for line in (0..T::GROUP_BYTES).step_by(LINE) {
+                        d.prefetch(group.wrapping_add(AHEAD + line));
+                    }
+                }
+                for part in 0..T::PARTS {
+                    add_part::<D, T, R>(d, (block, group), &x, (index, part), &mut sums);
+                }
+            }
+        }
+        for (r, sums) in sums.into_iter().enumerate() {
+            let mut lanes = [0.0; PANEL];
+            // SAFETY: the array has sixteen elements.
+            unsafe { d.store(sums, lanes.as_mut_ptr()) };
+            self.product.finish(self.segment, panel, row + r, &lanes);
+        }
+    }
+
+    #[inline(always)]
+    fn some_rows<D: Dots>(&self, d: D, panel: usize, rows: Range<usize>) {
+        match rows.len() {
+            0 => {}
+            1 => self.rows::<D, 1>(d, panel, rows.start),
+            2 => self.rows::<D, 2>(d, panel, rows.start),
+            3 => self.rows::<D, 3>(d, panel, rows.start),
+            4 => self.rows::<D, 4>(d, panel, rows.start),
+            5 => self.rows::<D, 5>(d, panel, rows.start),
+            6 => self.rows::<D, 6>(d, panel, rows.start),
+            7 => self.rows::<D, 7>(d, panel, rows.start),
+            _ => self.rows::<D, 8>(d, panel, rows.start),
+        }
+    }
+}
+
+/// Adds the products of part `part` of group `index`, whose block and group start where `at` says.
+///
+/// # Safety
+/// The group is inside the panel and inside the rows of inputs.
+#[inline(always)]
+unsafe fn add_part<D: Dots, T: Format, const R: usize>(
+    d: D,
+    at: (*const u8, *const u8),
+    x: &[&[Group]; R],
+    (index, part): (usize, usize),
+    sums: &mut [D::F; R],
+) {
+    let (block, group) = at;
+    let pairs = GROUP / (2 * QUAD) / T::PARTS;
+    // SAFETY: as the caller promises.
+    unsafe {
+        let codes = group.add(T::GROUP_HEAD * PANEL);
+        let x: [*const Group; R] = std::array::from_fn(|r| x[r].as_ptr().add(index));
+        let mut integers = [d.zero(); R];
+        for pair in part * pairs..(part + 1) * pairs {
+            let weights = T::Codes::pair(d, codes, pair);
+            for r in 0..R {
+                let inputs = (*x[r]).codes.as_ptr();
+                integers[r] = d.dot(integers[r], weights[0], inputs, 2 * pair);
+                integers[r] = d.dot(integers[r], weights[1], inputs, 2 * pair + 1);
+            }
+        }
+        let scale = T::scale(d, block, group, part);
+        for r in 0..R {
+            let inputs = &*x[r];
+            let sum = d.total(integers[r], -T::Codes::ZERO * inputs.sum::<T>(part));
+            sums[r] = d.mul_add(sum, d.mul(scale, d.splat(inputs.scale)), sums[r]);
+        }
+        if T::MINIMUM {
+            let minimum = T::minimum(d, block, group, part);
+            for r in 0..R {
+                let inputs = &*x[r];
+                let sum = inputs.sum::<T>(part) as f32 * inputs.scale;
+                sums[r] = d.mul_add(minimum, d.splat(sum), sums[r]);
+            }
+        }
+    }
+}
+
+impl Group {
+    /// The sum of a part's codes, or of all if the format has one part.
+    #[inline(always)]
+    fn sum<T: Format>(&self, part: usize) -> i32 {
+        if T::PARTS == PARTS {
+            self.sums[part]
+        } else {
+            self.sums[0] + self.sums[1]
+        }
+    }
+}
+
+impl<T: Format> DotKernel for Span<'_, T> {
+    #[inline(always)]
+    fn run<D: Dots>(self, d: D) {
+        let chunks = self.rows.len().div_ceil(D::ROWS);
+        for panel in self.panels.clone() {
+            for chunk in 0..chunks {
+                let start = self.rows.start + self.rows.len() * chunk / chunks;
+                let end = self.rows.start + self.rows.len() * (chunk + 1) / chunks;
+                self.some_rows(d, panel, start..end);
+            }
+        }
+    }
+}
