@@ -119,6 +119,7 @@ fn request(id: usize, context: usize) -> CheckedRequest {
     CheckedRequest {
         id: RequestId(id as u64),
         prompt: (0..context as u32).map(|i| i * 31 % 4000 + id as u32).collect(),
+        generated: Arc::default(),
         params: Arc::new(SamplingParams::default()),
         stop_tokens: [1].into(),
         priority: 0,

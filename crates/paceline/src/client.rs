@@ -43,7 +43,7 @@ pub(crate) struct Client {
     stop_tokens: Arc<[TokenId]>,
     /// From its arrival to its first token.
     first_token: Option<Duration>,
-    /// Tokens given to the reader.
+    /// Tokens given to the reader, here or elsewhere.
     tokens: usize,
     pub(crate) answer: Answer,
 }
@@ -63,7 +63,7 @@ impl Client {
             prompt_tokens: request.prompt.len(),
             stop_tokens: Arc::clone(&request.stop_tokens),
             first_token: None,
-            tokens: 0,
+            tokens: request.generated.len(),
             answer,
         }
     }

@@ -22,6 +22,10 @@ pub(crate) const MAX_CHOICES: usize = 128;
 pub struct Request {
     /// Tokens to continue. They are shared from here on, down to the scheduler.
     pub prompt: Arc<[TokenId]>,
+    /// Tokens of the continuation that exist already: what comes goes on behind them, as though the request had been here
+    /// from its beginning. Noise, penalties, lengths, constraint and usage count from the end of the prompt. For one
+    /// continuation only.
+    pub generated: Arc<[TokenId]>,
     /// How tokens are chosen; shared in the same way.
     pub sampling: Arc<SamplingParams>,
     /// Continuations; the first uses the seed as given, the others seeds derived from it.
@@ -126,19 +130,22 @@ impl Bounds {
             request.sampling_mut().min_tokens = self.max_model_len;
         }
         let length = request.prompt.len().saturating_add(request.sampling.max_tokens);
+        let max_length = length.min(self.max_model_len);
+        self.check_generated(&request, max_length - request.prompt.len())?;
         let speculation = self.drafts(&request.speculation)?;
         let choices = request.count();
         let first_id = self.take_ids(choices);
         let first = CheckedRequest {
             id: RequestId(first_id),
             prompt: request.prompt,
+            generated: request.generated,
             params: request.sampling,
             stop_tokens: stop_tokens.into(),
             priority: request.priority,
             tenant: request.tenant,
             deadline: self.deadline(request.deadline),
             salt: request.salt,
-            max_length: length.min(self.max_model_len),
+            max_length,
             group: (choices > 1).then_some(GroupId(first_id)),
             speculation,
             constraint: request.constraint,
@@ -163,6 +170,7 @@ impl Bounds {
             id: RequestId(self.take_ids(1)),
             max_length: request.prompt.len(),
             prompt: request.prompt,
+            generated: Arc::default(),
             params: Arc::default(),
             stop_tokens: Arc::default(),
             priority: request.priority,
@@ -217,6 +225,19 @@ impl Bounds {
         ensure("constraint", possible, &"given", || {
             "left out: the engine was started without constraints".to_owned()
         })
+    }
+
+    /// What exists already of a continuation leaves room for more of it, and belongs to the only one.
+    fn check_generated(&self, request: &Request, room: usize) -> Result<(), RequestError> {
+        const FIELD: &str = "generated";
+        let (tokens, n) = (request.generated.len(), request.count());
+        ensure(FIELD, tokens < room, &format!("{tokens} tokens long"), || {
+            format!("shorter than the continuation may become, {room} tokens")
+        })?;
+        ensure("n", tokens == 0 || n == 1, &n, || {
+            "1 where a continuation goes on".to_owned()
+        })?;
+        self.check_tokens(FIELD, request.generated.iter().copied())
     }
 
     /// Most drafts that a request may have from each source.

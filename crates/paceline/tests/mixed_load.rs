@@ -61,6 +61,7 @@ fn request(id: RequestId, prompt: usize, tokens: usize) -> CheckedRequest {
     CheckedRequest {
         id,
         prompt: (0..prompt as u32).map(|i| (i * 17 + 3) % 4000).collect(),
+        generated: Arc::default(),
         params: Arc::new(SamplingParams::default()),
         stop_tokens: Arc::default(),
         priority: 0,

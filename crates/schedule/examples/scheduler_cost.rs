@@ -52,6 +52,7 @@ fn scheduler(running: usize, context: usize, kind: Kind) -> Scheduler {
         let new = CheckedRequest {
             id: RequestId(id),
             prompt: prompt.into(),
+            generated: Arc::default(),
             params: Arc::new(SamplingParams::default()),
             stop_tokens: [0].into(),
             priority: 0,

@@ -222,7 +222,7 @@ impl Constrained {
         }
     }
 
-    /// The text has grown by these tokens (none at its beginning), and the device has made these drafts behind them.
+    /// The text has grown by these tokens (at its beginning, by what was generated elsewhere), and the device has made these drafts behind them.
     pub(crate) fn ask(&mut self, grown: Vec<TokenId>, drafts: (Vec<TokenId>, Option<DraftSource>)) {
         assert!(
             !matches!(self.stage, Stage::Asked { .. }),

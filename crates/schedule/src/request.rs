@@ -33,6 +33,9 @@ pub struct CheckedRequest {
     pub id: RequestId,
     /// Its prompt.
     pub prompt: Arc<[TokenId]>,
+    /// Tokens behind the prompt that were generated before, elsewhere. What comes goes on behind them as though they had
+    /// been generated here, like after a preemption; they are not delivered again.
+    pub generated: Arc<[TokenId]>,
     /// How tokens are chosen.
     pub params: Arc<SamplingParams>,
     /// Tokens that end it: the model's own unless they are to be ignored, and the caller's.
@@ -124,7 +127,7 @@ pub(crate) struct Rank {
 #[derive(Debug)]
 pub(crate) struct Request {
     pub(crate) asked: CheckedRequest,
-    /// Delivered, and behind the prompt on a new start after a preemption.
+    /// Delivered, here or elsewhere, and behind the prompt on a new start after a preemption.
     pub(crate) generated: Vec<TokenId>,
     pub(crate) order: Order,
     /// From its first admission on.
@@ -138,7 +141,7 @@ pub(crate) struct Request {
     pub(crate) shown_drafts: Vec<TokenId>,
     /// Prompt log-probabilities delivered.
     pub(crate) scored: usize,
-    /// Tokens of the prompt that its first start found cached; `None` before it.
+    /// Tokens that its first start found cached; `None` before it.
     pub(crate) cached: Option<usize>,
     pub(crate) phase: Phase,
 }
@@ -166,7 +169,7 @@ impl Request {
     pub(crate) fn new(asked: CheckedRequest, arrival: u64) -> Self {
         let shows_drafts = asked.constraint.is_some() || asked.params.origins;
         Self {
-            generated: Vec::new(),
+            generated: asked.generated.to_vec(),
             order: Order {
                 priority: asked.priority,
                 arrival,
@@ -191,6 +194,11 @@ impl Request {
 
     pub(crate) fn tokens(&self) -> TokenList<'_> {
         TokenList::new(&self.prompt, &self.generated)
+    }
+
+    /// Tokens of the prompt that its first start found cached.
+    pub(crate) fn cached_prompt(&self) -> usize {
+        self.cached.unwrap_or(0).min(self.prompt.len())
     }
 
     /// Whether some of the prompt's log-probabilities are still owed. The first token has none.
@@ -234,7 +242,7 @@ impl Request {
             detail: None,
             embedding: Vec::new(),
             speculation: Some(Box::new(self.report)),
-            cached_tokens: self.cached.unwrap_or(0),
+            cached_tokens: self.cached_prompt(),
         }
     }
 }

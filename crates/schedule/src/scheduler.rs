@@ -192,12 +192,12 @@ impl Scheduler {
 
     fn assert_servable(&self, asked: &CheckedRequest) {
         let CheckedRequest { id, max_length, .. } = *asked;
-        let least = asked.prompt.len() + usize::from(asked.pooling.is_none());
+        let least = asked.prompt.len() + asked.generated.len() + usize::from(asked.pooling.is_none());
         assert!(
             !asked.prompt.is_empty() && least <= max_length,
             "request {} has {} tokens and room for {max_length}",
             id.0,
-            asked.prompt.len(),
+            asked.prompt.len() + asked.generated.len(),
         );
         let blocks = self
             .resources

@@ -315,6 +315,7 @@ fn a_full_queue_refuses_and_a_request_that_can_never_be_served_is_a_fault() {
     let new = |id, prompt: usize, max_length| CheckedRequest {
         id: RequestId(id),
         prompt: text(1, prompt).into(),
+        generated: Arc::default(),
         params: Arc::default(),
         stop_tokens: Arc::default(),
         priority: 0,
@@ -369,6 +370,7 @@ fn a_fault_of_the_device_is_an_error_of_the_step() {
     let new = CheckedRequest {
         id: RequestId(1),
         prompt: text(1, 4).into(),
+        generated: Arc::default(),
         params: Arc::default(),
         stop_tokens: Arc::default(),
         priority: 0,

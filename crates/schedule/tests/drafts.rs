@@ -28,6 +28,7 @@ fn request(id: u64, prompt: usize, max_length: usize) -> CheckedRequest {
     CheckedRequest {
         id: RequestId(id),
         prompt: vec![3; prompt].into(),
+        generated: Arc::default(),
         params: Arc::default(),
         stop_tokens: Arc::default(),
         priority: 0,

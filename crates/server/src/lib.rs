@@ -35,6 +35,7 @@ mod page;
 mod places;
 mod prefix_salts;
 mod preparation;
+mod replica;
 mod reply;
 mod request_log;
 mod responses;

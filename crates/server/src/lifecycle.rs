@@ -18,6 +18,8 @@ pub(crate) enum Phase {
 /// The state of the whole server.
 pub(crate) struct Lifecycle {
     phase: watch::Sender<Phase>,
+    /// Ends every generation that can go on elsewhere.
+    moving: CancellationToken,
     /// Ends every generation that is still running.
     abort: CancellationToken,
     /// Generations that run, from their admission to the last byte of their reply.
@@ -29,6 +31,7 @@ impl Lifecycle {
     pub(crate) fn new() -> Self {
         Self {
             phase: watch::Sender::new(Phase::Serving),
+            moving: CancellationToken::new(),
             abort: CancellationToken::new(),
             active: AtomicUsize::new(0),
             idle: Notify::new(),
@@ -39,7 +42,7 @@ impl Lifecycle {
         self.phase.borrow().clone()
     }
 
-    /// Takes no new requests from now on.
+    /// Takes no new requests from now on, and ends those that can go on elsewhere.
     pub(crate) fn drain(&self) {
         self.phase.send_if_modified(|phase| {
             let serving = *phase == Phase::Serving;
@@ -48,6 +51,7 @@ impl Lifecycle {
             }
             serving
         });
+        self.moving.cancel();
     }
 
     /// The engine is gone. The first reason counts.
@@ -80,6 +84,11 @@ impl Lifecycle {
     /// Ends what still runs.
     pub(crate) fn abort(&self) {
         self.abort.cancel();
+    }
+
+    /// Tells a generation that can go on elsewhere when it has to.
+    pub(crate) fn moving_token(&self) -> CancellationToken {
+        self.moving.clone()
     }
 
     /// Tells a generation when it has to end.

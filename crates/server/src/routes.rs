@@ -10,7 +10,7 @@ use crate::openai::completions::Completions;
 use crate::responses::Responses;
 use crate::{
     active, anthropic, engine_state, envelope, events, health, llama_cpp, metrics, ollama, openai, openapi,
-    page, scores, tokens,
+    page, replica, scores, tokens,
 };
 use axum::Router;
 use axum::extract::Request;
@@ -51,6 +51,12 @@ pub(crate) fn router(app: &App) -> Router {
         .route("/ready", get(health::ready))
         .route("/version", get(health::version))
         .route("/metrics", get(metrics::scrape))
+        .route("/server_info", get(replica::server_info))
+        .route("/get_server_info", get(replica::server_info))
+        .route("/model_info", get(replica::model_info))
+        .route("/get_model_info", get(replica::model_info))
+        .route("/get_load", get(replica::load))
+        .route("/v1/loads", get(replica::loads))
         .route("/v1/engine", get(engine_state::engine))
         .route("/v1/engine/events", get(events::events))
         .route("/v1/engine/trace", get(events::trace))

@@ -22,7 +22,8 @@ pub struct DecodeOptions {
     pub token_texts: bool,
 }
 
-/// More of a text. A token comes no earlier than its text, so nothing of a stop string shows.
+/// More of a text. Tokens and text keep step: a token comes with the last of its text, and text with the last of its
+/// tokens, so nothing of a stop string shows, and the tokens so far are all it takes to go on with the text elsewhere.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Piece {
     /// Text that is certain.
@@ -57,6 +58,7 @@ pub struct GeneratedToken {
 }
 
 /// A token whose text is not certain yet, and where in the whole text that lies.
+#[derive(Clone, Debug)]
 struct Held {
     token: GeneratedToken,
     start: usize,
@@ -64,6 +66,7 @@ struct Held {
 }
 
 /// One text while it comes.
+#[derive(Clone, Debug)]
 pub struct TextDecoder {
     /// Absent for models without a tokenizer: there are tokens and no text.
     detokenizer: Option<Detokenizer>,
@@ -74,6 +77,10 @@ pub struct TextDecoder {
     decoded: usize,
     /// Bytes of text that are certain.
     certain: usize,
+    /// Bytes of text that have been shown, here or elsewhere.
+    shown: usize,
+    /// Text behind those that is certain: the beginning of a token's text.
+    begun: String,
     /// Tokens so far.
     tokens: usize,
     /// The stop string that was found.
@@ -98,9 +105,31 @@ impl TextDecoder {
             held: VecDeque::new(),
             decoded: 0,
             certain: 0,
+            shown: 0,
+            begun: String::new(),
             tokens: 0,
             stopped: None,
         }
+    }
+
+    /// Goes on with a text whose first tokens were shown elsewhere, with all of their text, which is returned. `None` if
+    /// they complete a stop string: there is nothing to go on with.
+    pub fn resume(&mut self, tokens: &[TokenId]) -> Option<String> {
+        let mut text = String::new();
+        for id in tokens {
+            let piece = self.push_all(vec![*id], Vec::new());
+            text.push_str(&piece.text);
+        }
+        if self.stopped.is_some() {
+            return None;
+        }
+        // A stop string may have begun, and did not go on: its text has been shown.
+        text.push_str(&self.begun);
+        text.push_str(self.stops.held());
+        self.held.clear();
+        self.begun.clear();
+        self.shown = self.decoded;
+        Some(text)
     }
 
     /// Tokens so far, those of a stop string included.
@@ -154,10 +183,10 @@ impl TextDecoder {
             end: self.decoded,
         });
         if self.tokens <= self.options.min_tokens {
-            return self.release(text);
+            return self.release(&text);
         }
         let outcome = self.stops.push(&text);
-        self.take(outcome.text, outcome.matched)
+        self.take(&outcome.text, outcome.matched)
     }
 
     /// Ends the text and returns what was held back.
@@ -168,25 +197,27 @@ impl TextDecoder {
             let rest = rest.unwrap_or_default();
             self.decoded += rest.len();
             let outcome = self.stops.push(&rest);
-            piece = self.take(outcome.text, outcome.matched);
+            piece = self.take(&outcome.text, outcome.matched);
         }
         if self.stopped.is_none() {
             let stops = std::mem::replace(&mut self.stops, StopStrings::new(Vec::new()));
             let outcome = stops.finish();
-            piece.append(self.take(outcome.text, outcome.matched));
+            piece.append(self.take(&outcome.text, outcome.matched));
         }
         if self.stopped.is_none() {
+            piece.text.push_str(&std::mem::take(&mut self.begun));
             piece.tokens.extend(self.held.drain(..).map(|held| held.token));
         }
         piece
     }
 
-    fn take(&mut self, text: String, matched: Option<usize>) -> Piece {
+    fn take(&mut self, text: &str, matched: Option<usize>) -> Piece {
         let mut piece = self.release(text);
         self.stopped = matched;
         let Some(stop) = matched.and_then(|index| self.options.stop.get(index)) else {
             return piece;
         };
+        piece.text.push_str(&std::mem::take(&mut self.begun));
         let mut cut = self.certain;
         if self.options.include_stop {
             piece.text.push_str(stop);
@@ -202,12 +233,20 @@ impl TextDecoder {
     }
 
     /// This text is certain, and so are the tokens that end in it.
-    fn release(&mut self, text: String) -> Piece {
+    fn release(&mut self, text: &str) -> Piece {
+        let shown = self.shown.saturating_sub(self.certain).min(text.len());
+        self.begun.push_str(&text[shown..]);
         self.certain += text.len();
         let mut tokens = Vec::new();
         while let Some(held) = self.held.pop_front_if(|held| held.end <= self.certain) {
             tokens.push(held.token);
         }
+        let whole = self
+            .held
+            .front()
+            .map_or(self.certain, |held| held.start.min(self.certain));
+        let text = self.begun.drain(..whole.saturating_sub(self.shown)).collect();
+        self.shown = self.shown.max(whole);
         Piece { text, tokens }
     }
 }

@@ -38,6 +38,11 @@ impl StopStrings {
         self.scan(false)
     }
 
+    /// What is held back: it may be the start of a stop string.
+    pub fn held(&self) -> &str {
+        &self.held
+    }
+
     /// Ends the text: what was held back comes out, up to a stop string that begins in it.
     pub fn finish(mut self) -> StopOutcome {
         self.scan(true)

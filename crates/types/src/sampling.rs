@@ -89,6 +89,8 @@ pub enum FinishReason {
     Deadline,
     /// The constraint left no token to go on with, or could not be followed any further.
     Constraint,
+    /// It goes on elsewhere. The engine's caller ends it so; the engine itself never does.
+    Moved,
 }
 
 impl FinishReason {
@@ -100,6 +102,7 @@ impl FinishReason {
             Self::Cancelled => "cancelled",
             Self::Deadline => "deadline",
             Self::Constraint => "constraint",
+            Self::Moved => "moved",
         }
     }
 }

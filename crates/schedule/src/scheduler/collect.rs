@@ -134,7 +134,7 @@ impl Scheduler {
                     detail: None,
                     embedding: std::mem::take(&mut output.embedding),
                     speculation: end.map(|_| Box::new(request.report)),
-                    cached_tokens: request.cached.unwrap_or(0),
+                    cached_tokens: request.cached_prompt(),
                 });
             }
             (request.order, request.group)

@@ -9,9 +9,11 @@ use paceline_types::{DraftSource, FinishReason, TokenId};
 impl Scheduler {
     /// A constrained request has come into a slot: its first masks are wanted, unless it has been there before.
     pub(super) fn ask_first_masks(&mut self, id: RequestId) {
-        let constrained = self.request_mut(id).constraint.as_mut();
+        let request = self.request_mut(id);
+        let constrained = request.constraint.as_mut();
         if let Some(constrained) = constrained.filter(|constrained| constrained.is_new()) {
-            constrained.ask(Vec::new(), (Vec::new(), None));
+            // Its matcher has seen none of what was generated elsewhere.
+            constrained.ask(request.asked.generated.to_vec(), (Vec::new(), None));
             self.masks_due.push_back(id);
         }
     }

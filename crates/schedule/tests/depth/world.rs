@@ -160,6 +160,7 @@ impl World {
         let new = CheckedRequest {
             id: RequestId(self.names),
             prompt: vec![1; PROMPT].into(),
+            generated: Arc::default(),
             params: Arc::new(SamplingParams {
                 seed: self.names,
                 ..SamplingParams::default()

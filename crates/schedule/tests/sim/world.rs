@@ -314,6 +314,7 @@ impl World {
         let mut new = CheckedRequest {
             id: RequestId(name),
             prompt: prompt.into(),
+            generated: Arc::default(),
             params: Arc::default(),
             stop_tokens: limits.stop_tokens.into(),
             priority,
@@ -496,6 +497,7 @@ impl World {
                     "request {name}"
                 );
             }
+            FinishReason::Moved => panic!("request {name} went elsewhere"),
             FinishReason::Stop | FinishReason::Cancelled => {
                 assert_eq!(caller.asked, Some(finish), "request {name}");
             }

@@ -265,6 +265,7 @@ fn new_request(id: RequestId, request: &Asked, speculation: DraftBudget) -> Chec
     CheckedRequest {
         id,
         prompt: request.prompt.as_slice().into(),
+        generated: Arc::default(),
         stop_tokens: params.stop_tokens.as_slice().into(),
         max_length: request.prompt.len() + params.max_tokens,
         params: Arc::new(params),
@@ -293,7 +294,7 @@ fn take(given: &mut [Given], ended: &mut [bool], request_output: RequestOutput) 
         ended[index] = true;
         given.ending = match finish {
             FinishReason::Stop | FinishReason::Length => Ending::Finished,
-            FinishReason::Cancelled | FinishReason::Deadline => Ending::Cancelled,
+            FinishReason::Cancelled | FinishReason::Deadline | FinishReason::Moved => Ending::Cancelled,
             FinishReason::Constraint => Ending::DeadEnd,
         };
     }

@@ -138,8 +138,11 @@ impl<'a> Fields<'a> {
 
     /// Takes a field that must be there.
     pub(crate) fn require<T: Field>(&mut self, name: &str) -> Result<T, ApiError> {
-        self.take(name)?
-            .ok_or_else(|| ApiError::field(name, format!("`{name}` is missing")))
+        self.take(name)?.ok_or_else(|| {
+            let place = self.place(name);
+            let message = format!("`{place}` is missing");
+            ApiError::field(place, message)
+        })
     }
 
     /// Whether a field is there and not null.

@@ -2,6 +2,7 @@
 
 mod allowed;
 mod collect;
+mod continuation;
 mod parts;
 mod speculation;
 mod steps;
@@ -9,6 +10,7 @@ mod stream;
 mod task;
 
 pub use collect::{Collected, Completion, collect};
+pub(crate) use continuation::{Continuation, Resumed, has_moved};
 pub use paceline::{Failure, Finish};
 pub use paceline_text::GeneratedToken;
 pub(crate) use parts::PartReader;
@@ -19,7 +21,7 @@ pub use stream::Outputs;
 pub(crate) use task::{StreamOptions, cache_salt, stream};
 
 use paceline::Request;
-use paceline_text::DecodeOptions;
+use paceline_text::{DecodeOptions, TextDecoder};
 use paceline_types::TokenId;
 use std::sync::Arc;
 
@@ -38,6 +40,10 @@ pub struct GenerationTask {
     pub cache_salt: Option<String>,
     /// Keep this many of the last tokens of each prompt.
     pub truncate: Option<usize>,
+    /// The text so far, of a task that goes on with one.
+    pub resumed: Option<TextDecoder>,
+    /// It can go on elsewhere when the server goes down.
+    pub movable: bool,
 }
 
 /// Something a generation yields: text with its tokens. Choices are numbered over all prompts. Log-probabilities of a

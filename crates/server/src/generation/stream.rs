@@ -30,6 +30,8 @@ pub struct Outputs {
     over: bool,
     engine: Handle,
     lifecycle: Arc<Lifecycle>,
+    /// When it has to go on elsewhere, if it can.
+    moving: Option<Pin<Box<WaitForCancellationFutureOwned>>>,
     abort: Pin<Box<WaitForCancellationFutureOwned>>,
     /// Its place among the active requests.
     _listed: Listed,
@@ -53,6 +55,8 @@ struct Source {
 struct Choice {
     index: usize,
     text: TextDecoder,
+    /// Tokens of the text that came elsewhere.
+    resumed: usize,
     /// If it is to be told how tokens came.
     steps: Option<StepTracker>,
     stage: Stage,
@@ -111,6 +115,9 @@ impl Outputs {
             engine: means.engine.clone(),
             lifecycle: Arc::clone(means.lifecycle),
             _listed: listed,
+            moving: task
+                .movable
+                .then(|| Box::pin(means.lifecycle.moving_token().cancelled_owned())),
             abort: Box::pin(means.lifecycle.abort_token().cancelled_owned()),
         };
         for source in &mut outputs.sources {
@@ -158,6 +165,16 @@ impl Outputs {
         self.over = true;
     }
 
+    /// Ends what is open because it goes on elsewhere. What was not given out is generated again there.
+    fn move_on(&mut self) {
+        for source in &mut self.sources {
+            source.withheld = None;
+            for choice in 0..source.choices.len() {
+                source.leave(choice, (Piece::default(), FinishReason::Moved), &mut self.ready);
+            }
+        }
+    }
+
     /// Ends what is open because the server goes down.
     fn abort(&mut self) {
         for source in &mut self.sources {
@@ -184,6 +201,12 @@ impl Stream for Outputs {
             let running = this.sources.iter().any(|source| source.generation.is_some());
             if this.over || !running {
                 return Poll::Ready(None);
+            }
+            let moving = this.moving.as_mut();
+            if moving.is_some_and(|moving| moving.as_mut().poll(cx).is_ready()) {
+                this.moving = None;
+                this.move_on();
+                continue;
             }
             if this.abort.as_mut().poll(cx).is_ready() {
                 match this.lifecycle.phase() {
@@ -228,7 +251,11 @@ impl Source {
         means.usage.prompt(prompt_tokens);
         let choice = |number| Choice {
             index: index * n + number,
-            text: TextDecoder::new(means.tokenizer, task.decoding.clone()),
+            text: match &task.resumed {
+                Some(resumed) => resumed.clone(),
+                None => TextDecoder::new(means.tokenizer, task.decoding.clone()),
+            },
+            resumed: task.request.generated.len(),
             steps: task.request.sampling.origins.then(StepTracker::default),
             stage: Stage::Open,
             first_token: None,
@@ -288,7 +315,7 @@ impl Source {
         if let Some(steps) = &mut choice.steps {
             steps.join(&mut piece);
         }
-        choice.metrics.tokens(choice.text.tokens());
+        choice.metrics.tokens(choice.text.tokens() - choice.resumed);
         self.usage.tokens(choice.text.tokens() - before, elapsed);
         let index = choice.index;
         if choice.text.stopped().is_some() {
@@ -322,16 +349,21 @@ impl Source {
         self.finish(number, (piece, finish), ready);
     }
 
-    /// A choice ends before the engine says so. What it took is counted here.
+    /// A choice is cut off, with what was held back of it.
     fn abort(&mut self, number: usize, ready: &mut VecDeque<Output>) {
+        let piece = self.choices[number].rest();
+        self.leave(number, (piece, FinishReason::Cancelled), ready);
+    }
+
+    /// A choice ends before the engine says so. What it took is counted here.
+    fn leave(&mut self, number: usize, (piece, reason): (Piece, FinishReason), ready: &mut VecDeque<Output>) {
         let total = self.started.elapsed();
         let choice = self.choices.get_mut(number);
         let Some(choice) = choice.filter(|choice| choice.stage != Stage::Ended) else {
             return;
         };
-        let piece = choice.rest();
         let finish = Finish {
-            reason: FinishReason::Cancelled,
+            reason,
             stop: None,
             detail: None,
             usage: Usage {

@@ -57,7 +57,8 @@ impl GenerationTask {
         let options = fields.options(but)?;
         let mut request = Request::default();
         request.sampling_mut().max_tokens = default_max_tokens;
-        request.sampling_mut().seed = identifiers::random();
+        // A number that every client can hand on, those included whose numbers are floats.
+        request.sampling_mut().seed = identifiers::random() >> 11;
         let options = options.or(defaults.options());
         options.apply(&mut request);
         request.sampling_mut().bad_words = bad_words(model, options.texts("bad_words"))?;
@@ -84,6 +85,8 @@ impl GenerationTask {
             cache_salt: cache_salt(fields)?,
             truncate: fields.take("truncate_prompt_tokens")?,
             prompts: Vec::new(),
+            resumed: None,
+            movable: false,
         };
         task.refuse_unsupported(fields)?;
         Ok(task)

@@ -29,7 +29,7 @@ const WHOLE: [f64; 28] = [
 /// How requests end, in the words of vLLM, and by a deadline, which only we have.
 const ABORT: &str = "abort";
 const ERROR: &str = "error";
-const REASONS: [&str; 5] = ["stop", "length", "deadline", ABORT, ERROR];
+const REASONS: [&str; 6] = ["stop", "length", "deadline", "moved", ABORT, ERROR];
 
 type ReasonLabel = [(&'static str, &'static str); 1];
 
@@ -102,7 +102,7 @@ impl Families {
         );
         registry.register(
             "vllm:request_success",
-            "Requests that ended, by reason; abort: the client left or the server went down",
+            "Requests that ended, by reason; abort: the client left or the server went down; moved: it goes on elsewhere",
             self.finished.clone(),
         );
     }
@@ -189,8 +189,12 @@ impl ChoiceMetrics {
 
     /// It ended. One that was cut off tells nothing about times and lengths.
     pub(crate) fn end(&mut self, reason: FinishReason) {
-        if reason == FinishReason::Cancelled {
-            self.close(ABORT);
+        if matches!(reason, FinishReason::Cancelled | FinishReason::Moved) {
+            self.close(if reason == FinishReason::Moved {
+                reason.name()
+            } else {
+                ABORT
+            });
             return;
         }
         if !self.close(reason.name()) {
@@ -285,7 +289,7 @@ mod tests {
         let mut failed = metrics.choice(5, false);
         failed.fail();
         drop(failed);
-        assert_eq!(REASONS.map(count), [1, 0, 0, 1, 1]);
+        assert_eq!(REASONS.map(count), [1, 0, 0, 0, 1, 1]);
         assert_eq!(metrics.0.generation_tokens.get(), 3);
         assert_eq!(metrics.0.prompt_tokens.get(), 5);
     }

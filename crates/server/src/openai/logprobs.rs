@@ -65,6 +65,12 @@ impl LogprobWriter {
         lists
     }
 
+    /// These tokens have been told elsewhere.
+    pub(crate) fn skip(&mut self, model: &ServedModel, tokens: &[TokenId]) {
+        let characters = |token: &TokenId| model.token_text(*token).chars().count();
+        self.offset += tokens.iter().map(characters).sum::<usize>();
+    }
+
     /// Those of generated tokens, after what is there.
     pub(crate) fn add(
         &mut self,

@@ -12,7 +12,7 @@ use paceline::{OPTIONS, OptionKind};
 use serde_json::{Value, json};
 
 /// The parts: the first has what all share, the others paths and schemas of their own.
-const PARTS: [&str; 9] = [
+const PARTS: [&str; 10] = [
     include_str!("base.json"),
     include_str!("openai.json"),
     include_str!("structured.json"),
@@ -22,6 +22,7 @@ const PARTS: [&str; 9] = [
     include_str!("operations.json"),
     include_str!("engine.json"),
     include_str!("foreign.json"),
+    include_str!("routers.json"),
 ];
 
 /// What every part adds to.

@@ -83,15 +83,15 @@ fn parameters() -> Value {
     })
 }
 
-fn tools() -> Value {
+pub(crate) fn tools() -> Value {
     json!([{ "type": "function", "function": { "name": "weather", "parameters": parameters() } }])
 }
 
-fn format() -> Value {
+pub(crate) fn format() -> Value {
     json!({ "type": "json_schema", "json_schema": { "name": "weather", "schema": parameters() } })
 }
 
-fn extend(body: &mut Value, more: Value) {
+pub(crate) fn extend(body: &mut Value, more: Value) {
     if let (Value::Object(body), Value::Object(more)) = (body, more) {
         body.extend(more);
     }
@@ -119,7 +119,7 @@ fn gist(text: &str) -> Value {
 
 /// The frames of a stream as one object: texts and lists grow, the last of other values counts. How a text is cut into
 /// frames depends on the time.
-fn joined(text: &str) -> Value {
+pub(crate) fn joined(text: &str) -> Value {
     let mut whole = Map::new();
     for frame in frames(text).iter().filter(|frame| *frame != "[DONE]") {
         let frame: Value = serde_json::from_str(frame).unwrap();
@@ -142,7 +142,7 @@ fn joined(text: &str) -> Value {
     whole
 }
 
-fn join(place: &mut Value, more: &Value) {
+pub(crate) fn join(place: &mut Value, more: &Value) {
     match (place, more) {
         (Value::Object(place), Value::Object(more)) => {
             for (name, value) in more {
@@ -159,7 +159,7 @@ fn join(place: &mut Value, more: &Value) {
     }
 }
 
-fn strip_names(value: &mut Value) {
+pub(crate) fn strip_names(value: &mut Value) {
     match value {
         Value::Object(entries) => {
             entries.retain(|name, _| name != "id" && name != "call_id");

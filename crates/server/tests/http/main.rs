@@ -4,6 +4,7 @@
 
 mod chat;
 mod completions;
+mod continuation;
 mod drain;
 mod embeddings;
 mod faults;
@@ -21,6 +22,7 @@ mod ollama;
 mod openapi;
 mod origins;
 mod page;
+mod replica;
 mod requests;
 mod responses;
 mod sharing;

@@ -27,8 +27,11 @@ const MAX_TEMPLATE: usize = 64 << 10;
 pub(crate) struct Chat;
 
 impl Interface for Chat {
-    const NAMES: &'static [(&'static str, &'static str)] =
-        &[("prompt", "messages"), ("logprobs", "top_logprobs")];
+    const NAMES: &'static [(&'static str, &'static str)] = &[
+        ("prompt", "messages"),
+        ("logprobs", "top_logprobs"),
+        ("generated", "continuation.token_ids"),
+    ];
     type Writer = Writer;
 
     fn check(model: &Preparing<'_>, fields: &mut Fields<'_>) -> Result<Understood<Writer>, ApiError> {
@@ -48,6 +51,7 @@ impl Interface for Chat {
         let (tokens, reading) = conversation.prepare(model)?;
         let wanted = reading.wanted(form, &forced, parallel_calls)?;
         let prompt_tokens = task.add_prompt(tokens);
+        let resumed = task.take_continuation(model, fields)?;
         let writer = Writer {
             model: model.shared(),
             model_name: name,
@@ -61,6 +65,7 @@ impl Interface for Chat {
             origins,
             stream_options,
             prompt_tokens,
+            resumed,
         };
         Ok(Understood {
             task,

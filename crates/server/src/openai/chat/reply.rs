@@ -3,7 +3,10 @@
 use super::parts::Delta;
 use super::stream::Chunks;
 use crate::conversation::Reading;
-use crate::generation::{Collected, Finish, GeneratedToken, PartReader, Piece, Step, StreamOptions};
+use crate::generation::{
+    Collected, Continuation, Finish, GeneratedToken, PartReader, Piece, Resumed, Step, StreamOptions,
+    has_moved,
+};
 use crate::interface;
 use crate::model::ServedModel;
 use crate::openai::logprobs::finite;
@@ -45,6 +48,8 @@ pub(super) struct ChoiceReply {
     pub(super) token_ids: Option<Vec<TokenId>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     token_origins: Option<Vec<StepReply>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) continuation: Option<Continuation>,
 }
 
 /// A whole message; unlike in pieces of one, its content is always there.
@@ -96,6 +101,7 @@ pub(crate) struct Writer {
     pub(super) origins: bool,
     pub(super) stream_options: StreamOptions,
     pub(super) prompt_tokens: Arc<[TokenId]>,
+    pub(super) resumed: Resumed,
 }
 
 impl Writer {
@@ -104,8 +110,11 @@ impl Writer {
         UsageReply::of_prompts(self.prompt_tokens.len())
     }
 
+    /// Reads a choice, behind what has been given out of it elsewhere.
     pub(super) fn reader(&self) -> PartReader {
-        PartReader::new(self.reading.parser(), self.parallel_calls)
+        let mut reader = PartReader::new(self.reading.parser(), self.parallel_calls);
+        reader.push(&self.resumed.text);
+        reader
     }
 
     pub(super) fn reply(&self, object: &'static str, choices: Vec<ChoiceReply>) -> Reply {
@@ -170,10 +179,15 @@ impl interface::Writer for Writer {
         let mut choices = Vec::with_capacity(collected.completions.len());
         for (index, completion) in collected.completions.into_iter().enumerate() {
             let mut reader = self.reader();
+            let told = self.resumed.told.clone();
+            let continuation = told.and_then(|told| told.whole(&completion));
             let Piece { text, tokens, steps } = completion.whole;
             let mut choice = self.choice(index, &tokens, steps);
             let first = Delta::of(reader.push(&text));
-            choice.message = Some(message(first, Delta::of(reader.finish())));
+            choice.continuation = continuation;
+            let moved = completion.finish.as_ref().is_some_and(has_moved);
+            let rest = if moved { Vec::new() } else { reader.finish() };
+            choice.message = Some(message(first, Delta::of(rest)));
             if let Some(finish) = &completion.finish {
                 choice.finish(finish, &reader);
                 usage.add(finish);

@@ -3,7 +3,7 @@
 use super::parts::Delta;
 use super::reply::{ChoiceReply, Writer};
 use crate::error::ApiError;
-use crate::generation::{Finish, Output, PartReader, Piece};
+use crate::generation::{Finish, Output, PartReader, Piece, has_moved};
 use crate::openai::error_body;
 use crate::openai::usage::{UsageField, UsageReply};
 use crate::sse::{Encoder, Frames};
@@ -25,7 +25,7 @@ impl Chunks {
             readers: (0..writer.n).map(|_| writer.reader()).collect(),
             usage: writer.usage(),
             failed: false,
-            tokens: 0,
+            tokens: writer.resumed.tokens.len(),
             writer,
         }
     }
@@ -43,6 +43,9 @@ impl Chunks {
 
     fn piece(&mut self, index: usize, piece: Piece, frames: &mut Frames) {
         self.tokens += piece.tokens.len();
+        if let Some(told) = &mut self.writer.resumed.told {
+            told.add(&piece.tokens, None);
+        }
         let delta = Delta::of(self.readers[index].push(&piece.text));
         let reports = self.writer.logprobs || self.writer.token_ids;
         if delta.is_empty() && piece.steps.is_empty() && (!reports || piece.tokens.is_empty()) {
@@ -54,9 +57,16 @@ impl Chunks {
     }
 
     fn finish(&mut self, index: usize, finish: &Finish, frames: &mut Frames) {
-        let rest = Delta::of(self.readers[index].finish());
+        let reader = &mut self.readers[index];
+        let rest = if has_moved(finish) {
+            Vec::new()
+        } else {
+            reader.finish()
+        };
         let mut choice = self.writer.choice(index, &[], Vec::new());
-        choice.delta = Some(rest);
+        choice.delta = Some(Delta::of(rest));
+        let told = self.writer.resumed.told.as_mut();
+        choice.continuation = told.and_then(|told| told.add(&[], Some(finish)));
         choice.logprobs = None;
         choice.finish(finish, &self.readers[index]);
         self.usage.add(finish);
@@ -70,6 +80,8 @@ impl Encoder for Chunks {
             let mut choice = self.writer.choice(index, &[], Vec::new());
             choice.logprobs = None;
             choice.token_ids = None;
+            let told = self.writer.resumed.told.as_mut();
+            choice.continuation = told.and_then(|told| told.add(&[], None));
             choice.delta = Some(Delta {
                 role: Some("assistant"),
                 content: Some(String::new()),

@@ -7,7 +7,7 @@ use super::format::FormatFields;
 use crate::constraint::Wanted;
 use crate::error::ApiError;
 use crate::fields::{Fields, Prompt, Prompts};
-use crate::generation::{GenerationTask, stream};
+use crate::generation::{GenerationTask, Resumed, stream};
 use crate::identifiers;
 use crate::interface::{Interface, Understood};
 use crate::preparation::Preparing;
@@ -21,7 +21,7 @@ const MAX_TOKENS: usize = 16;
 pub(crate) struct Completions;
 
 impl Interface for Completions {
-    const NAMES: &'static [(&'static str, &'static str)] = &[];
+    const NAMES: &'static [(&'static str, &'static str)] = &[("generated", "continuation.token_ids")];
     type Writer = Writer;
 
     fn check(model: &Preparing<'_>, fields: &mut Fields<'_>) -> Result<Understood<Writer>, ApiError> {
@@ -58,6 +58,7 @@ impl Interface for Completions {
             created: identifiers::unix_time(),
             prompts: Vec::new(),
             prompt_tokens: 0,
+            resumed: Resumed::default(),
         };
         let special = fields.take("add_special_tokens")?.unwrap_or(true);
         let form = FormatFields::take(fields)?.form()?;
@@ -71,6 +72,7 @@ impl Interface for Completions {
             };
             writer.add_prompt(tokens, text);
         }
+        writer.resumed = task.take_continuation(model, fields)?;
         Ok(Understood {
             task,
             wanted: form.map(Wanted::from),

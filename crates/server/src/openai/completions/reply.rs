@@ -1,7 +1,7 @@
 //! Replies of `/v1/completions`, whole and in pieces.
 
 use super::stream::Chunks;
-use crate::generation::{Collected, Finish, Piece, StreamOptions};
+use crate::generation::{Collected, Continuation, Finish, Piece, Resumed, StreamOptions};
 use crate::interface;
 use crate::model::ServedModel;
 use crate::openai::logprobs::{CompletionLogprobs, LogprobWriter};
@@ -40,6 +40,8 @@ pub(super) struct ChoiceReply {
     prompt_token_ids: Option<Arc<[TokenId]>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     token_origins: Option<Vec<StepReply>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) continuation: Option<Continuation>,
 }
 
 /// What replies to one request have in common.
@@ -58,6 +60,7 @@ pub(crate) struct Writer {
     pub(super) stream_options: StreamOptions,
     pub(super) prompts: Vec<PromptText>,
     pub(super) prompt_tokens: usize,
+    pub(super) resumed: Resumed,
 }
 
 /// A prompt, and its text if that is to be echoed.
@@ -67,7 +70,7 @@ pub(super) struct PromptText {
 }
 
 /// Where the reply to one choice stands.
-#[derive(Clone, Default)]
+#[derive(Clone)]
 pub(super) struct Progress {
     offsets: LogprobWriter,
     begun: bool,
@@ -77,6 +80,22 @@ impl Writer {
     pub(super) fn add_prompt(&mut self, tokens: Arc<[TokenId]>, text: String) {
         self.prompt_tokens += tokens.len();
         self.prompts.push(PromptText { tokens, text });
+    }
+
+    /// Of a choice before its first piece here.
+    pub(super) fn progress(&self) -> Progress {
+        let mut progress = Progress {
+            offsets: LogprobWriter::default(),
+            begun: false,
+        };
+        let given_out = &self.resumed.tokens;
+        if !given_out.is_empty() {
+            let prompt = self.prompts.first().filter(|_| self.echo);
+            let prompt = prompt.map_or(&[][..], |prompt| &prompt.tokens);
+            progress.offsets.skip(&self.model, prompt);
+            progress.offsets.skip(&self.model, given_out);
+        }
+        progress
     }
 
     pub(super) fn choices(&self) -> usize {
@@ -113,7 +132,8 @@ impl Writer {
         progress: &mut Progress,
     ) -> ChoiceReply {
         let prompt = &self.prompts[index / self.n];
-        let begins = !std::mem::replace(&mut progress.begun, true);
+        // What a text began with that goes on here has been given out.
+        let begins = !std::mem::replace(&mut progress.begun, true) && self.resumed.tokens.is_empty();
         let model = &self.model;
         let mut text = String::new();
         let mut lists = CompletionLogprobs::default();
@@ -165,7 +185,10 @@ impl interface::Writer for Writer {
         let mut choices = Vec::with_capacity(collected.completions.len());
         for (index, completion) in collected.completions.into_iter().enumerate() {
             let logprobs = &collected.prompt_logprobs[index / self.n];
-            let mut choice = self.piece(index, completion.whole, logprobs, &mut Progress::default());
+            let told = self.resumed.told.clone();
+            let continuation = told.and_then(|told| told.whole(&completion));
+            let mut choice = self.piece(index, completion.whole, logprobs, &mut self.progress());
+            choice.continuation = continuation;
             if let Some(finish) = &completion.finish {
                 choice.finish(finish);
                 self.count(&mut usage, finish);

@@ -22,11 +22,11 @@ pub(crate) struct Chunks {
 impl Chunks {
     pub(super) fn new(writer: Writer) -> Self {
         Self {
-            progress: vec![Progress::default(); writer.choices()],
+            progress: vec![writer.progress(); writer.choices()],
             prompt_logprobs: vec![Vec::new(); writer.prompt_count()],
             usage: writer.usage(),
             failed: false,
-            tokens: 0,
+            tokens: writer.resumed.tokens.len(),
             writer,
         }
     }
@@ -58,8 +58,11 @@ impl Encoder for Chunks {
         if !self.writer.only_prompt {
             self.tokens += piece.tokens.len();
         }
+        let told = self.writer.resumed.told.as_mut();
+        let continuation = told.and_then(|told| told.add(&piece.tokens, finish.as_ref()));
         let progress = &mut self.progress[choice];
         let mut reply = self.writer.piece(choice, piece, logprobs, progress);
+        reply.continuation = continuation;
         if let Some(finish) = &finish {
             reply.finish(finish);
             self.writer.count(&mut self.usage, finish);
