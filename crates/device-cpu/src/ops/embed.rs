@@ -2,16 +2,11 @@
 
 use super::split;
 use crate::pool::Pool;
-use crate::simd::{Kernel, Simd};
 use crate::storage::Out;
 use crate::weight::formats::weights_of;
-use crate::weight::layout::{ForLayout, Layout, decode, with_layout};
+use crate::weight::layout::{ForLayout, Layout, with_layout};
 use crate::weight::{CpuWeight, PANEL, Segment};
 use paceline_device::abi::TokenRow;
-use std::marker::PhantomData;
-
-/// Inputs decoded at a time; a multiple of every layout's group.
-const STRIP: usize = 256;
 
 /// `out[t] = table[id of t] · scale`. Panics when an id is outside the table.
 pub(crate) fn embed(pool: &Pool, tokens: &[TokenRow], table: &CpuWeight, scale: f32, out: Out<'_>) {
@@ -41,7 +36,6 @@ pub(crate) fn embed(pool: &Pool, tokens: &[TokenRow], table: &CpuWeight, scale: 
                 continue;
             }
             let task = Lookup {
-                pool,
                 segment,
                 output,
                 scale,
@@ -53,7 +47,6 @@ pub(crate) fn embed(pool: &Pool, tokens: &[TokenRow], table: &CpuWeight, scale: 
 }
 
 struct Lookup<'a> {
-    pool: &'a Pool,
     segment: &'a Segment,
     output: usize,
     scale: f32,
@@ -64,41 +57,10 @@ impl ForLayout for Lookup<'_> {
     type Output = ();
 
     fn run<L: Layout>(self) {
-        let instructions = self.pool.instructions();
-        instructions.run(Lane::<L>(self, PhantomData));
-    }
-}
-
-struct Lane<'a, L>(Lookup<'a>, PhantomData<L>);
-
-impl<L: Layout> Kernel for Lane<'_, L> {
-    type Output = ();
-
-    #[inline(always)]
-    fn run<S: Simd>(self, s: S) {
-        let Lookup {
-            segment,
-            output,
-            scale,
-            out,
-            ..
-        } = self.0;
-        let panel = segment.panel(output / PANEL);
-        let lane = output % PANEL;
-        if let Some(weights) = L::as_f32(panel) {
-            for (k, out) in out.iter_mut().enumerate() {
-                // SAFETY: the panel has sixteen weights for each element of the row.
-                *out = unsafe { *weights.add(k * PANEL + lane) } * scale;
-            }
-            return;
-        }
-        let mut tile = [0.0_f32; STRIP * PANEL];
-        for (strip, out) in out.chunks_mut(STRIP).enumerate() {
-            // SAFETY: the row has as many elements as the panel has inputs; the tile has room for a strip.
-            unsafe { decode::<S, L>(s, panel, strip * STRIP, out.len(), tile.as_mut_ptr()) };
-            for (out, weights) in out.iter_mut().zip(tile.chunks_exact(PANEL)) {
-                *out = weights[lane] * scale;
-            }
+        let panel = self.segment.panel(self.output / PANEL);
+        for (k, out) in self.out.iter_mut().enumerate() {
+            // SAFETY: the row has as many elements as the panel has inputs.
+            *out = unsafe { L::weight(panel, k, self.output % PANEL) } * self.scale;
         }
     }
 }

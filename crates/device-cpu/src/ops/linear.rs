@@ -19,8 +19,7 @@ pub(crate) use activations::{Activations, Scratch};
 use std::marker::PhantomData;
 use std::ops::Range;
 
-/// Rows that a piece works on at most: their inputs stay in the second-level cache and their sums in the first
-/// while weights stream by.
+/// Rows that a piece works on at most: their inputs stay in the second-level cache while weights stream by.
 const ROW_BLOCK: usize = 96;
 
 /// Panels come in multiples of this, as many as a kernel takes at a time.

@@ -38,6 +38,7 @@ pub(super) unsafe fn run<K: Kernel>(kernel: K, simd: Avx2) -> K::Output {
 // references to arrays or vouched for by the caller.
 impl Simd for Avx2 {
     type P = [__m256; 2];
+    const PANEL_REGISTERS: usize = 8;
 
     #[inline(always)]
     fn panel_splat(self, value: f32) -> [__m256; 2] {
@@ -59,18 +60,31 @@ impl Simd for Avx2 {
     #[inline(always)]
     unsafe fn panel_load_f16(self, from: *const u16) -> [__m256; 2] {
         // SAFETY: see above.
-        unsafe { [self.load_f16(from), self.load_f16(from.add(LANES))] }
+        unsafe {
+            [
+                _mm256_cvtph_ps(_mm_loadu_si128(from.cast())),
+                _mm256_cvtph_ps(_mm_loadu_si128(from.add(LANES).cast())),
+            ]
+        }
     }
     #[inline(always)]
     unsafe fn panel_load_bf16_pairs(self, from: *const u16) -> [[__m256; 2]; 2] {
         // SAFETY: see above.
-        let [low, high] = unsafe {
+        unsafe {
+            let low = _mm256_loadu_si256(from.cast());
+            let high = _mm256_loadu_si256(from.add(2 * LANES).cast());
+            let mask = _mm256_set1_epi32(0xffff_0000_u32 as i32);
             [
-                self.load_bf16_pairs(from),
-                self.load_bf16_pairs(from.add(2 * LANES)),
+                [
+                    _mm256_castsi256_ps(_mm256_slli_epi32::<16>(low)),
+                    _mm256_castsi256_ps(_mm256_slli_epi32::<16>(high)),
+                ],
+                [
+                    _mm256_castsi256_ps(_mm256_and_si256(low, mask)),
+                    _mm256_castsi256_ps(_mm256_and_si256(high, mask)),
+                ],
             ]
-        };
-        [[low[0], high[0]], [low[1], high[1]]]
+        }
     }
     #[inline(always)]
     fn panel_mul_add(self, a: [__m256; 2], b: [__m256; 2], c: [__m256; 2]) -> [__m256; 2] {
@@ -105,23 +119,6 @@ impl<A: WithAvx2> Lanes for A {
     unsafe fn store_ptr(self, value: __m256, to: *mut f32) {
         // SAFETY: see above.
         unsafe { _mm256_storeu_ps(to, value) }
-    }
-    #[inline(always)]
-    unsafe fn load_f16(self, from: *const u16) -> __m256 {
-        // SAFETY: see above.
-        unsafe { _mm256_cvtph_ps(_mm_loadu_si128(from.cast())) }
-    }
-    #[inline(always)]
-    unsafe fn load_bf16_pairs(self, from: *const u16) -> [__m256; 2] {
-        // SAFETY: see above.
-        unsafe {
-            let pairs = _mm256_loadu_si256(from.cast());
-            let high = _mm256_set1_epi32(0xffff_0000_u32 as i32);
-            [
-                _mm256_castsi256_ps(_mm256_slli_epi32::<16>(pairs)),
-                _mm256_castsi256_ps(_mm256_and_si256(pairs, high)),
-            ]
-        }
     }
     #[inline(always)]
     fn prefetch(self, at: *const u8) {

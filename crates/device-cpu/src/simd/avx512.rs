@@ -51,6 +51,7 @@ pub(super) unsafe fn run<K: Kernel>(kernel: K, simd: Avx512) -> K::Output {
 // caller.
 impl Simd for Avx512 {
     type P = __m512;
+    const PANEL_REGISTERS: usize = 32;
 
     #[inline(always)]
     fn panel_splat(self, value: f32) -> __m512 {

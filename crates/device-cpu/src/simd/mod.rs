@@ -24,10 +24,12 @@ pub(crate) const PANEL: usize = 16;
 
 /// What kernels are written against: vectors of eight lanes, which reductions are defined by, and panels of sixteen,
 /// which are never reduced and so may be as wide as the machine likes.
-#[cfg_attr(not(test), expect(dead_code, reason = "products take panels next"))]
 pub(crate) trait Simd: Lanes {
     /// Sixteen lanes.
     type P: Copy;
+
+    /// Panels that the registers hold.
+    const PANEL_REGISTERS: usize;
 
     fn panel_splat(self, value: f32) -> Self::P;
     /// # Safety
@@ -62,14 +64,6 @@ pub(crate) trait Lanes: Copy + Send + Sync + 'static {
     /// # Safety
     /// Eight writable elements at `to`.
     unsafe fn store_ptr(self, value: Self::F, to: *mut f32);
-    /// Eight IEEE half-precision numbers.
-    /// # Safety
-    /// Eight readable elements at `from`.
-    unsafe fn load_f16(self, from: *const u16) -> Self::F;
-    /// Sixteen bf16 numbers: those at even places, and those at odd ones.
-    /// # Safety
-    /// Sixteen readable elements at `from`.
-    unsafe fn load_bf16_pairs(self, from: *const u16) -> [Self::F; 2];
 
     /// Asks for a cache line that will be needed soon. Any address will do.
     fn prefetch(self, at: *const u8);

@@ -17,16 +17,9 @@ unsafe fn gather<T: Copy, const N: usize>(from: *const T, convert: impl Fn(T) ->
     std::array::from_fn(|i| convert(unsafe { from.add(i).read_unaligned() }))
 }
 
-/// The numbers at even places, and those at odd ones.
-#[inline(always)]
-unsafe fn bf16_pairs<const N: usize>(from: *const u16) -> [[f32; N]; 2] {
-    let from = from.cast::<[u16; 2]>();
-    // SAFETY: the caller vouches for twice as many elements.
-    [0, 1].map(|place| unsafe { gather(from, |pair| f32::from_bits(u32::from(pair[place]) << 16)) })
-}
-
 impl Simd for Portable {
     type P = [f32; PANEL];
+    const PANEL_REGISTERS: usize = 8;
 
     fn panel_splat(self, value: f32) -> Self::P {
         [value; PANEL]
@@ -44,8 +37,9 @@ impl Simd for Portable {
         unsafe { gather(from, |bits| half::f16::from_bits(bits).to_f32()) }
     }
     unsafe fn panel_load_bf16_pairs(self, from: *const u16) -> [Self::P; 2] {
+        let from = from.cast::<[u16; 2]>();
         // SAFETY: forwarded.
-        unsafe { bf16_pairs(from) }
+        [0, 1].map(|place| unsafe { gather(from, |pair| f32::from_bits(u32::from(pair[place]) << 16)) })
     }
     fn panel_mul_add(self, a: Self::P, b: Self::P, c: Self::P) -> Self::P {
         std::array::from_fn(|i| a[i].mul_add(b[i], c[i]))
@@ -71,14 +65,6 @@ impl Lanes for Portable {
     unsafe fn store_ptr(self, value: Self::F, to: *mut f32) {
         // SAFETY: forwarded.
         unsafe { to.cast::<Self::F>().write_unaligned(value) }
-    }
-    unsafe fn load_f16(self, from: *const u16) -> Self::F {
-        // SAFETY: forwarded.
-        unsafe { gather(from, |bits| half::f16::from_bits(bits).to_f32()) }
-    }
-    unsafe fn load_bf16_pairs(self, from: *const u16) -> [Self::F; 2] {
-        // SAFETY: forwarded.
-        unsafe { bf16_pairs(from) }
     }
     fn prefetch(self, _at: *const u8) {}
     fn add(self, a: Self::F, b: Self::F) -> Self::F {

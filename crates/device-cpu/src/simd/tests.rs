@@ -69,18 +69,8 @@ impl Kernel for Loads<'_> {
     #[inline(always)]
     fn run<S: Simd>(self, s: S) -> Vec<u32> {
         let halves = self.0.as_ptr();
-        // SAFETY: every load reads 64 bytes or less.
-        let results = unsafe {
-            let [even, odd] = s.load_bf16_pairs(halves);
-            [even, odd, s.load_f16(halves)]
-        };
         let mut bits = Vec::new();
-        for result in results {
-            let mut lanes = [0.0; LANES];
-            s.store(result, &mut lanes);
-            bits.extend(lanes.map(f32::to_bits));
-        }
-        // SAFETY: as above; a panel has sixteen lanes.
+        // SAFETY: every load reads 64 bytes or less, and a panel has sixteen lanes.
         unsafe {
             let [even, odd] = s.panel_load_bf16_pairs(halves);
             let (half, whole) = (s.panel_load_f16(halves), s.panel_load(halves.cast()));

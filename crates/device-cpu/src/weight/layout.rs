@@ -3,152 +3,95 @@
 //! | type | per panel |
 //! |---|---|
 //! | F32, F16 | the weights of input 0 for 16 outputs, of input 1, ... |
-//! | BF16 | the same, outputs in the order 0, 8, 1, 9, ... so that one load widens into two vectors |
+//! | BF16 | inputs in pairs: for output 0 the weights of both, for output 1, ...; an odd last one beside zeros |
+//!
+//! A pair of bf16 numbers is widened by a shift and a mask, whatever the width of vectors.
 
 use super::PANEL;
-use crate::simd::{LANES, Lanes, Simd};
+use crate::simd::Simd;
+use half::f16;
 use paceline_types::DType;
 
-/// The weights of one input for the sixteen outputs of a panel.
-pub(crate) type Wide<S> = [<S as Lanes>::F; 2];
-
-/// Reads a panel. All functions ask for a pointer to a whole panel of the layout's type.
+/// Reads a panel.
 pub(crate) trait Layout: Send + Sync + 'static {
-    /// Inputs that share scales. Blocks of inputs that kernels work on start at multiples of it.
-    const GROUP: usize;
-    /// Panels to work on at a time for a single row: four where weights are read as they are, fewer where
-    /// widening them already fills the time that a multiply-add takes.
-    const PANELS: usize = 2;
-    /// Bytes of the codes of two inputs.
+    /// Bytes of the weights of two inputs.
     const PAIR_BYTES: usize;
-    /// Whether the two inputs of a pair are read apart at no extra cost.
-    const APART: bool = false;
-    /// Whether the scales of several panels are too many to be kept in registers.
-    const RELOAD_SCALES: bool = false;
-    /// What a group needs besides its codes.
-    type Scales<S: Simd>: Copy;
 
-    /// The scales of the group that starts at input `k`, and its codes.
+    /// The weights of the first of two inputs (`WHICH` = 0) or of the second (1) for sixteen outputs.
     ///
     /// # Safety
-    /// `k` is a multiple of [`GROUP`](Self::GROUP) inside the panel.
-    unsafe fn group<S: Simd>(s: S, panel: *const u8, k: usize) -> (Self::Scales<S>, *const u8);
+    /// `pair` is where two inputs start in a panel, and the input is inside the panel.
+    unsafe fn input<S: Simd, const WHICH: usize>(s: S, pair: *const u8) -> S::P;
 
-    /// The weights of inputs `2·pair` and `2·pair + 1` of a group.
+    /// The weight of input `k` for an output of the panel.
     ///
     /// # Safety
-    /// Both inputs are inside the panel.
-    unsafe fn pair<S: Simd>(s: S, scales: Self::Scales<S>, codes: *const u8, pair: usize) -> [Wide<S>; 2];
+    /// The input is inside the panel, and the output is one of sixteen.
+    unsafe fn weight(panel: *const u8, k: usize, output: usize) -> f32;
+}
 
-    /// The weights of one input.
-    ///
-    /// # Safety
-    /// The input is inside the panel.
-    unsafe fn last<S: Simd>(s: S, scales: Self::Scales<S>, codes: *const u8, k: usize) -> Wide<S> {
-        // SAFETY: types with blocks have even lengths, so the pair is inside too; plain ones override this.
-        unsafe { Self::pair(s, scales, codes, k / 2)[k % 2] }
+/// Weights as they are.
+pub(crate) struct F32Panel;
+/// IEEE half precision.
+pub(crate) struct F16Panel;
+/// bf16, inputs in pairs.
+pub(crate) struct Bf16Panel;
+
+#[expect(clippy::cast_ptr_alignment, reason = "panels start at cache lines")]
+impl Layout for F32Panel {
+    const PAIR_BYTES: usize = 2 * PANEL * 4;
+
+    #[inline(always)]
+    unsafe fn input<S: Simd, const WHICH: usize>(s: S, pair: *const u8) -> S::P {
+        // SAFETY: as the caller promises.
+        unsafe { s.panel_load(pair.cast::<f32>().add(WHICH * PANEL)) }
     }
 
-    /// The panel itself, where it already is what [`decode`] would make of it.
-    fn as_f32(_panel: *const u8) -> Option<*const f32> {
-        None
+    #[inline(always)]
+    unsafe fn weight(panel: *const u8, k: usize, output: usize) -> f32 {
+        // SAFETY: as the caller promises.
+        unsafe { *panel.cast::<f32>().add(k * PANEL + output) }
     }
 }
 
-/// Writes the weights of `count` inputs from `k` on as f32, sixteen per input.
-///
-/// # Safety
-/// The inputs are inside the panel, `k` is a multiple of the layout's group, `tile` has room.
-#[inline(always)]
-pub(crate) unsafe fn decode<S: Simd, L: Layout>(
-    s: S,
-    panel: *const u8,
-    k: usize,
-    count: usize,
-    tile: *mut f32,
-) {
-    let mut done = 0;
-    while done < count {
-        let n = L::GROUP.min(count - done);
-        // SAFETY: inside the panel and the tile as the caller promises.
-        unsafe {
-            let (scales, codes) = L::group(s, panel, k + done);
-            let to = tile.add(done * PANEL);
-            for pair in 0..n / 2 {
-                let [first, second] = L::pair(s, scales, codes, pair);
-                let to = to.add(pair * 2 * PANEL);
-                s.store_ptr(first[0], to);
-                s.store_ptr(first[1], to.add(LANES));
-                s.store_ptr(second[0], to.add(PANEL));
-                s.store_ptr(second[1], to.add(PANEL + LANES));
-            }
-            if n % 2 == 1 {
-                let last = L::last(s, scales, codes, n - 1);
-                s.store_ptr(last[0], to.add((n - 1) * PANEL));
-                s.store_ptr(last[1], to.add((n - 1) * PANEL + LANES));
-            }
-        }
-        done += n;
+#[expect(clippy::cast_ptr_alignment, reason = "panels start at cache lines")]
+impl Layout for F16Panel {
+    const PAIR_BYTES: usize = 2 * PANEL * 2;
+
+    #[inline(always)]
+    unsafe fn input<S: Simd, const WHICH: usize>(s: S, pair: *const u8) -> S::P {
+        // SAFETY: as the caller promises.
+        unsafe { s.panel_load_f16(pair.cast::<u16>().add(WHICH * PANEL)) }
+    }
+
+    #[inline(always)]
+    unsafe fn weight(panel: *const u8, k: usize, output: usize) -> f32 {
+        // SAFETY: as the caller promises.
+        unsafe { *panel.cast::<f16>().add(k * PANEL + output) }.to_f32()
     }
 }
 
-/// Inputs between two looks at the loop in layouts without scales.
-const PLAIN_GROUP: usize = 32;
+#[expect(clippy::cast_ptr_alignment, reason = "panels start at cache lines")]
+impl Layout for Bf16Panel {
+    const PAIR_BYTES: usize = 2 * PANEL * 2;
 
-macro_rules! plain_layout {
-    ($name:ident, $element:ty, $doc:literal, |$s:ident, $from:ident| $load:expr $(, $as_f32:item)?) => {
-        #[doc = $doc]
-        pub(crate) struct $name;
+    #[inline(always)]
+    unsafe fn input<S: Simd, const WHICH: usize>(s: S, pair: *const u8) -> S::P {
+        // SAFETY: as the caller promises; panels are whole cache lines, so there is room for both inputs.
+        unsafe { s.panel_load_bf16_pairs(pair.cast())[WHICH] }
+    }
 
-        #[expect(clippy::cast_ptr_alignment, reason = "panels start at cache lines")]
-        impl Layout for $name {
-            const GROUP: usize = PLAIN_GROUP;
-            const PANELS: usize = 4;
-            const APART: bool = true;
-            const PAIR_BYTES: usize = 2 * PANEL * size_of::<$element>();
-            type Scales<S: Simd> = ();
-
-            #[inline(always)]
-            unsafe fn group<S: Simd>(_s: S, panel: *const u8, k: usize) -> ((), *const u8) {
-                // SAFETY: inside the panel.
-                ((), unsafe { panel.add(k * PANEL * size_of::<$element>()) })
-            }
-
-            #[inline(always)]
-            unsafe fn pair<S: Simd>(s: S, (): (), codes: *const u8, pair: usize) -> [Wide<S>; 2] {
-                // SAFETY: as the caller promises.
-                unsafe { [Self::last(s, (), codes, 2 * pair), Self::last(s, (), codes, 2 * pair + 1)] }
-            }
-
-            #[inline(always)]
-            unsafe fn last<S: Simd>($s: S, (): (), codes: *const u8, k: usize) -> Wide<S> {
-                // SAFETY: as the caller promises.
-                unsafe {
-                    let $from = codes.cast::<$element>().add(k * PANEL);
-                    $load
-                }
-            }
-
-            $($as_f32)?
-        }
-    };
+    #[inline(always)]
+    unsafe fn weight(panel: *const u8, k: usize, output: usize) -> f32 {
+        // SAFETY: as the caller promises.
+        unsafe { *panel.cast::<half::bf16>().add(bf16_place(k, output)) }.to_f32()
+    }
 }
 
-plain_layout!(
-    F32Panel,
-    f32,
-    "Weights as they are.",
-    |s, from| [s.load_ptr(from), s.load_ptr(from.add(LANES))],
-    fn as_f32(panel: *const u8) -> Option<*const f32> {
-        Some(panel.cast())
-    }
-);
-plain_layout!(F16Panel, u16, "IEEE half precision.", |s, from| [
-    s.load_f16(from),
-    s.load_f16(from.add(LANES))
-]);
-plain_layout!(Bf16Panel, u16, "bf16, outputs interleaved.", |s, from| s
-    .load_bf16_pairs(from));
+/// Where the bf16 weight of an input and an output lies in a panel.
+pub(super) const fn bf16_place(k: usize, output: usize) -> usize {
+    k / 2 * (2 * PANEL) + 2 * output + k % 2
+}
 
 /// A computation that is compiled once per layout.
 pub(crate) trait ForLayout {

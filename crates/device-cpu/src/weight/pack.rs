@@ -2,6 +2,7 @@
 
 use super::blocks::{Block, LONGEST};
 use super::formats::{Codes, ForFormat, Format, with_format};
+use super::layout::bf16_place;
 use super::{PANEL, Row, bad};
 use crate::dots::GROUP;
 use crate::storage::Storage;
@@ -153,10 +154,10 @@ impl Bench {
                 }
             }
             DType::BF16 => {
-                for (k, to) in target.chunks_exact_mut(2 * PANEL).take(count).enumerate() {
-                    for (lane, to) in to.chunks_exact_mut(2).enumerate() {
-                        let lane = lane / 2 + lane % 2 * (PANEL / 2);
-                        to.copy_from_slice(&to_bf16(at(k, lane)).to_ne_bytes());
+                let (places, _) = target.as_chunks_mut::<2>();
+                for k in 0..count {
+                    for lane in 0..PANEL {
+                        places[bf16_place(k, lane)] = to_bf16(at(k, lane)).to_ne_bytes();
                     }
                 }
             }
@@ -239,16 +240,17 @@ fn copy_halves(
 ) -> Result<(), DeviceError> {
     let exponent: u16 = if dtype == DType::BF16 { 0x7f80 } else { 0x7c00 };
     for (lane, row) in rows.iter().enumerate() {
-        let from = &row.data[2 * inputs.start..2 * inputs.end];
-        let at = match dtype {
-            DType::BF16 => lane % (PANEL / 2) * 2 + lane / (PANEL / 2),
-            _ => lane,
-        };
+        let (from, _) = row.data[2 * inputs.start..2 * inputs.end].as_chunks::<2>();
+        let (places, _) = target.as_chunks_mut::<2>();
         let mut bad = false;
-        for (from, to) in from.chunks_exact(2).zip(target.chunks_exact_mut(2 * PANEL)) {
-            let bits = u16::from_le_bytes([from[0], from[1]]);
+        for (k, from) in from.iter().enumerate() {
+            let bits = u16::from_le_bytes(*from);
             bad |= bits & exponent == exponent;
-            to[2 * at..2 * at + 2].copy_from_slice(&bits.to_ne_bytes());
+            let place = match dtype {
+                DType::BF16 => bf16_place(k, lane),
+                _ => k * PANEL + lane,
+            };
+            places[place] = bits.to_ne_bytes();
         }
         if bad {
             return Err(not_finite(row));
