@@ -93,26 +93,29 @@ unsafe fn add_part<D: Dots, T: Format, const R: usize>(
     // SAFETY: as the caller promises.
     unsafe {
         let codes = group.add(T::GROUP_HEAD * PANEL);
-        let x: [*const Group; R] = std::array::from_fn(|r| x[r].as_ptr().add(index));
+        let mut inputs = [x[0].as_ptr(); R];
+        for r in 0..R {
+            inputs[r] = x[r].as_ptr().add(index);
+        }
         let mut integers = [d.zero(); R];
         for pair in part * pairs..(part + 1) * pairs {
             let weights = T::Codes::pair(d, codes, pair);
             for r in 0..R {
-                let inputs = (*x[r]).codes.as_ptr();
-                integers[r] = d.dot(integers[r], weights[0], inputs, 2 * pair);
-                integers[r] = d.dot(integers[r], weights[1], inputs, 2 * pair + 1);
+                let codes = (*inputs[r]).codes.as_ptr();
+                integers[r] = d.dot(integers[r], weights[0], codes, 2 * pair);
+                integers[r] = d.dot(integers[r], weights[1], codes, 2 * pair + 1);
             }
         }
         let scale = T::scale(d, block, group, part);
         for r in 0..R {
-            let inputs = &*x[r];
+            let inputs = &*inputs[r];
             let sum = d.total(integers[r], -T::Codes::ZERO * inputs.sum::<T>(part));
             sums[r] = d.mul_add(sum, d.mul(scale, d.splat(inputs.scale)), sums[r]);
         }
         if T::MINIMUM {
             let minimum = T::minimum(d, block, group, part);
             for r in 0..R {
-                let inputs = &*x[r];
+                let inputs = &*inputs[r];
                 let sum = inputs.sum::<T>(part) as f32 * inputs.scale;
                 sums[r] = d.mul_add(minimum, d.splat(sum), sums[r]);
             }

@@ -241,7 +241,7 @@ fn outputs_agree_with_exact_arithmetic() {
 }
 
 #[test]
-fn integers_for_inputs_cost_less_than_a_thousandth_of_what_rounding_weights_does() {
+fn products_with_integers_for_inputs_are_close_to_exact_arithmetic() {
     // Against exact arithmetic on the same weights, relative to the size of the terms.
     for dtype in DType::ALL.into_iter().filter(|dtype| dtype.is_quantised()) {
         let data = stored(dtype, 40, 768, 1);
