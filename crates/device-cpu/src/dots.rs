@@ -8,6 +8,8 @@ mod portable;
 
 #[cfg(target_arch = "x86_64")]
 mod avx2;
+#[cfg(target_arch = "aarch64")]
+mod neon;
 #[cfg(target_arch = "x86_64")]
 mod vnni;
 
@@ -27,6 +29,8 @@ pub(crate) const LARGEST: i16 = 127 << 8;
 pub(crate) trait Dots: Copy + Send + Sync + 'static {
     /// Rows of inputs that fit into the registers beside the weights.
     const ROWS: usize;
+    /// What [`dot`](Self::dot) takes from every weight.
+    const OFFSET: i32 = 0;
     /// Four unsigned bytes per output.
     type Bytes: Copy;
     /// Unfinished integer sums.
@@ -88,6 +92,9 @@ pub(crate) fn run<K: DotKernel>(instructions: Instructions, kernel: K) {
         // SAFETY: the values prove that the instructions are there.
         #[cfg(target_arch = "x86_64")]
         Instructions::Avx2(simd) => unsafe { avx2::run(kernel, simd) },
+        #[cfg(target_arch = "aarch64")]
+        // SAFETY: the value proves that the instructions are there.
+        Instructions::Neon(neon) => unsafe { neon::run(kernel, neon) },
         // SAFETY: as above.
         #[cfg(target_arch = "x86_64")]
         Instructions::Avx512(simd) => unsafe {
@@ -99,7 +106,21 @@ pub(crate) fn run<K: DotKernel>(instructions: Instructions, kernel: K) {
     }
 }
 
+/// All upper bytes of inputs, then all lower ones. As those count from -128 on, half of one is carried.
+#[cfg_attr(not(any(target_arch = "x86_64", target_arch = "aarch64")), expect(dead_code))]
+#[inline(always)]
+fn encode_planes(inputs: &[i16; GROUP]) -> [u8; 2 * GROUP] {
+    let mut planes = [0; 2 * GROUP];
+    let (upper, lower) = planes.split_at_mut(GROUP);
+    for ((input, upper), lower) in inputs.iter().zip(upper).zip(lower) {
+        *upper = (input.wrapping_add(128) >> 8) as u8;
+        *lower = *input as u8;
+    }
+    planes
+}
+
 /// Two bytes per input, in the order in which bytes 0 and 2, then 1 and 3 of a lane can be widened.
+#[inline(always)]
 fn encode_words(inputs: &[i16; GROUP]) -> [u8; 2 * GROUP] {
     let mut words = [0; 2 * GROUP];
     for (quad, to) in inputs

@@ -28,6 +28,8 @@ pub use cpu::{Cpu, CpuOptions, CpuProgram};
 pub use large_allocations::return_large_allocations;
 pub use ops::experts::CpuExperts;
 pub use simd::Instructions;
+#[cfg(target_arch = "aarch64")]
+pub use simd::Neon;
 #[cfg(target_arch = "x86_64")]
 pub use simd::{Avx2, Avx512};
 pub use storage::{CpuBuffer, CpuRing, CpuTensor};

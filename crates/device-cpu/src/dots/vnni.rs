@@ -1,7 +1,7 @@
 //! AVX-512 with VNNI: one 512-bit vector per panel. The instruction multiplies unsigned with signed bytes, so inputs come as
 //! two planes, upper bytes and lower bytes, each in two's complement.
 
-use super::{DotKernel, Dots, GROUP, LARGEST, QUAD};
+use super::{DotKernel, Dots, GROUP, QUAD, encode_planes};
 use crate::simd::Avx512;
 #[allow(
     clippy::wildcard_imports,
@@ -34,15 +34,7 @@ impl Dots for Vnni {
 
     #[inline(always)]
     fn encode(inputs: &[i16; GROUP]) -> [u8; 2 * GROUP] {
-        let mut planes = [0; 2 * GROUP];
-        let (upper, lower) = planes.split_at_mut(GROUP);
-        for ((input, upper), lower) in inputs.iter().zip(upper).zip(lower) {
-            debug_assert!(input.unsigned_abs() <= LARGEST.unsigned_abs());
-            // The lower byte counts from -128 on, so half of it is carried.
-            *upper = (input.wrapping_add(128) >> 8) as u8;
-            *lower = *input as u8;
-        }
-        planes
+        encode_planes(inputs)
     }
     #[inline(always)]
     unsafe fn load(self, from: *const u8) -> __m512i {

@@ -8,12 +8,16 @@
 mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
+#[cfg(target_arch = "aarch64")]
+mod neon;
 mod portable;
 
 #[cfg(target_arch = "x86_64")]
 pub use avx2::Avx2;
 #[cfg(target_arch = "x86_64")]
 pub use avx512::Avx512;
+#[cfg(target_arch = "aarch64")]
+pub use neon::Neon;
 pub(crate) use portable::Portable;
 
 /// Lanes of a vector.
@@ -149,6 +153,9 @@ pub enum Instructions {
     /// AVX-512 (F, BW, DQ, VL), with or without VNNI.
     #[cfg(target_arch = "x86_64")]
     Avx512(Avx512),
+    /// NEON with dot products.
+    #[cfg(target_arch = "aarch64")]
+    Neon(Neon),
 }
 
 impl Instructions {
@@ -165,6 +172,8 @@ impl Instructions {
             all.push(Self::Avx2(simd));
             all.extend(Avx512::detect(simd).into_iter().map(Self::Avx512));
         }
+        #[cfg(target_arch = "aarch64")]
+        all.extend(Neon::detect().map(Self::Neon));
         all
     }
 
@@ -178,6 +187,8 @@ impl Instructions {
             Self::Avx512(simd) if simd.vnni() => "AVX-512+VNNI",
             #[cfg(target_arch = "x86_64")]
             Self::Avx512(_) => "AVX-512",
+            #[cfg(target_arch = "aarch64")]
+            Self::Neon(_) => "NEON+DotProd",
         }
     }
 
@@ -191,6 +202,8 @@ impl Instructions {
             #[cfg(target_arch = "x86_64")]
             // SAFETY: as above.
             Self::Avx512(simd) => unsafe { avx512::run(kernel, simd) },
+            #[cfg(target_arch = "aarch64")]
+            Self::Neon(_) => kernel.run(Portable),
         }
     }
 }

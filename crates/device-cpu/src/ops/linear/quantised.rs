@@ -109,7 +109,7 @@ unsafe fn add_part<D: Dots, T: Format, const R: usize>(
         let scale = T::scale(d, block, group, part);
         for r in 0..R {
             let inputs = &*inputs[r];
-            let sum = d.total(integers[r], -T::Codes::ZERO * inputs.sum::<T>(part));
+            let sum = d.total(integers[r], (D::OFFSET - T::Codes::ZERO) * inputs.sum::<T>(part));
             sums[r] = d.mul_add(sum, d.mul(scale, d.splat(inputs.scale)), sums[r]);
         }
         if T::MINIMUM {

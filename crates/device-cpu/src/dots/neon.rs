@@ -1,0 +1,208 @@
+//! NEON with its dot products: four vectors per panel. The instruction multiplies signed with signed bytes, so inputs come as
+//! two planes as with VNNI, and weights are made signed by taking 128 from each.
+
+use super::{DotKernel, Dots, GROUP, QUAD, encode_planes};
+use crate::simd::Neon;
+use crate::weight::PANEL;
+#[allow(
+    clippy::wildcard_imports,
+    reason = "a list of intrinsics says nothing the code does not"
+)]
+use std::arch::aarch64::*;
+use std::arch::asm;
+
+/// Vectors of a panel.
+const VECTORS: usize = 4;
+
+#[target_feature(enable = "neon,dotprod")]
+pub(super) unsafe fn run<K: DotKernel>(kernel: K, dots: Neon) {
+    kernel.run(dots);
+}
+
+// SAFETY of every block below: `self` proves that the instructions exist; memory operands are vouched for by the caller.
+impl Dots for Neon {
+    const ROWS: usize = 2;
+    const OFFSET: i32 = 128;
+    type Bytes = [uint8x16_t; VECTORS];
+    /// Products with the upper bytes, and with the lower ones.
+    type Sums = [[int32x4_t; VECTORS]; 2];
+    type F = [float32x4_t; VECTORS];
+
+    #[inline(always)]
+    fn encode(inputs: &[i16; GROUP]) -> [u8; 2 * GROUP] {
+        encode_planes(inputs)
+    }
+    #[inline(always)]
+    unsafe fn load(self, from: *const u8) -> Self::Bytes {
+        // SAFETY: see above.
+        unsafe {
+            [
+                vld1q_u8(from),
+                vld1q_u8(from.add(16)),
+                vld1q_u8(from.add(32)),
+                vld1q_u8(from.add(48)),
+            ]
+        }
+    }
+    #[inline(always)]
+    fn shift_and(self, mut bytes: Self::Bytes, by: i32, mask: u8) -> Self::Bytes {
+        for vector in &mut bytes {
+            // SAFETY: see above.
+            *vector = unsafe {
+                let shifted = vshlq_u32(vreinterpretq_u32_u8(*vector), vdupq_n_s32(-by));
+                vandq_u8(vreinterpretq_u8_u32(shifted), vdupq_n_u8(mask))
+            };
+        }
+        bytes
+    }
+    #[inline(always)]
+    fn or(self, mut a: Self::Bytes, b: Self::Bytes) -> Self::Bytes {
+        for i in 0..VECTORS {
+            // SAFETY: see above.
+            a[i] = unsafe { vorrq_u8(a[i], b[i]) };
+        }
+        a
+    }
+    #[inline(always)]
+    fn look_up(self, mut bytes: Self::Bytes, table: &[u8; 16]) -> Self::Bytes {
+        for vector in &mut bytes {
+            // SAFETY: see above.
+            *vector = unsafe { vqtbl1q_u8(vld1q_u8(table.as_ptr()), *vector) };
+        }
+        bytes
+    }
+    #[inline(always)]
+    fn zero(self) -> Self::Sums {
+        // SAFETY: see above.
+        unsafe { [[vdupq_n_s32(0); VECTORS]; 2] }
+    }
+    #[inline(always)]
+    unsafe fn dot(
+        self,
+        mut sums: Self::Sums,
+        weights: Self::Bytes,
+        group: *const u8,
+        quad: usize,
+    ) -> Self::Sums {
+        // SAFETY: see above.
+        unsafe {
+            let upper = i32::from_le_bytes(group.add(QUAD * quad).cast::<[u8; QUAD]>().read());
+            let lower = i32::from_le_bytes(group.add(GROUP + QUAD * quad).cast::<[u8; QUAD]>().read());
+            let (upper, lower) = (vdupq_n_s32(upper), vdupq_n_s32(lower));
+            for i in 0..VECTORS {
+                let signed = veorq_u8(weights[i], vdupq_n_u8(128));
+                sums[0][i] = sdot(sums[0][i], signed, upper);
+                sums[1][i] = sdot(sums[1][i], signed, lower);
+            }
+        }
+        sums
+    }
+    #[inline(always)]
+    fn total(self, sums: Self::Sums, add: i32) -> Self::F {
+        let mut total = self.splat(0.0);
+        for i in 0..VECTORS {
+            // SAFETY: see above.
+            total[i] = unsafe {
+                let upper = vaddq_s32(vshlq_n_s32::<8>(sums[0][i]), vdupq_n_s32(add));
+                vcvtq_f32_s32(vaddq_s32(upper, sums[1][i]))
+            };
+        }
+        total
+    }
+    #[inline(always)]
+    fn splat(self, value: f32) -> Self::F {
+        // SAFETY: see above.
+        unsafe { [vdupq_n_f32(value); VECTORS] }
+    }
+    #[inline(always)]
+    fn mul(self, mut a: Self::F, b: Self::F) -> Self::F {
+        for i in 0..VECTORS {
+            // SAFETY: see above.
+            a[i] = unsafe { vmulq_f32(a[i], b[i]) };
+        }
+        a
+    }
+    #[inline(always)]
+    fn mul_add(self, a: Self::F, b: Self::F, mut c: Self::F) -> Self::F {
+        for i in 0..VECTORS {
+            // SAFETY: see above.
+            c[i] = unsafe { vfmaq_f32(c[i], a[i], b[i]) };
+        }
+        c
+    }
+    #[inline(always)]
+    unsafe fn load_f16(self, from: *const u8) -> Self::F {
+        // SAFETY: see above.
+        unsafe {
+            let (low, high) = (vld1q_u8(from), vld1q_u8(from.add(16)));
+            [widen_low(low), widen_high(low), widen_low(high), widen_high(high)]
+        }
+    }
+    #[inline(always)]
+    unsafe fn load_i8(self, from: *const u8) -> Self::F {
+        // SAFETY: see above.
+        unsafe {
+            let bytes = vld1q_s8(from.cast());
+            let (low, high) = (vmovl_s8(vget_low_s8(bytes)), vmovl_high_s8(bytes));
+            [
+                vcvtq_f32_s32(vmovl_s16(vget_low_s16(low))),
+                vcvtq_f32_s32(vmovl_high_s16(low)),
+                vcvtq_f32_s32(vmovl_s16(vget_low_s16(high))),
+                vcvtq_f32_s32(vmovl_high_s16(high)),
+            ]
+        }
+    }
+    #[inline(always)]
+    unsafe fn store(self, value: Self::F, to: *mut f32) {
+        for i in 0..VECTORS {
+            // SAFETY: see above.
+            unsafe { vst1q_f32(to.add(i * PANEL / VECTORS), value[i]) };
+        }
+    }
+    #[inline(always)]
+    fn prefetch(self, _at: *const u8) {}
+}
+
+/// Adds the products of four signed bytes per lane.
+///
+/// # Safety
+/// The machine has dot products.
+#[inline(always)]
+unsafe fn sdot(mut sums: int32x4_t, a: uint8x16_t, b: int32x4_t) -> int32x4_t {
+    // SAFETY: as the caller promises; registers only.
+    unsafe {
+        asm!("sdot {sums:v}.4s, {a:v}.16b, {b:v}.16b", sums = inout(vreg) sums, a = in(vreg) a, b = in(vreg) b,
+            options(pure, nomem, nostack, preserves_flags));
+    }
+    sums
+}
+
+/// The first four of eight half-precision numbers.
+///
+/// # Safety
+/// None but those of NEON.
+#[inline(always)]
+unsafe fn widen_low(halves: uint8x16_t) -> float32x4_t {
+    let wide;
+    // SAFETY: registers only.
+    unsafe {
+        asm!("fcvtl {wide:v}.4s, {halves:v}.4h", wide = out(vreg) wide, halves = in(vreg) halves,
+            options(pure, nomem, nostack, preserves_flags));
+    }
+    wide
+}
+
+/// The last four.
+///
+/// # Safety
+/// As [`widen_low`].
+#[inline(always)]
+unsafe fn widen_high(halves: uint8x16_t) -> float32x4_t {
+    let wide;
+    // SAFETY: registers only.
+    unsafe {
+        asm!("fcvtl2 {wide:v}.4s, {halves:v}.8h", wide = out(vreg) wide, halves = in(vreg) halves,
+            options(pure, nomem, nostack, preserves_flags));
+    }
+    wide
+}
