@@ -6,6 +6,7 @@
 //! probably want a state there.
 
 use crate::blocks::BlockPool;
+use crate::feed::{CacheFeed, Change, Changes, FeedLayout};
 use crate::handles::{Blocks, Reservation, Restore, Shared};
 use crate::prefix::{Node, Parent, PrefixIndex, Published};
 use crate::snapshots::SnapshotPool;
@@ -36,6 +37,8 @@ pub(crate) struct Store {
     pub(crate) blocks: BlockPool,
     pub(crate) prefix: PrefixIndex,
     pub(crate) snapshots: SnapshotPool,
+    /// Where changes of the index are told, if anywhere.
+    feed: Option<CacheFeed>,
 }
 
 /// Where a request stands in the index: the blocks it has found or published, from the root on.
@@ -111,11 +114,29 @@ impl Caches {
             blocks: BlockPool::new(config.num_blocks),
             prefix: PrefixIndex::new(config.num_blocks, config.block_size),
             snapshots: SnapshotPool::new(config.snapshots.unwrap_or(0)),
+            feed: None,
         };
         Self {
             shared: Shared::new(store),
             config,
         }
+    }
+
+    /// Tells a feed of every change of the index from now on. Panics unless the index is empty and the feed is new.
+    pub fn tell(&self, feed: CacheFeed) {
+        let mut store = self.shared.lock();
+        assert!(store.prefix.is_empty(), "a feed begins with an empty index");
+        let layout = FeedLayout {
+            block_size: self.config.block_size,
+            recurrent: self.config.snapshots.is_some(),
+        };
+        feed.attach(layout, store.blocks.len(), store.snapshots.len());
+        store.feed = Some(feed);
+    }
+
+    /// The whole index: every block that can be found, behind the one before it, and the saved states. Linear.
+    pub fn describe(&self) -> Changes {
+        self.shared.lock().prefix.describe()
     }
 
     /// Finds what is cached of a text, up to `limit` tokens and never its last one. Changes the order of use.
@@ -204,6 +225,8 @@ impl Caches {
         let reserved = store.snapshots.reserve()?;
         if let Some(block) = reserved.evicted_from {
             store.prefix.set_snapshot(block, None);
+            let hash = store.prefix.hash_of(block);
+            store.note(|| Change::Dropped { hash }, &[]);
         }
         Some(Reservation::new(reserved.id, self.shared.clone()))
     }
@@ -222,6 +245,7 @@ impl Caches {
         }
         store.prefix.set_snapshot(block, Some(reservation.id()));
         store.snapshots.publish(reservation.id(), block);
+        store.note(|| Change::Saved { hash: node.hash() }, &[]);
         drop(store);
         reservation.close();
         true
@@ -271,8 +295,9 @@ impl Store {
             panic!("a free block was counted and is not there");
         };
         if fresh.evicted {
-            let snapshot = self.prefix.remove(fresh.block);
+            let (node, snapshot) = self.prefix.remove(fresh.block);
             self.detach(snapshot);
+            self.note(|| Change::Removed { hash: node.hash() }, &[]);
         }
         fresh.block
     }
@@ -285,6 +310,7 @@ impl Store {
                     self.detach(snapshot);
                 }
                 self.blocks.enter_index(block);
+                self.note(|| stored(node, parent), tokens);
                 Some(node)
             }
             Published::Duplicate { node, block: holder } => {
@@ -303,9 +329,27 @@ impl Store {
         }
     }
 
+    /// Tells the feed, if there is one, of a change that the index has by now. A block that makes way for another of its
+    /// name is none: it could not be found any more.
+    #[inline]
+    fn note(&self, change: impl FnOnce() -> Change, tokens: &[TokenId]) {
+        if let Some(feed) = &self.feed
+            && !feed.push(change(), tokens)
+        {
+            feed.replace(self.prefix.describe());
+        }
+    }
+
     fn detach(&mut self, snapshot: Option<SnapshotId>) {
         if let Some(snapshot) = snapshot {
             self.snapshots.detach(snapshot);
         }
+    }
+}
+
+fn stored(node: Node, parent: Parent) -> Change {
+    Change::Stored {
+        hash: node.hash(),
+        parent: parent.hash(),
     }
 }

@@ -5,6 +5,7 @@
 //! and hands out owners that give their part back when dropped.
 
 mod blocks;
+mod feed;
 mod handles;
 mod hybrid;
 mod list;
@@ -13,6 +14,7 @@ mod snapshots;
 mod tokens;
 
 pub use blocks::{Allocated, BlockPool};
+pub use feed::{CacheFeed, Change, Changes, FeedLayout};
 pub use handles::{Blocks, Reservation, Restore};
 pub use hybrid::{CacheConfig, CacheUse, Caches, Chain, Hit};
 pub use prefix::{Node, Parent, PrefixIndex, Published};

@@ -8,6 +8,7 @@
 //! blocks behind it can no longer be reached; they age out of the pool, or make way when their content is
 //! indexed again.
 
+use crate::feed::{Change, Changes};
 use paceline_types::{BlockId, SnapshotId, TokenId};
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
@@ -19,6 +20,13 @@ pub struct Node {
     serial: u64,
 }
 
+impl Node {
+    /// The chained hash of the block.
+    pub(crate) fn hash(self) -> u64 {
+        self.hash
+    }
+}
+
 /// What stands before a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Parent {
@@ -26,6 +34,16 @@ pub enum Parent {
     Root(u64),
     /// Another block.
     Block(Node),
+}
+
+impl Parent {
+    /// The hash of the block before, if there is one.
+    pub(crate) fn hash(self) -> Option<u64> {
+        match self {
+            Self::Root(_) => None,
+            Self::Block(node) => Some(node.hash),
+        }
+    }
 }
 
 /// How a block entered the index.
@@ -116,7 +134,7 @@ impl PrefixIndex {
             if self.reachable(entry.parent) {
                 return Published::Private;
             }
-            replaced = Some((holder, self.remove(holder)));
+            replaced = Some((holder, self.remove(holder).1));
         }
         let node = Node {
             hash,
@@ -134,8 +152,8 @@ impl PrefixIndex {
         Published::New { node, replaced }
     }
 
-    /// Takes a block out; returns the state that was attached to it.
-    pub fn remove(&mut self, block: BlockId) -> Option<SnapshotId> {
+    /// Takes a block out; returns its name and the state that was attached to it.
+    pub fn remove(&mut self, block: BlockId) -> (Node, Option<SnapshotId>) {
         let entry = self.entries[block.0 as usize].take();
         let entry = entry.unwrap_or_else(|| panic!("block {} is not in the index", block.0));
         let removed = self.by_hash.remove(&entry.node.hash);
@@ -144,7 +162,7 @@ impl PrefixIndex {
             "the index and its hash table disagree on block {}",
             block.0
         );
-        entry.snapshot
+        (entry.node, entry.snapshot)
     }
 
     /// Lets another block with the same content take one's place under the same name; returns the state
@@ -169,6 +187,48 @@ impl PrefixIndex {
     pub fn block_of(&self, node: Node) -> Option<BlockId> {
         let block = *self.by_hash.get(&node.hash)?;
         (self.entry(block).node == node).then_some(block)
+    }
+
+    /// The hash of an indexed block.
+    pub(crate) fn hash_of(&self, block: BlockId) -> u64 {
+        self.entry(block).node.hash
+    }
+
+    /// The whole index as changes: every block that can be found, each behind the one before it, and the saved states.
+    /// Linear in the pool.
+    pub(crate) fn describe(&self) -> Changes {
+        let mut whole = Changes::default();
+        whole.push(Change::Cleared, &[]);
+        // Whether a block can be found, where that is known.
+        let mut found: Vec<Option<bool>> = vec![None; self.entries.len()];
+        let mut path = Vec::new();
+        for start in 0..self.entries.len() as u32 {
+            let mut next = Some(BlockId(start));
+            let reachable = loop {
+                let Some(block) = next else { break true };
+                if let Some(known) = found[block.0 as usize] {
+                    break known;
+                }
+                let Some(entry) = &self.entries[block.0 as usize] else {
+                    break false;
+                };
+                path.push(block);
+                next = match entry.parent {
+                    Parent::Root(_) => None,
+                    Parent::Block(node) => match self.block_of(node) {
+                        Some(before) => Some(before),
+                        None => break false,
+                    },
+                };
+            };
+            for block in path.drain(..).rev() {
+                found[block.0 as usize] = Some(reachable);
+                if reachable {
+                    self.describe_block(block, &mut whole);
+                }
+            }
+        }
+        whole
     }
 
     /// The state attached to an indexed block.
@@ -222,6 +282,19 @@ impl PrefixIndex {
             "the table of hashes holds blocks without entries"
         );
         indexed
+    }
+
+    fn describe_block(&self, block: BlockId, whole: &mut Changes) {
+        let Entry {
+            node,
+            parent,
+            snapshot,
+        } = self.entry(block);
+        let (hash, parent) = (node.hash, parent.hash());
+        whole.push(Change::Stored { hash, parent }, self.tokens_of(block));
+        if snapshot.is_some() {
+            whole.push(Change::Saved { hash }, &[]);
+        }
     }
 
     fn entry(&self, block: BlockId) -> &Entry {

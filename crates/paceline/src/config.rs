@@ -1,6 +1,7 @@
 //! How an engine is set up.
 
 use crate::{DeviceChoice, SpeculationConfig, StartError, UsualLoad};
+use paceline_schedule::CacheFeed;
 use paceline_types::DType;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -46,6 +47,8 @@ pub struct EngineConfig {
     pub available_memory: Option<u64>,
     /// Keep and reuse what was computed for shared beginnings.
     pub prefix_caching: bool,
+    /// Where changes of the prefix cache are told, for a router that is to know what is cached here.
+    pub cache_feed: Option<CacheFeed>,
     /// Share of the memory left after weights and states that saved recurrent states may take.
     pub snapshot_share: f64,
     /// Tokens between two saved recurrent states; a quarter of `max_num_batched_tokens` at least, so that steps can be full.
@@ -81,6 +84,7 @@ impl Default for EngineConfig {
             memory_utilization: None,
             available_memory: None,
             prefix_caching: true,
+            cache_feed: None,
             snapshot_share: 0.1,
             snapshot_interval: 512,
             max_waiting: 1024,
@@ -138,6 +142,13 @@ impl EngineConfig {
                 bound,
             })
         };
+        if self.cache_feed.is_some() && !self.prefix_caching {
+            return Err(StartError::Option {
+                option: "kv-events-config",
+                value: "with events".to_owned(),
+                bound: "without any where prefix caching is off: nothing would be told".to_owned(),
+            });
+        }
         share("memory-utilization", self.memory_utilization.unwrap_or(1.0))?;
         share("snapshot-share", self.snapshot_share)
     }

@@ -146,6 +146,9 @@ impl<B: Backend> EngineParts<B> {
         let rows = (samples, masks);
         let limits = scheduler_config((&model, &shape), (&config, &speculation), &memory, rows);
         let scheduler = Scheduler::with_policy(limits, draft_policy(&speculation));
+        if let Some(feed) = &config.cache_feed {
+            scheduler.tell_cache_changes(feed.clone());
+        }
         let runner_config = runner_config((&config, &speculation), &memory, rows);
         let (runner, programs) = build_runner(backend, (model, drafter), &speculation, runner_config)?;
         let mut pipeline = Pipeline::new(scheduler, around(runner), clock, config.pipeline_depth);

@@ -138,7 +138,7 @@ pub use outline::Outline;
 pub use paceline_device::{DeviceInfo, ElementTypes, UsualLoad};
 pub use paceline_runner::ProgramReport;
 pub use paceline_schedule::{
-    Counters, PipelineTotals, RequestStatus, Span, SpeculationReport, StepOrigins, StepRecord,
+    CacheFeed, Counters, PipelineTotals, RequestStatus, Span, SpeculationReport, StepOrigins, StepRecord,
 };
 pub use paceline_types::{Constraint, DType, FinishReason, Pooling, SamplingParams, TokenId, TokenLogprobs};
 pub use paceline_weights::Checkpoint;

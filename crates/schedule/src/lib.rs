@@ -25,6 +25,7 @@ pub use constraint::{MaskJob, MaskResult, MaskWorkers};
 pub use costs::{Gain, StepCosts};
 pub use counters::{Counters, SourceCounters};
 pub use depth::DepthControl;
+pub use paceline_cache::CacheFeed;
 pub use pipeline::{Pipeline, RunnerFault, StepRunner, Stepped};
 pub use policy::{Choice, DraftPolicy, FixedDrafts, RequestView, RowDrafts, Stage};
 pub use record::{HostWaits, PipelineTotals, Span, StepRecord};

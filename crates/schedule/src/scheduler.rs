@@ -38,7 +38,7 @@ use crate::report::StepOrigins;
 use crate::request::{CheckedRequest, Order, Phase, QueueFull, Rank, Request, RequestId, RequestOutput};
 use crate::times::StepTimes;
 use groups::Groups;
-use paceline_cache::{CacheConfig, CacheUse, Caches};
+use paceline_cache::{CacheConfig, CacheFeed, CacheUse, Caches};
 use paceline_types::FinishReason;
 use queue::Queue;
 use saves::Ending;
@@ -150,6 +150,11 @@ impl Scheduler {
             admissions: Vec::new(),
             decodes: Vec::new(),
         }
+    }
+
+    /// Tells a feed of every change of the prefix index. Panics once there is something in it.
+    pub fn tell_cache_changes(&self, feed: CacheFeed) {
+        self.resources.caches.tell(feed);
     }
 
     /// Takes a request in, unless too many wait. Panics on one that could never be served: that it can is part of the

@@ -2,6 +2,7 @@
 
 use paceline_types::Pooling;
 use std::collections::HashMap;
+use std::net::SocketAddr;
 use std::time::Duration;
 use tokio_rustls::rustls;
 
@@ -57,8 +58,21 @@ pub struct ServerConfig {
     pub watchdog_timeout: Option<Duration>,
     /// How texts become vectors where a request does not say.
     pub pooling: Pooling,
+    /// Where routers are told what the prefix cache holds, if anywhere; `/v1/engine` says so.
+    pub kv_events: Option<KvEventsAddress>,
     /// Certificate and key, if connections are to be encrypted.
     pub tls: Option<TlsConfig>,
+}
+
+/// Where changes of the prefix cache are published.
+#[derive(Clone, Debug)]
+pub struct KvEventsAddress {
+    /// Where subscribers connect.
+    pub endpoint: SocketAddr,
+    /// Where they ask for what they missed.
+    pub replay_endpoint: Option<SocketAddr>,
+    /// The first frame of every message.
+    pub topic: String,
 }
 
 /// Which requests share cached prefixes. A request's `cache_salt` separates further.
@@ -142,6 +156,7 @@ impl Default for ServerConfig {
             drain_timeout: Duration::from_secs(30),
             watchdog_timeout: Some(Duration::from_mins(2)),
             pooling: Pooling::Mean,
+            kv_events: None,
             tls: None,
         }
     }

@@ -7,6 +7,7 @@ use axum::Json;
 use axum::extract::State;
 use paceline::{Handle, NeuralDrafter, Stats};
 use serde_json::{Value, json};
+use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// `GET /v1/engine`.
@@ -38,7 +39,7 @@ pub(crate) async fn engine(State(app): State<App>) -> Json<Value> {
             "requests_ended": stats.finished,
             "tokens": stats.tokens,
         },
-        "cache": cache(&app.engine, &stats),
+        "cache": cache(&app, &stats),
         "speculation": speculation(&app.engine, &stats),
         "grammars": grammars(&app.grammars),
         "pipeline": pipeline(&app.engine, &stats),
@@ -73,8 +74,9 @@ fn device(engine: &Handle) -> Value {
     })
 }
 
-fn cache(engine: &Handle, stats: &Stats) -> Value {
-    let c = &stats.counters;
+fn cache(app: &App, stats: &Stats) -> Value {
+    let (engine, c) = (&app.engine, &stats.counters);
+    let tcp = |address: SocketAddr| format!("tcp://{address}");
     json!({
         "prefix_caching": engine.limits().prefix_caching,
         "block_tokens": engine.memory().block_size,
@@ -94,6 +96,11 @@ fn cache(engine: &Handle, stats: &Stats) -> Value {
             "published": c.snapshots_published,
             "used": c.snapshots_used,
         },
+        "kv_events": app.config.kv_events.as_ref().map(|events| json!({
+            "endpoint": tcp(events.endpoint),
+            "replay_endpoint": events.replay_endpoint.map(tcp),
+            "topic": events.topic,
+        })),
     })
 }
 

@@ -47,6 +47,6 @@ mod tokens;
 mod watchdog;
 mod write_timeout;
 
-pub use config::{PrefixCacheScope, ServerConfig, TlsConfig, TlsError};
+pub use config::{KvEventsAddress, PrefixCacheScope, ServerConfig, TlsConfig, TlsError};
 pub use model::ServedModel;
 pub use server::{Feature, ServeError, Server};

@@ -11,6 +11,7 @@ use crate::commands::serve::{GenerationConfig, LogFormat, ParserChoice, ServeCon
 use crate::model::ModelSource;
 use clap::Args;
 use paceline::Options;
+use paceline_kv_events::KvEventsConfig;
 use paceline_text::{ReasoningFormat, ToolFormat};
 use paceline_types::Pooling;
 use std::net::IpAddr;
@@ -80,9 +81,16 @@ pub(crate) struct ServeFlags {
     max_waiting: Option<usize>,
     #[command(flatten)]
     engine: EngineFlags,
+    /// Tell routers what the prefix cache holds, as vLLM does: a JSON object such as {"enable_kv_cache_events": true,
+    /// "endpoint": "tcp://*:5557", "replay_endpoint": "tcp://*:5558", "topic": ""} [default: tell nobody].
+    #[arg(long, value_name = "JSON", value_parser = kv_events, help_heading = "Engine")]
+    kv_events_config: Option<KvEvents>,
     #[command(flatten)]
     unused: UnusedFlags,
 }
+
+/// What `--kv-events-config` says; it may say that there are to be none.
+type KvEvents = Option<KvEventsConfig>;
 
 // Plain comments: a doc comment would replace the description of the command.
 
@@ -177,6 +185,7 @@ impl ServeFlags {
             log_format: network.log_format,
             server,
             engine,
+            kv_events: self.kv_events_config.flatten(),
             unused: self.unused.list(),
         }
     }
@@ -188,6 +197,10 @@ fn address(text: &str) -> Result<IpAddr, String> {
     }
     text.parse()
         .map_err(|_| format!("`{text}` is not an address such as 127.0.0.1, 0.0.0.0 or ::1"))
+}
+
+fn kv_events(text: &str) -> Result<KvEvents, String> {
+    KvEventsConfig::from_json(text).map_err(|error| error.to_string())
 }
 
 fn pooling(text: &str) -> Result<Pooling, String> {
@@ -280,6 +293,8 @@ mod tests {
             r#"["https://a", "https://b"]"#,
             "--speculative-config",
             r#"{"method": "ngram", "num_speculative_tokens": 3}"#,
+            "--kv-events-config",
+            r#"{"enable_kv_cache_events": true, "publisher": "zmq", "endpoint": "tcp://*:5557"}"#,
         ]);
         let config = config.unwrap();
         assert_eq!(config.model, ModelSource::Named("org/name".to_owned()));
@@ -292,6 +307,7 @@ mod tests {
         );
         assert_eq!(config.engine.config.memory_utilization, Some(0.5));
         assert_eq!(config.unused.len(), 4);
+        assert_eq!(config.kv_events.map(|events| events.endpoint.port()), Some(5557));
         let same = parse(&["--model", "org/name"]).unwrap();
         assert_eq!(
             (same.model, same.names),
@@ -312,6 +328,7 @@ mod tests {
             (&["--override-generation-config", r#"{"top_p": 9}"#], "top_p"),
             (&["--top-p", "9"], "at most 1"),
             (&["--pooling", "max"], "mean or last"),
+            (&["--kv-events-config", r#"{"publisher": "kafka"}"#], "kafka"),
             (&["--key-min-priority", "KEY"], "KEY=-1"),
             (&["--prefix-cache-scope", "none"], "key or all"),
             (&["--drain-timeout=-1"], "seconds"),

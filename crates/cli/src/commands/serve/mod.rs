@@ -1,6 +1,7 @@
 //! `paceline serve`.
 
 mod keys;
+mod kv_events;
 mod log;
 mod model;
 mod table;
@@ -14,6 +15,7 @@ use crate::{Ending, env, interrupt};
 use anyhow::{Context, Result, bail};
 use clap::ValueEnum;
 use paceline::Options;
+use paceline_kv_events::KvEventsConfig;
 use paceline_server::{Server, ServerConfig, TlsConfig};
 use paceline_text::{ReasoningFormat, ToolFormat};
 use std::fs;
@@ -60,6 +62,8 @@ pub(crate) struct ServeConfig {
     pub(crate) server: ServerConfig,
     /// How the engine is set up.
     pub(crate) engine: EngineOptions,
+    /// Where routers are told what is cached.
+    pub(crate) kv_events: Option<KvEventsConfig>,
     /// Flags that were given and change nothing.
     pub(crate) unused: Vec<Unused>,
 }
@@ -124,6 +128,7 @@ fn start(mut config: ServeConfig, ui: Ui) -> Result<Ending> {
     // Before the model is loaded: a port that cannot be had should not cost that time.
     let listener = listen(config.address)?;
     let address = listener.local_addr().context("the address that is listened on")?;
+    let _events = kv_events::start(&mut config)?;
     let model = LoadedModel::open(&config.model, ui)?;
     let outline = engine::outline(&model)?;
     let demand = Demand {
