@@ -2,20 +2,21 @@
 //!
 //! ```text
 //! cargo build --release -p paceline --example host_cost
-//! target/release/examples/host_cost REQUESTS CONTEXT [STEPS] [stub|encode]
+//! target/release/examples/host_cost REQUESTS CONTEXT [STEPS] [stub|encode] [events]
 //! valgrind --tool=callgrind --collect-atstart=no --toggle-collect='*measured_loop*' \
 //!     target/release/examples/host_cost 256 100 100
 //! ```
 //!
 //! `stub` answers with a token per plan row at once. `encode` (the default) also runs the real runner's submit on a
-//! backend without memory, and its decoding of a record's worth of words. Prints microseconds per step; callgrind
+//! backend without memory, and its decoding of a record's worth of words. With `events`, changes of the prefix cache are
+//! left in a feed, which nobody empties. Prints microseconds per step; callgrind
 //! counts instructions of the measured steps alone.
 
 use paceline_device::Recorder;
 use paceline_runner::{DeviceRunner, RunnerConfig};
 use paceline_schedule::{
-    CheckedRequest, Pipeline, RealClock, RecurrentConfig, RequestId, RunnerFault, Scheduler, SchedulerConfig,
-    StepRunner,
+    CacheFeed, CheckedRequest, Pipeline, RealClock, RecurrentConfig, RequestId, RunnerFault, Scheduler,
+    SchedulerConfig, StepRunner,
 };
 use paceline_types::{RowOutput, SamplingParams, StepOutput, StepPlan, Work};
 use paceline_weights::Checkpoint;
@@ -154,6 +155,9 @@ fn main() {
     let (requests, context, steps) = (number(256), number(100), number(1000));
     let real = arguments.next().as_deref() != Some("stub");
     let mut pipeline = pipeline(requests, context, real);
+    if arguments.next().as_deref() == Some("events") {
+        pipeline.scheduler_mut().tell_cache_changes(CacheFeed::new(|| {}));
+    }
     for id in 0..requests {
         pipeline
             .scheduler_mut()

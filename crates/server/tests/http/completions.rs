@@ -37,6 +37,31 @@ async fn a_prompt_is_continued_and_counted() {
 }
 
 #[tokio::test]
+async fn log_probabilities_can_name_tokens_by_their_ids() {
+    let server = TestServer::start().await;
+    let asked = json!({ "temperature": 0, "logprobs": 2, "return_token_ids": true });
+    let texts = server.ok(PATH, &story(asked.clone())).await;
+    let mut asked = story(asked);
+    asked["return_tokens_as_token_ids"] = true.into();
+    let reply = server.ok(PATH, &asked).await;
+    let choice = &reply["choices"][0];
+    let ids = choice["token_ids"].as_array().unwrap();
+    assert_eq!(ids.len(), 24);
+    for (at, id) in ids.iter().enumerate() {
+        let name = format!("token_id:{id}");
+        assert_eq!(choice["logprobs"]["tokens"][at], name);
+        let chosen = &choice["logprobs"]["token_logprobs"][at];
+        assert_eq!(choice["logprobs"]["top_logprobs"][at][name.as_str()], *chosen);
+        for list in ["token_logprobs", "text_offset"] {
+            assert_eq!(
+                choice["logprobs"][list][at],
+                texts["choices"][0]["logprobs"][list][at]
+            );
+        }
+    }
+}
+
+#[tokio::test]
 async fn a_stream_is_the_same_text() {
     let server = TestServer::start().await;
     for more in [

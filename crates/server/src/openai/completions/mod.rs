@@ -51,6 +51,7 @@ impl Interface for Completions {
             echo,
             only_prompt,
             logprobs: logprobs.is_some(),
+            names_as_ids: fields.flag("return_tokens_as_token_ids")?,
             token_ids: fields.flag("return_token_ids")?,
             origins: task.take_origins(fields)?,
             stream_options,

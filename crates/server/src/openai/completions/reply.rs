@@ -4,7 +4,7 @@ use super::stream::Chunks;
 use crate::generation::{Collected, Continuation, Finish, Piece, Resumed, StreamOptions};
 use crate::interface;
 use crate::model::ServedModel;
-use crate::openai::logprobs::{CompletionLogprobs, LogprobWriter};
+use crate::openai::logprobs::{CompletionLogprobs, LogprobWriter, TokenNames};
 use crate::openai::origins::StepReply;
 use crate::openai::shared_ids;
 use crate::openai::usage::{UsageField, UsageReply, finish_reason};
@@ -55,6 +55,8 @@ pub(crate) struct Writer {
     /// Nothing is shown of what is generated.
     pub(super) only_prompt: bool,
     pub(super) logprobs: bool,
+    /// Log-probabilities name tokens by their ids.
+    pub(super) names_as_ids: bool,
     pub(super) token_ids: bool,
     pub(super) origins: bool,
     pub(super) stream_options: StreamOptions,
@@ -135,18 +137,22 @@ impl Writer {
         // What a text began with that goes on here has been given out.
         let begins = !std::mem::replace(&mut progress.begun, true) && self.resumed.tokens.is_empty();
         let model = &self.model;
+        let names = TokenNames {
+            model,
+            as_ids: self.names_as_ids,
+        };
         let mut text = String::new();
         let mut lists = CompletionLogprobs::default();
         if begins && self.echo {
             text.push_str(&prompt.text);
             if self.logprobs {
-                lists = progress.offsets.prompt(model, &prompt.tokens, prompt_logprobs);
+                lists = progress.offsets.prompt(names, &prompt.tokens, prompt_logprobs);
             }
         }
         let piece = if self.only_prompt { Piece::default() } else { piece };
         text.push_str(&piece.text);
         if self.logprobs {
-            progress.offsets.add(model, &piece.tokens, &mut lists);
+            progress.offsets.add(names, &piece.tokens, &mut lists);
         }
         ChoiceReply {
             index,

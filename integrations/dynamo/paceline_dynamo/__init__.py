@@ -1,0 +1,1 @@
+"""`paceline serve` as a worker of NVIDIA Dynamo."""

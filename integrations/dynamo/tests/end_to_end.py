@@ -1,0 +1,326 @@
+"""A frontend of Dynamo and two workers with the built-in model, on one machine with file discovery:
+warm prompts go where they are cached, and texts survive the death of a worker and of an engine, to the last token.
+
+    python end_to_end.py PACELINE MODEL_FOLDER
+"""
+
+import asyncio
+import json
+import os
+import signal
+import socket
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import aiohttp
+
+PACELINE, MODEL = sys.argv[1:3]
+HERE = Path(__file__).resolve().parent
+NAME = "storyteller"
+TOKENS = 200
+PATIENCE = 120
+
+
+def free_port():
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return listener.getsockname()[1]
+
+
+class Process:
+    """A process of the deployment, with its output in a file."""
+
+    def __init__(self, folder, name, *command):
+        self.log = Path(folder) / f"{name}.log"
+        self.command = command
+        self.process = None
+
+    async def start(self, environment):
+        with open(self.log, "ab") as out:
+            self.process = await asyncio.create_subprocess_exec(*self.command, stdout=out, stderr=out, env=environment)
+        return self
+
+    async def kill(self):
+        if self.process and self.process.returncode is None:
+            self.process.kill()
+        await self.process.wait()
+
+    def children(self):
+        path = Path(f"/proc/{self.process.pid}/task")
+        return [int(pid) for task in path.iterdir() for pid in (task / "children").read_text().split()]
+
+    def engine_url(self):
+        """Where the worker's engine listens, by its log."""
+        text = self.log.read_text()
+        return text.rsplit("paceline serve listens at ", 1)[1].split()[0] if "listens at" in text else None
+
+
+class Deployment:
+    def __init__(self, folder):
+        self.port = free_port()
+        self.url = f"http://127.0.0.1:{self.port}"
+        self.environment = {
+            **os.environ,
+            "DYN_DISCOVERY_BACKEND": "file",
+            "DYN_FILE_KV": f"{folder}/discovery",
+            "DYN_REQUEST_PLANE": "tcp",
+            "DYN_EVENT_PLANE": "zmq",
+            "DYN_EVENT_PLANE_HOST": "127.0.0.1",
+            "DYN_TCP_RPC_HOST": "127.0.0.1",
+            "DYN_TCP_RESPONSE_STREAM_HOST": "127.0.0.1",
+            "HF_HUB_OFFLINE": "1",
+            "PYTHONPATH": str(HERE.parent),
+        }
+        frontend = ["-m", "dynamo.frontend", "--http-host", "127.0.0.1", "--http-port", str(self.port)]
+        frontend += ["--router-mode", "kv", "--kv-cache-block-size", "16", "--migration-limit", "3"]
+        self.frontend = Process(folder, "frontend", sys.executable, *frontend)
+        worker = ["-m", "paceline_dynamo", "--paceline", PACELINE, "--model-path", MODEL, "--served-model-name", NAME]
+        worker += ["--", "--threads", "1", "--max-num-seqs", "4", "--max-model-len", "1024"]
+        self.workers = [Process(folder, f"worker{number}", sys.executable, *worker) for number in range(2)]
+
+    async def start(self):
+        await self.frontend.start(self.environment)
+        for worker in self.workers:
+            await worker.start(self.environment)
+
+    async def stop(self):
+        for process in [*self.workers, self.frontend]:
+            if process.process:
+                await process.kill()
+
+    def logs(self):
+        for process in [self.frontend, *self.workers]:
+            print(f"--- {process.log.name}\n{process.log.read_text()[-3000:]}")
+
+
+async def until(holds, what):
+    end = time.monotonic() + PATIENCE
+    while True:
+        try:
+            if await holds():
+                return
+        except (aiohttp.ClientError, KeyError, IndexError, TypeError):
+            pass
+        assert time.monotonic() < end, f"{what} takes too long"
+        await asyncio.sleep(0.1)
+
+
+def body(prompt, **more):
+    asked = {"model": NAME, "prompt": prompt, "max_tokens": TOKENS, "ignore_eos": True, "temperature": 0}
+    return {**asked, **more}
+
+
+class Client:
+    def __init__(self, deployment):
+        self.deployment = deployment
+        self.session = aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=PATIENCE))
+
+    async def post(self, asked, url=None):
+        async with self.session.post(f"{url or self.deployment.url}/v1/completions", json=asked) as reply:
+            text = await reply.text()
+            assert reply.status == 200, (reply.status, text)
+            return json.loads(text)
+
+    async def stream(self, asked, after, act):
+        """The text of a stream, and its number of tokens; `act` happens after some chunks."""
+        text, chunks, usage = "", 0, None
+        asked = {**asked, "stream": True, "stream_options": {"include_usage": True}}
+        async with self.session.post(f"{self.deployment.url}/v1/completions", json=asked) as reply:
+            assert reply.status == 200, await reply.text()
+            async for line in reply.content:
+                if not line.startswith(b"data: {"):
+                    continue
+                message = json.loads(line[6:])
+                assert "error" not in message, message
+                usage = message.get("usage") or usage
+                for choice in message["choices"]:
+                    text += choice.get("text") or ""
+                    chunks += 1
+                if chunks == after:
+                    await act()
+                    chunks += 1
+        return text, usage["completion_tokens"]
+
+    async def state(self, worker):
+        async with self.session.get(f"{worker.engine_url()}/v1/engine") as reply:
+            return await reply.json()
+
+    async def serving(self):
+        """The worker whose engine runs something."""
+        for worker in self.deployment.workers:
+            if (await self.state(worker))["slots"]["running"] > 0:
+                return worker
+        raise AssertionError("nothing runs")
+
+
+async def both_serve(client):
+    """Both workers are known to the frontend: cold prompts, several at a time, reach both."""
+    salt = 0
+
+    async def reached():
+        nonlocal salt
+        salt += 1
+        prompts = [f"Number {salt}.{n}: once upon a time there was" for n in range(6)]
+        await asyncio.gather(*(client.post(body(prompt, max_tokens=40)) for prompt in prompts))
+        states = [await client.state(worker) for worker in client.deployment.workers]
+        return all(state["slots"]["requests_ended"] > 0 for state in states)
+
+    await until(reached, "the start of both workers")
+
+
+async def warm_prompts_go_where_they_are_cached(client):
+    texts = [f"Tale {n}. " + "The fox and the bear walked into the forest. " * (4 + n) for n in range(6)]
+    for text in texts:
+        await client.post(body(text, max_tokens=4))
+    # The events of the last one are on their way.
+    await asyncio.sleep(1)
+    hits = 0
+    for round in range(3):
+        for text in texts:
+            usage = (await client.post(body(f"{text} Then {round}", max_tokens=4)))["usage"]
+            cached = (usage.get("prompt_tokens_details") or {}).get("cached_tokens") or 0
+            hits += cached >= usage["prompt_tokens"] * 0.6
+    assert hits == 18, f"{hits} of 18 warm prompts found their cache"
+    # Warmed behind the frontend's back, on either engine: only events can tell.
+    for number, worker in enumerate(client.deployment.workers):
+        for n in range(3):
+            text = f"Secret {number}.{n}. " + "A little boat sailed over the wide blue sea. " * 5
+            await client.post({"prompt": text, "max_tokens": 4, "temperature": 0}, worker.engine_url())
+            await asyncio.sleep(1)
+            usage = (await client.post(body(text + " And then", max_tokens=4)))["usage"]
+            assert (usage.get("prompt_tokens_details") or {}).get("cached_tokens", 0) > 16, usage
+    print("warm prompts: 18 of 18 and 6 of 6 found their cache")
+
+
+OPTIONS = [
+    ("greedy", {}),
+    ("seeded", {"temperature": 0.9, "seed": 7, "top_k": 40}),
+    ("seeded, top-p", {"temperature": 1.0, "top_p": 0.9, "seed": 123456}),
+]
+
+
+async def texts_survive(client, what, kill):
+    for name, options in OPTIONS:
+        asked = body(f"Once upon a time, {what}, {name},", **options)
+        undisturbed, tokens = await client.stream(asked, -1, None)
+        assert tokens == TOKENS, tokens
+        killed = []
+
+        async def act():
+            worker = await client.serving()
+            killed.append(worker)
+            await kill(worker)
+
+        text, tokens = await client.stream(asked, 30, act)
+        assert killed, "nothing was killed"
+        assert tokens == TOKENS, f"{what}, {name}: {tokens} tokens"
+        assert text == undisturbed, f"{what}, {name}:\n{text}\n{undisturbed}"
+        await killed[0].process.wait()
+        killed[0].log.write_text("")
+        await killed[0].start(client.deployment.environment)
+        await both_known(client)
+        print(f"{what}, {name}: all {tokens} tokens, the same text")
+
+
+async def both_known(client):
+    """The worker that was started again serves."""
+
+    async def engines():
+        return all([(await client.state(worker))["status"]["phase"] == "serving" for worker in client.deployment.workers])
+
+    await until(engines, "the start of a worker")
+    await both_serve_again(client)
+
+
+async def both_serve_again(client):
+    before = [(await client.state(worker))["slots"]["requests_ended"] for worker in client.deployment.workers]
+    fresh = time.monotonic_ns()
+
+    async def reached():
+        prompts = [f"{fresh}.{n} {os.urandom(4).hex()}: once there was" for n in range(8)]
+        await asyncio.gather(*(client.post(body(prompt, max_tokens=40)) for prompt in prompts))
+        now = [(await client.state(worker))["slots"]["requests_ended"] for worker in client.deployment.workers]
+        return all(later > earlier for later, earlier in zip(now, before))
+
+    await until(reached, "a worker's return")
+
+
+async def replies_are_mapped(client):
+    """Log-probabilities, guided decoding, stop strings and minimum lengths, through both hops."""
+    reply = await client.post(body("Once upon a time", max_tokens=8, logprobs=2))
+    logprobs = reply["choices"][0]["logprobs"]
+    assert len(logprobs["token_logprobs"]) == 8 and all(value <= 0 for value in logprobs["token_logprobs"]), logprobs
+    direct = await client.post(
+        {"prompt": "Once upon a time", "max_tokens": 8, "logprobs": 2, "temperature": 0, "ignore_eos": True},
+        client.deployment.workers[0].engine_url(),
+    )
+    expected = direct["choices"][0]["logprobs"]["token_logprobs"]
+    close = [abs(one - other) < 1e-4 for one, other in zip(logprobs["token_logprobs"], expected)]
+    assert all(close), (logprobs["token_logprobs"], expected)
+    assert reply["choices"][0]["text"] == direct["choices"][0]["text"]
+    guided = body("The ball is", max_tokens=20, guided_choice=["red", "blue"])
+    text = (await client.post(guided))["choices"][0]["text"]
+    assert text in ("red", "blue"), text
+    # Dynamo leaves stop strings out where ends are ignored.
+    whole = (await client.post(body("Once upon a time", max_tokens=40, ignore_eos=False)))["choices"][0]["text"]
+    word = whole.split()[4]
+    stopped = (await client.post(body("Once upon a time", ignore_eos=False, stop=[word])))["choices"][0]
+    assert stopped["finish_reason"] == "stop" and stopped["text"] == whole[: whole.index(word)], (word, stopped)
+    print("replies: log-probabilities, choices, stop strings as asked for")
+
+
+async def cancellation_frees_the_engine(client):
+    asked = body("A long tale:", max_tokens=900, stream=True)
+    reply = await client.session.post(f"{client.deployment.url}/v1/completions", json=asked)
+    await reply.content.readline()
+    worker = await client.serving()
+    reply.close()
+
+    async def idle():
+        slots = (await client.state(worker))["slots"]
+        return slots["running"] == 0 and slots["tokens"] < 1_000_000
+
+    await until(idle, "the end of a request whose client has left")
+    print("cancellation: the engine is free")
+
+
+async def kill_worker(worker):
+    await worker.kill()
+
+
+async def kill_engine(worker):
+    for pid in worker.children():
+        os.kill(pid, signal.SIGKILL)
+
+
+async def main():
+    with tempfile.TemporaryDirectory() as folder:
+        deployment = Deployment(folder)
+        client = Client(deployment)
+        try:
+            await deployment.start()
+            await until(lambda: engines_up(client), "the start")
+            await both_serve(client)
+            await replies_are_mapped(client)
+            await warm_prompts_go_where_they_are_cached(client)
+            await cancellation_frees_the_engine(client)
+            await texts_survive(client, "a worker killed", kill_worker)
+            await texts_survive(client, "an engine killed", kill_engine)
+        except BaseException:
+            deployment.logs()
+            raise
+        finally:
+            await deployment.stop()
+            await client.session.close()
+
+
+async def engines_up(client):
+    for worker in client.deployment.workers:
+        await client.state(worker)
+    async with client.session.get(f"{client.deployment.url}/v1/models") as reply:
+        return NAME in await reply.text()
+
+
+asyncio.run(main())
