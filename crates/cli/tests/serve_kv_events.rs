@@ -39,7 +39,9 @@ fn subscribe(model: &[&str]) {
         .unwrap();
     println!("{}", String::from_utf8_lossy(&output.stdout));
     expect_success("the subscriber", &output);
-    assert_eq!(served.ask("GET /health", "", "").0, 200);
+    let (status, info) = served.ask("GET /server_info", "authorization: Bearer a-key\r\n", "");
+    assert_eq!(status, 200, "{info}");
+    assert!(info.contains(r#""publisher":"zmq""#), "{info}");
 }
 
 #[test]

@@ -21,6 +21,14 @@ pub(crate) async fn server_info(State(app): State<App>) -> Json<Value> {
         "max_running_requests": memory.slots,
         "max_total_num_tokens": memory.blocks * memory.block_size,
         "disable_radix_cache": !limits.prefix_caching,
+        "kv_events": app.config.kv_events.as_ref().map(|events| json!({
+            "publisher": "zmq",
+            "endpoint_host": events.endpoint.ip(),
+            "endpoint_port_base": events.endpoint.port(),
+            "topic": events.topic,
+            "block_size": memory.block_size,
+            "dp_size": 1,
+        })),
     });
     if let (Value::Object(info), Value::Object(more)) = (&mut info, more) {
         info.extend(more);

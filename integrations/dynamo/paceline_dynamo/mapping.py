@@ -42,6 +42,9 @@ def body(request, request_id, model, context_length):
         "max_tokens": stop.get("max_tokens") or max(1, context_length - len(tokens)),
     }
     asked.update({name: sampling[name] for name in SAMPLING if sampling.get(name) is not None})
+    if asked.get("n", 1) == 1:
+        # A server that goes down does not wait for it: another worker goes on.
+        asked["return_continuation"] = True
     # A worker that goes on with this request gets the same id, and so the same seed.
     asked.setdefault("seed", seed(request_id))
     if stop.get("min_tokens") is not None:

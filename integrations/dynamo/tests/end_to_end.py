@@ -290,6 +290,10 @@ async def kill_worker(worker):
     await worker.kill()
 
 
+async def tell_to_go(worker):
+    worker.process.terminate()
+
+
 async def kill_engine(worker):
     for pid in worker.children():
         os.kill(pid, signal.SIGKILL)
@@ -308,6 +312,7 @@ async def main():
             await cancellation_frees_the_engine(client)
             await texts_survive(client, "a worker killed", kill_worker)
             await texts_survive(client, "an engine killed", kill_engine)
+            await texts_survive(client, "a worker told to go", tell_to_go)
         except BaseException:
             deployment.logs()
             raise

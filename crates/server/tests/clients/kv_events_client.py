@@ -1,6 +1,7 @@
 """A subscriber of KV events that loses batches on purpose, against a server under a random load with evictions: what it
 predicts of a prompt is what the server then finds in its cache."""
 
+import faulthandler
 import json
 import os
 import random
@@ -18,6 +19,8 @@ END = 2**64 - 1
 VOCABULARY = 200
 
 random.seed(17)
+if LONG:
+    faulthandler.dump_traceback_later(1800, exit=True)
 
 
 def ask(path, body=None):
