@@ -1,5 +1,5 @@
 //! Measurements: of engines ([`latency`], [`throughput`], [`pipeline`], [`speculation`]), of servers with OpenAI's
-//! interface ([`serve`]) and of a device's operations ([`ops`]).
+//! interface ([`serve`]), of a device's operations ([`ops`]) and of what a model loses by how it is run ([`quality`]).
 //!
 //! Each takes a configuration and returns results, which are JSON ([`serde::Serialize`]) and a table
 //! ([`Results::write`]). A [`Subject`] starts the engines, a [`Progress`] is told how far the measurement is.
@@ -12,6 +12,7 @@ mod load;
 pub mod ops;
 pub mod pipeline;
 mod progress;
+pub mod quality;
 pub mod serve;
 pub mod speculation;
 mod subject;

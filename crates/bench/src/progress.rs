@@ -20,6 +20,23 @@ pub trait Progress {
     fn note(&self, line: &dyn Display);
 }
 
+/// Shows nothing: for a part of a measurement that has a bar of its own.
+pub(crate) struct Silent;
+
+impl Progress for Silent {
+    fn bar(&self, _: u64, _: Unit) -> Box<dyn Bar> {
+        Box::new(Self)
+    }
+
+    fn note(&self, _: &dyn Display) {}
+}
+
+impl Bar for Silent {
+    fn name(&self, _: String) {}
+
+    fn advance(&self, _: u64) {}
+}
+
 /// One measurement under way; dropping it takes it off the screen.
 pub trait Bar {
     /// Says what is being measured now.

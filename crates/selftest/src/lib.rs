@@ -35,6 +35,9 @@ pub use random::Random;
 pub use table::{Header, Misses};
 pub use ways::ways;
 
+/// A model that runs over given tokens, in a plain loop.
+pub use paceline_testkit::Solo;
+
 use judge::Judge;
 use paceline::Open;
 use paceline_device::{Backend, DeviceError};

@@ -1,5 +1,6 @@
 //! Sends requests when they are due and takes down what comes.
 
+use super::RequestConfig;
 use super::arrivals::Arrivals;
 use super::prompts::{Prompts, Template};
 use super::record::{Outcome, Piece, Record};
@@ -26,6 +27,8 @@ pub(super) struct Load {
     pub(super) arrivals: Option<Arrivals>,
     /// Most requests under way.
     pub(super) most: usize,
+    /// Number of the first request.
+    pub(super) first: usize,
     /// Requests in all.
     pub(super) limit: Option<usize>,
     /// Nothing is sent after this time.
@@ -130,12 +133,12 @@ impl<'a> Driver<'a> {
         let request = Request {
             client: self.client.clone(),
             endpoint: self.template.endpoint,
-            body: self.prompts.body(self.sent, self.template),
+            body: self.prompts.body(self.load.first + self.sent, self.template),
             timeout: self.load.timeout,
             origin: start,
             keeps_text: self.template.repeatable,
         };
-        let record = Record::new(self.sent, (due - start).as_secs_f64());
+        let record = Record::new(self.load.first + self.sent, (due - start).as_secs_f64());
         self.under_way.spawn(request.run(record, self.stop.clone()));
         self.sent += 1;
     }
@@ -242,11 +245,11 @@ pub(super) async fn scale(
 pub(super) async fn warm_up(
     client: &Client,
     template: &Template,
-    words: &Synthetic,
-    (count, limit): (usize, Duration),
+    config: &RequestConfig,
 ) -> Result<(), BenchError> {
+    let (words, limit) = (Synthetic::new(config.seed), config.timeout);
     let mut requests = JoinSet::new();
-    for index in 0..count {
+    for index in 0..config.warmup {
         let body = template.text(&words.text(Stream::WarmUp(index), WARM_UP_WORDS), None);
         let (client, endpoint) = (client.clone(), template.endpoint);
         requests.spawn(async move { prompt_tokens(&client, endpoint, &body, limit).await.map(|_| ()) });

@@ -1,12 +1,15 @@
-//! A server with OpenAI's interface under load: latencies, throughput, goodput, errors.
+//! A server with OpenAI's interface under load: latencies, throughput, goodput, errors; and two of them, taking turns
+//! ([`compare`]).
 
 mod arrivals;
+pub mod compare;
 mod driver;
 mod facts;
 mod figures;
 mod html;
 mod plots;
 mod prompts;
+mod ratios;
 mod record;
 mod report;
 mod slo;
@@ -40,32 +43,18 @@ const CONCURRENCY: usize = 16;
 /// Requests where nothing else is said.
 const REQUESTS: usize = 100;
 
-/// What to ask of a server, and when.
+/// What is asked.
 #[derive(Clone, Debug)]
-pub struct ServeConfig {
-    /// As typed, for the report; keys have no place in it.
-    pub command: String,
-    /// The model to ask for; the first that the server lists if it is not given.
-    pub model: Option<String>,
+pub struct RequestConfig {
     /// The interface to ask through.
     pub endpoint: Endpoint,
     /// After which a request is given up.
     pub timeout: Duration,
-    /// Requests under way: always, or at most where there is a rate.
-    pub concurrency: Option<usize>,
-    /// Requests per second on average; infinity sends all at once. Without it the loop is closed.
-    pub request_rate: Option<f64>,
-    /// Shape of the times between arrivals: 1 is Poisson, less comes in bursts.
-    pub burstiness: f64,
-    /// Requests in all.
-    pub num_prompts: Option<usize>,
-    /// Nothing new is sent after this time.
-    pub duration: Option<Duration>,
     /// Requests before the measurement, with prompts of their own.
     pub warmup: usize,
     /// Of prompts and arrivals.
     pub seed: u64,
-    /// What is asked.
+    /// Where prompts come from.
     pub prompts: PromptSource,
     /// Most tokens to generate.
     pub output_len: usize,
@@ -77,6 +66,27 @@ pub struct ServeConfig {
     pub token_ids: bool,
     /// Further fields of every request; null takes a field out.
     pub extra_body: Map<String, Value>,
+}
+
+/// What to ask of a server, and when.
+#[derive(Clone, Debug)]
+pub struct ServeConfig {
+    /// As typed, for the report; keys have no place in it.
+    pub command: String,
+    /// The model to ask for; the first that the server lists if it is not given.
+    pub model: Option<String>,
+    /// What is asked.
+    pub requests: RequestConfig,
+    /// Requests under way: always, or at most where there is a rate.
+    pub concurrency: Option<usize>,
+    /// Requests per second on average; infinity sends all at once. Without it the loop is closed.
+    pub request_rate: Option<f64>,
+    /// Shape of the times between arrivals: 1 is Poisson, less comes in bursts.
+    pub burstiness: f64,
+    /// Requests in all.
+    pub num_prompts: Option<usize>,
+    /// Nothing new is sent after this time.
+    pub duration: Option<Duration>,
     /// Answers that are asked for again afterwards, alone, and compared.
     pub verify: usize,
     /// Limits that good requests keep.
@@ -113,31 +123,13 @@ pub async fn run(
     stop: CancellationToken,
     progress: &dyn Progress,
 ) -> Result<Run, BenchError> {
+    let requests = &config.requests;
     let facts = ServerFacts::ask(client, config.model.as_deref())
         .await
         .map_err(BenchError::Server)?;
-    let template = Template::new(config, &facts.model);
-    let synthetic = Synthetic::new(config.seed);
-    let prompts = match &config.prompts {
-        PromptSource::File(file) => Prompts::File(file),
-        PromptSource::Random {
-            input_len,
-            prefix_len,
-        } => {
-            let scale = driver::scale(client, &template, &synthetic, config.timeout).await?;
-            if scale.is_none() {
-                progress.note(&"the server does not count tokens: lengths of prompts are guessed");
-            }
-            Prompts::Synthetic {
-                words: synthetic.clone(),
-                scale: scale.unwrap_or_default(),
-                input: *input_len,
-                prefix: *prefix_len,
-            }
-        }
-    };
-    prompts.check(template.endpoint)?;
-    driver::warm_up(client, &template, &synthetic, (config.warmup, config.timeout)).await?;
+    let template = Template::new(requests, &facts.model, config.verify > 0);
+    let prompts = prompts(requests, (client, &template), progress).await?;
+    driver::warm_up(client, &template, requests).await?;
     let limit = match (config.num_prompts, config.duration) {
         (Some(count), _) => Some(count),
         (None, Some(_)) => None,
@@ -151,14 +143,14 @@ pub async fn run(
         started_unix: started.map_or(0, |time| time.as_secs()),
         command: config.command.clone(),
         load: report::describe(config, limit),
-        seed: Some(config.seed),
+        seed: Some(requests.seed),
         server: facts,
         interrupted: run.interrupted,
         plots: Plots::of(&run.records),
         figures: Figures::of(&run.records, config.slo.as_ref()),
     };
     let what = (&template, &prompts);
-    let asked = (if run.interrupted { 0 } else { config.verify }, config.timeout);
+    let asked = (if run.interrupted { 0 } else { config.verify }, requests.timeout);
     let verified = verify::verify(client, what, &run.records, asked, progress).await;
     Ok(Run {
         report,
@@ -167,18 +159,48 @@ pub async fn run(
     })
 }
 
+/// Where prompts come from; the server is asked how many tokens words have.
+async fn prompts<'a>(
+    requests: &'a RequestConfig,
+    (client, template): (&Client, &Template),
+    progress: &dyn Progress,
+) -> Result<Prompts<'a>, BenchError> {
+    let prompts = match &requests.prompts {
+        PromptSource::File(file) => Prompts::File(file),
+        PromptSource::Random {
+            input_len,
+            prefix_len,
+        } => {
+            let words = Synthetic::new(requests.seed);
+            let scale = driver::scale(client, template, &words, requests.timeout).await?;
+            if scale.is_none() {
+                progress.note(&"the server does not count tokens: lengths of prompts are guessed");
+            }
+            Prompts::Synthetic {
+                words,
+                scale: scale.unwrap_or_default(),
+                input: *input_len,
+                prefix: *prefix_len,
+            }
+        }
+    };
+    prompts.check(template.endpoint)?;
+    Ok(prompts)
+}
+
 fn load(config: &ServeConfig, limit: Option<usize>) -> Load {
     Load {
         arrivals: config
             .request_rate
-            .map(|rate| Arrivals::new(rate, config.burstiness, config.seed)),
+            .map(|rate| Arrivals::new(rate, config.burstiness, config.requests.seed)),
         most: match (config.request_rate, config.concurrency) {
             (None, given) => given.unwrap_or(CONCURRENCY),
             (Some(_), given) => given.unwrap_or(usize::MAX),
         },
+        first: 0,
         limit,
         duration: config.duration,
-        timeout: config.timeout,
+        timeout: config.requests.timeout,
     }
 }
 

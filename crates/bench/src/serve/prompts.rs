@@ -1,6 +1,6 @@
 //! What is asked: lines of a file or random words, and the request that is made of them.
 
-use super::ServeConfig;
+use super::RequestConfig;
 use super::synthetic::{Scale, Stream, Synthetic};
 use crate::error::BenchError;
 use paceline_client::Endpoint;
@@ -114,7 +114,7 @@ pub(super) struct Template {
 }
 
 impl Template {
-    pub(super) fn new(config: &ServeConfig, model: &str) -> Self {
+    pub(super) fn new(config: &RequestConfig, model: &str, repeatable: bool) -> Self {
         let mut fields = Map::new();
         fields.insert("model".to_owned(), json!(model));
         fields.insert("max_tokens".to_owned(), json!(config.output_len));
@@ -129,7 +129,7 @@ impl Template {
         }
         Self {
             endpoint: config.endpoint,
-            repeatable: config.verify > 0,
+            repeatable,
             fields,
             extra: config.extra_body.clone(),
         }

@@ -4,7 +4,7 @@ use super::facts::ServerFacts;
 use super::figures::Figures;
 use super::plots::Plots;
 use super::record::{Outcome, Record};
-use super::{PromptSource, ServeConfig};
+use super::{PromptSource, RequestConfig, ServeConfig};
 use crate::error::BenchError;
 use paceline_client::Endpoint;
 use serde::{Deserialize, Serialize};
@@ -140,10 +140,6 @@ impl Earlier {
 
 /// The load in a line.
 pub(super) fn describe(config: &ServeConfig, limit: Option<usize>) -> String {
-    let endpoint = match config.endpoint {
-        Endpoint::Chat => "chat",
-        Endpoint::Completions => "completions",
-    };
     let arrivals = match (config.request_rate, config.concurrency) {
         (Some(rate), _) if rate.is_infinite() => "all at once".to_owned(),
         (Some(rate), _) if (config.burstiness - 1.0).abs() > f64::EPSILON => {
@@ -154,6 +150,24 @@ pub(super) fn describe(config: &ServeConfig, limit: Option<usize>) -> String {
     };
     let most = config.concurrency.filter(|_| config.request_rate.is_some());
     let most = most.map_or_else(String::new, |most| format!(", at most {most} at a time"));
+    let seconds = config.duration.map(|duration| duration.as_secs_f64());
+    let requests = match (limit, seconds) {
+        (Some(count), None) => format!("{count} requests"),
+        (Some(count), Some(seconds)) => format!("{count} requests or {seconds} s"),
+        (None, seconds) => format!("{} s", seconds.unwrap_or(0.0)),
+    };
+    format!(
+        "{arrivals}{most}, {requests}, {}",
+        describe_requests(&config.requests)
+    )
+}
+
+/// What is asked, in a line.
+pub(super) fn describe_requests(config: &RequestConfig) -> String {
+    let endpoint = match config.endpoint {
+        Endpoint::Chat => "chat",
+        Endpoint::Completions => "completions",
+    };
     let prompts = match &config.prompts {
         PromptSource::File(file) => file.name().to_owned(),
         PromptSource::Random {
@@ -165,15 +179,9 @@ pub(super) fn describe(config: &ServeConfig, limit: Option<usize>) -> String {
             prefix_len,
         } => format!("prompts of about {input_len} tokens, {prefix_len} shared"),
     };
-    let seconds = config.duration.map(|duration| duration.as_secs_f64());
-    let requests = match (limit, seconds) {
-        (Some(count), None) => format!("{count} requests"),
-        (Some(count), Some(seconds)) => format!("{count} requests or {seconds} s"),
-        (None, seconds) => format!("{} s", seconds.unwrap_or(0.0)),
-    };
     let eos = if config.ignore_eos { ", past ends" } else { "" };
     format!(
-        "{endpoint}, {arrivals}{most}, {requests}, {prompts}, at most {} to generate{eos}, temperature {}, seed {}",
+        "{endpoint}, {prompts}, at most {} to generate{eos}, temperature {}, seed {}",
         config.output_len, config.temperature, config.seed
     )
 }

@@ -1,11 +1,13 @@
 //! The flags of `bench`.
 
-use super::bench_serve::BenchServeFlags;
-use super::engine::{EngineFlags, ModelFlags};
+use super::bench_serve::{BenchCompareFlags, BenchServeFlags};
+use super::engine::{DTypeFlag, EngineFlags, ModelFlags};
 use super::numbers::{self, parsed};
 use super::speculation::SpeculationFlags;
+use crate::model::ModelSource;
 use clap::{Args, Subcommand, ValueEnum};
 use paceline::DeviceChoice;
+use paceline_types::DType;
 use std::path::PathBuf;
 
 const BENCH: &str = "\
@@ -15,7 +17,9 @@ Examples:
   paceline bench pipeline --json > pipeline.json
   paceline bench speculation --workload stories --batch-size 1,8
   paceline bench serve --concurrency 8 --html report.html
-  paceline bench ops --quick";
+  paceline bench compare --peer-url http://127.0.0.1:8080
+  paceline bench ops --quick
+  paceline bench quality -m model.gguf --text book.txt";
 
 /// Measure a model, a server or this machine.
 #[derive(Debug, Subcommand)]
@@ -26,7 +30,9 @@ pub(crate) enum BenchCommand {
     Pipeline(Box<BenchPipelineFlags>),
     Speculation(Box<BenchSpeculationFlags>),
     Serve(Box<BenchServeFlags>),
+    Compare(Box<BenchCompareFlags>),
     Ops(BenchOpsFlags),
+    Quality(Box<BenchQualityFlags>),
 }
 
 impl BenchCommand {
@@ -37,7 +43,7 @@ impl BenchCommand {
             Self::Throughput(flags) => Some(&flags.common.engine.speculation),
             Self::Pipeline(flags) => Some(&flags.common.engine.speculation),
             Self::Speculation(flags) => Some(&flags.common.engine.speculation),
-            Self::Serve(_) | Self::Ops(_) => None,
+            Self::Serve(_) | Self::Compare(_) | Self::Ops(_) | Self::Quality(_) => None,
         }
     }
 }
@@ -247,4 +253,47 @@ pub(crate) struct BenchOpsFlags {
     /// Print one JSON object.
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+const QUALITY: &str = "\
+Examples:
+  paceline bench quality -m model.gguf --text book.txt                     # what quantised products cost here
+  paceline bench quality -m org/name:Q4_K_M --reference org/name:F16 --text book.txt";
+
+/// Measure what a model loses by how it is stored or run: its distributions beside a reference's, over a text.
+///
+/// Both run over the text, in windows of 512 tokens. Reported are the KL divergence of the distributions of the next
+/// token, how often both prefer the same one, and the perplexities. Without --reference the same model is the reference,
+/// its matrices converted to f32: that shows what the arithmetic of its own type costs, and nothing else.
+#[derive(Debug, Args)]
+#[command(after_help = QUALITY)]
+pub(crate) struct BenchQualityFlags {
+    /// File with the text.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) text: PathBuf,
+    /// Tokens of the text to use, from its start.
+    #[arg(long, value_name = "N", default_value = "4096", value_parser = parsed(numbers::at_least_one))]
+    pub(crate) tokens: usize,
+    /// Model to compare with, of the same vocabulary [default: the same model].
+    #[arg(long, value_name = "MODEL")]
+    reference: Option<String>,
+    /// Element type to compute the reference with.
+    #[arg(long, value_name = "TYPE", default_value = "f32")]
+    reference_dtype: DTypeFlag,
+    #[command(flatten)]
+    pub(crate) model: ModelFlags,
+    /// Print one JSON object.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+impl BenchQualityFlags {
+    /// The model to compare with, and the type to convert its matrices to.
+    pub(crate) fn reference(&self) -> (ModelSource, Option<DType>) {
+        let source = match &self.reference {
+            Some(name) => ModelSource::new(Some(name.clone())),
+            None => self.model.source(),
+        };
+        (source, self.reference_dtype.dtype())
+    }
 }

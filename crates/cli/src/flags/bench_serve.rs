@@ -1,4 +1,4 @@
-//! The flags of `bench serve`.
+//! The flags of `bench serve` and `bench compare`.
 
 use super::numbers::{self, parsed};
 use clap::{Args, ValueEnum};
@@ -37,6 +37,92 @@ whether or not the server keeps up.";
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct BenchServeFlags {
+    #[command(flatten)]
+    pub(crate) server: ServerFlags,
+
+    /// Requests under way at a time (closed loop) [default: 16]; with --request-rate the most.
+    #[arg(long, alias = "max-concurrency", value_name = "N", value_parser = parsed(numbers::at_least_one), help_heading = "Load")]
+    pub(crate) concurrency: Option<usize>,
+    /// Requests per second on average (open loop); `inf` sends all at once.
+    #[arg(long, value_name = "R", value_parser = parsed(numbers::rate_or_infinity), help_heading = "Load")]
+    pub(crate) request_rate: Option<f64>,
+    /// Shape of the times between arrivals: 1 is Poisson, less comes in bursts, more is regular.
+    #[arg(long, value_name = "X", default_value = "1", value_parser = parsed(numbers::rate), requires = "request_rate", help_heading = "Load")]
+    pub(crate) burstiness: f64,
+    /// Requests in all [default: 100, the lines of the prompts file, or no bound with --duration].
+    #[arg(long, value_name = "N", value_parser = parsed(numbers::at_least_one), help_heading = "Load")]
+    pub(crate) num_prompts: Option<usize>,
+    /// Send nothing new after this many seconds; what is under way ends.
+    #[arg(long, value_name = "S", value_parser = parsed(numbers::seconds), help_heading = "Load")]
+    pub(crate) duration: Option<f64>,
+    /// Ask for N of the answers again when all is done, alone and without drafts, and compare: a text that differs is an error.
+    /// Every request has a seed of its own then.
+    #[arg(long, value_name = "N", default_value = "0", help_heading = "Load")]
+    pub(crate) verify: usize,
+    #[command(flatten)]
+    pub(crate) requests: RequestFlags,
+
+    /// Limits in milliseconds that good requests keep, such as ttft:200,tpot:50,e2e:5000,stall:100.
+    #[arg(long, value_name = "LIMITS", help_heading = "Report")]
+    pub(crate) slo: Option<Slo>,
+    /// Write everything that was measured to FILE.
+    #[arg(long, value_name = "FILE", help_heading = "Report")]
+    pub(crate) json: Option<PathBuf>,
+    /// Write a report with plots to FILE, which any browser opens.
+    #[arg(long, value_name = "FILE", help_heading = "Report")]
+    pub(crate) html: Option<PathBuf>,
+    /// Show the figures of an earlier run (its --json) beside these.
+    #[arg(long, value_name = "FILE", help_heading = "Report")]
+    pub(crate) compare: Option<PathBuf>,
+}
+
+const COMPARE: &str = "\
+Examples:
+  paceline serve model.gguf &
+  llama-server -m model.gguf --port 8080 &                # or any other server with OpenAI's interface
+  paceline bench compare --peer-url http://127.0.0.1:8080 --ignore-eos
+  paceline bench compare --peer-url http://127.0.0.1:8080 --concurrency 1,8 --turns 20 --input-len 500 --json both.json
+
+A turn is a crowd of requests that are sent together, first to one server and then, the same prompts, to the other; who
+is first changes with every turn. What the machine does meanwhile falls on both, so the ratios of single turns
+are what counts: shown is their median, with the bounds of 95 % of its resamples. Keep both servers on the same
+machine and the same cores: the one that is not asked has nothing to do.";
+
+/// Compare a server with another one that has OpenAI's interface: the same prompts, taking turns.
+#[derive(Debug, Args)]
+#[command(after_help = COMPARE)]
+pub(crate) struct BenchCompareFlags {
+    /// Address of the server to compare with, with or without /v1.
+    #[arg(long, value_name = "URL", help_heading = "Server")]
+    pub(crate) peer_url: String,
+    /// Model to ask it for [default: the first that it lists].
+    #[arg(long, value_name = "NAME", help_heading = "Server")]
+    pub(crate) peer_model: Option<String>,
+    /// Key to send to it.
+    #[arg(long, value_name = "KEY", help_heading = "Server")]
+    pub(crate) peer_api_key: Option<String>,
+    #[command(flatten)]
+    pub(crate) server: ServerFlags,
+
+    /// Requests that are sent together, separated by commas.
+    #[arg(long, value_name = "N,..", value_delimiter = ',', default_value = "1,8", value_parser = parsed(numbers::at_least_one), help_heading = "Load")]
+    pub(crate) concurrency: Vec<usize>,
+    /// Turns of each server with each of these.
+    #[arg(long, value_name = "N", default_value = "10", value_parser = parsed(numbers::at_least_one), help_heading = "Load")]
+    pub(crate) turns: usize,
+    #[command(flatten)]
+    pub(crate) requests: RequestFlags,
+
+    /// Write everything that was measured to FILE.
+    #[arg(long, value_name = "FILE", help_heading = "Report")]
+    pub(crate) json: Option<PathBuf>,
+}
+
+// Plain comments on these two: a doc comment would replace the description of the command that takes them in.
+
+// The server to ask.
+#[derive(Debug, Args)]
+pub(crate) struct ServerFlags {
     /// Address of the server, with or without /v1.
     #[arg(
         long,
@@ -54,28 +140,17 @@ pub(crate) struct BenchServeFlags {
     /// Certificates to trust, in place of the usual authorities (PEM).
     #[arg(long, value_name = "FILE", help_heading = "Server")]
     pub(crate) ca_file: Option<PathBuf>,
+}
+
+// What is asked.
+#[derive(Debug, Args)]
+pub(crate) struct RequestFlags {
     /// How to ask: with messages, or with a text to continue.
     #[arg(long, value_name = "KIND", default_value = "chat", help_heading = "Server")]
     pub(crate) endpoint: EndpointFlag,
     /// Give a request up after this many seconds.
     #[arg(long, value_name = "S", default_value = "600", value_parser = parsed(numbers::seconds), help_heading = "Server")]
     pub(crate) timeout: f64,
-
-    /// Requests under way at a time (closed loop) [default: 16]; with --request-rate the most.
-    #[arg(long, alias = "max-concurrency", value_name = "N", value_parser = parsed(numbers::at_least_one), help_heading = "Load")]
-    pub(crate) concurrency: Option<usize>,
-    /// Requests per second on average (open loop); `inf` sends all at once.
-    #[arg(long, value_name = "R", value_parser = parsed(numbers::rate_or_infinity), help_heading = "Load")]
-    pub(crate) request_rate: Option<f64>,
-    /// Shape of the times between arrivals: 1 is Poisson, less comes in bursts, more is regular.
-    #[arg(long, value_name = "X", default_value = "1", value_parser = parsed(numbers::rate), requires = "request_rate", help_heading = "Load")]
-    pub(crate) burstiness: f64,
-    /// Requests in all [default: 100, the lines of the prompts file, or no bound with --duration].
-    #[arg(long, value_name = "N", value_parser = parsed(numbers::at_least_one), help_heading = "Load")]
-    pub(crate) num_prompts: Option<usize>,
-    /// Send nothing new after this many seconds; what is under way ends.
-    #[arg(long, value_name = "S", value_parser = parsed(numbers::seconds), help_heading = "Load")]
-    pub(crate) duration: Option<f64>,
     /// Requests before the measurement, with prompts of their own.
     #[arg(long, value_name = "N", default_value = "2", help_heading = "Load")]
     pub(crate) warmup: usize,
@@ -109,29 +184,12 @@ pub(crate) struct BenchServeFlags {
     /// Ask the server to go on past the end of texts, so that all have the same length.
     #[arg(long, help_heading = "Sampling")]
     pub(crate) ignore_eos: bool,
-    /// Ask for N of the answers again when all is done, alone and without drafts, and compare: a text that differs is an error.
-    /// Every request has a seed of its own then.
-    #[arg(long, value_name = "N", default_value = "0", help_heading = "Load")]
-    pub(crate) verify: usize,
     /// Ask for the ids of tokens (`return_token_ids`), so that it is known how many a piece carries.
     #[arg(long, help_heading = "Sampling")]
     pub(crate) token_ids: bool,
     /// Further fields of every request; null takes a field out.
     #[arg(long, value_name = "JSON", value_parser = object, help_heading = "Sampling")]
     pub(crate) extra_body: Option<Fields>,
-
-    /// Limits in milliseconds that good requests keep, such as ttft:200,tpot:50,e2e:5000,stall:100.
-    #[arg(long, value_name = "LIMITS", help_heading = "Report")]
-    pub(crate) slo: Option<Slo>,
-    /// Write everything that was measured to FILE.
-    #[arg(long, value_name = "FILE", help_heading = "Report")]
-    pub(crate) json: Option<PathBuf>,
-    /// Write a report with plots to FILE, which any browser opens.
-    #[arg(long, value_name = "FILE", help_heading = "Report")]
-    pub(crate) html: Option<PathBuf>,
-    /// Show the figures of an earlier run (its --json) beside these.
-    #[arg(long, value_name = "FILE", help_heading = "Report")]
-    pub(crate) compare: Option<PathBuf>,
 }
 
 /// Choices of `--endpoint`.

@@ -41,12 +41,23 @@ enum LoadFormat {
 
 /// Choices of `--dtype`.
 #[derive(Clone, Copy, Debug, ValueEnum)]
-enum DTypeFlag {
+pub(super) enum DTypeFlag {
     Auto,
     #[value(alias = "float32", alias = "float")]
     F32,
     #[value(alias = "bfloat16")]
     Bf16,
+}
+
+impl DTypeFlag {
+    /// The type to convert to, if it is not kept.
+    pub(super) fn dtype(self) -> Option<DType> {
+        match self {
+            Self::Auto => None,
+            Self::F32 => Some(DType::F32),
+            Self::Bf16 => Some(DType::BF16),
+        }
+    }
 }
 
 // How the engine batches and what it may take.
@@ -106,6 +117,22 @@ impl ModelFlags {
         }
     }
 
+    /// What the flags say of the engine.
+    pub(crate) fn config(&self) -> EngineConfig {
+        let default = EngineConfig::default();
+        EngineConfig {
+            threads: self.threads.unwrap_or(default.threads),
+            dtype: self.dtype.dtype(),
+            random_weights: self.dummy(),
+            ..default
+        }
+    }
+
+    /// `--device`, if it is given.
+    pub(crate) fn device(&self) -> Option<DeviceChoice> {
+        self.device
+    }
+
     /// Whether weights are made up.
     fn dummy(&self) -> bool {
         self.load_format == LoadFormat::Dummy
@@ -115,20 +142,13 @@ impl ModelFlags {
 impl EngineFlags {
     /// What the flags say of the engine; what they leave open keeps its default.
     pub(crate) fn options(&self, model: &ModelFlags) -> EngineOptions {
-        let default = EngineConfig::default();
+        let default = model.config();
         let speculation = self.speculation.options();
         EngineOptions {
             device: model.device,
             max_num_seqs: self.max_num_seqs,
             max_num_batched_tokens: self.max_num_batched_tokens,
             config: EngineConfig {
-                threads: model.threads.unwrap_or(default.threads),
-                dtype: match model.dtype {
-                    DTypeFlag::Auto => None,
-                    DTypeFlag::F32 => Some(DType::F32),
-                    DTypeFlag::Bf16 => Some(DType::BF16),
-                },
-                random_weights: model.dummy(),
                 max_step: match self.max_step_ms {
                     None => default.max_step,
                     Some(0) => None,

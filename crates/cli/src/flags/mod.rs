@@ -16,10 +16,10 @@ mod unused;
 mod vllm;
 
 pub(crate) use bench::{
-    BenchCommand, BenchLatencyFlags, BenchPipelineFlags, BenchSpeculationFlags, BenchThroughputFlags,
-    MeasureFlags, WorkloadFlag,
+    BenchCommand, BenchLatencyFlags, BenchPipelineFlags, BenchQualityFlags, BenchSpeculationFlags,
+    BenchThroughputFlags, MeasureFlags, WorkloadFlag,
 };
-pub(crate) use bench_serve::BenchServeFlags;
+pub(crate) use bench_serve::{BenchCompareFlags, BenchServeFlags, RequestFlags, ServerFlags};
 pub(crate) use chat::{ChatFlags, RunFlags};
 pub(crate) use generate::GenerateFlags;
 pub(crate) use hub::{ListFlags, PullFlags, RmFlags};

@@ -1,5 +1,7 @@
 //! `paceline bench`: flags become the configuration of a measurement, and its results are printed.
 
+mod compare;
+mod quality;
 mod serve;
 mod subject;
 
@@ -37,6 +39,8 @@ pub(crate) fn run(command: &BenchCommand, ui: Ui) -> Result<Ending> {
         BenchCommand::Pipeline(flags) => pipeline(flags, ui)?,
         BenchCommand::Speculation(flags) => speculation(flags, ui)?,
         BenchCommand::Serve(flags) => return serve::run(flags, ui),
+        BenchCommand::Compare(flags) => return compare::run(flags, ui),
+        BenchCommand::Quality(flags) => quality::run(flags, ui)?,
         BenchCommand::Ops(flags) => {
             let default = EngineConfig::default();
             let device = Device::open(&EngineConfig {

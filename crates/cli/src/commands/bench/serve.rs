@@ -1,16 +1,17 @@
 //! `paceline bench serve`.
 
-use crate::flags::BenchServeFlags;
+use crate::flags::{BenchServeFlags, RequestFlags, ServerFlags};
 use crate::ui::Ui;
 use crate::{Ending, env, interrupt, seed};
 use anyhow::{Context, Result, anyhow};
 use paceline_bench::BenchError;
-use paceline_bench::serve::{self, Earlier, PromptFile, PromptSource, ServeConfig};
+use paceline_bench::serve::{self, Earlier, PromptFile, PromptSource, RequestConfig, ServeConfig};
 use paceline_client::{Client, ClientError};
 use std::fs::File;
 use std::io;
 use std::path::Path;
 use std::time::Duration;
+use tokio::runtime::Runtime;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
@@ -22,17 +23,8 @@ pub(super) fn run(flags: &BenchServeFlags, ui: Ui) -> Result<Ending> {
     let earlier = earlier.context("--compare")?;
     let json = flags.json.as_deref().map(create).transpose()?;
     let html = flags.html.as_deref().map(create).transpose()?;
-    let key = flags
-        .api_key
-        .clone()
-        .map_or_else(env::api_key, |key| Ok(Some(key)))?;
-    let client = crate::client::open(&flags.base_url, key.as_deref(), flags.ca_file.as_deref())?;
-    // One thread: it waits most of the time, and the server may need the others.
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .context("cannot start the clock of the benchmark")?;
-    let run = runtime.block_on(async {
+    let client = client(&flags.server)?;
+    let run = runtime()?.block_on(async {
         let stop = stop_on_interrupt()?;
         let run = serve::run(&config, &client, stop, &ui).await;
         run.map_err(|error| explain(error, &client))
@@ -54,17 +46,40 @@ pub(super) fn run(flags: &BenchServeFlags, ui: Ui) -> Result<Ending> {
     Ok(Ending::Done)
 }
 
+/// The client of the server that is asked.
+pub(super) fn client(flags: &ServerFlags) -> Result<Client> {
+    let given = flags.api_key.clone();
+    let key = given.map_or_else(env::api_key, |key| Ok(Some(key)))?;
+    crate::client::open(&flags.base_url, key.as_deref(), flags.ca_file.as_deref())
+}
+
+/// One thread: it waits most of the time, and the server may need the others.
+pub(super) fn runtime() -> Result<Runtime> {
+    let mut builder = tokio::runtime::Builder::new_current_thread();
+    let runtime = builder.enable_all().build();
+    runtime.context("cannot start the clock of the benchmark")
+}
+
 fn config(flags: &BenchServeFlags) -> Result<ServeConfig> {
     Ok(ServeConfig {
         command: command_line(std::env::args().skip(1)),
-        model: flags.model.clone(),
-        endpoint: flags.endpoint.into(),
-        timeout: Duration::from_secs_f64(flags.timeout),
+        model: flags.server.model.clone(),
+        requests: requests(&flags.requests)?,
         concurrency: flags.concurrency,
         request_rate: flags.request_rate,
         burstiness: flags.burstiness,
         num_prompts: flags.num_prompts,
         duration: flags.duration.map(Duration::from_secs_f64),
+        verify: flags.verify,
+        slo: flags.slo.clone(),
+    })
+}
+
+/// What is asked.
+pub(super) fn requests(flags: &RequestFlags) -> Result<RequestConfig> {
+    Ok(RequestConfig {
+        endpoint: flags.endpoint.into(),
+        timeout: Duration::from_secs_f64(flags.timeout),
         warmup: flags.warmup,
         seed: flags.seed.unwrap_or_else(seed::random),
         prompts: match &flags.prompts {
@@ -79,18 +94,16 @@ fn config(flags: &BenchServeFlags) -> Result<ServeConfig> {
         ignore_eos: flags.ignore_eos,
         token_ids: flags.token_ids,
         extra_body: flags.extra_body.clone().unwrap_or_default().0,
-        verify: flags.verify,
-        slo: flags.slo.clone(),
     })
 }
 
-fn create(path: &Path) -> Result<(File, &Path)> {
+pub(super) fn create(path: &Path) -> Result<(File, &Path)> {
     let file = File::create(path).with_context(|| path.display().to_string())?;
     Ok((file, path))
 }
 
 /// Cancelled by the first Ctrl-C; the second one ends the process.
-fn stop_on_interrupt() -> Result<CancellationToken> {
+pub(super) fn stop_on_interrupt() -> Result<CancellationToken> {
     let mut signal = signal(SignalKind::interrupt()).context("cannot listen for Ctrl-C")?;
     let stop = CancellationToken::new();
     let token = stop.clone();
@@ -122,18 +135,21 @@ fn explain(error: BenchError, client: &Client) -> anyhow::Error {
     }
 }
 
+/// Flags with keys behind them.
+const KEYS: [&str; 2] = ["--api-key", "--peer-api-key"];
+
 /// What was typed. Keys stay out of it: reports are passed on.
-fn command_line(arguments: impl Iterator<Item = String>) -> String {
+pub(super) fn command_line(arguments: impl Iterator<Item = String>) -> String {
     let mut words = vec!["paceline".to_owned()];
     let mut secret = false;
     for argument in arguments {
         words.push(match (std::mem::take(&mut secret), argument.split_once('=')) {
             (true, _) => "...".to_owned(),
-            (_, Some(("--api-key", _))) => "--api-key=...".to_owned(),
+            (_, Some((name, _))) if KEYS.contains(&name) => format!("{name}=..."),
             _ if argument.contains([' ', '"', '{']) => format!("'{argument}'"),
             _ => argument.clone(),
         });
-        secret = argument == "--api-key";
+        secret = KEYS.contains(&argument.as_str());
     }
     words.join(" ")
 }
@@ -150,13 +166,15 @@ mod tests {
             "--api-key",
             "secret",
             "--api-key=secret",
+            "--peer-api-key",
+            "secret",
             "--extra-body",
             "{\"a\": 1}",
         ];
         let line = command_line(words.iter().map(|word| (*word).to_owned()));
         assert_eq!(
             line,
-            "paceline bench serve --api-key ... --api-key=... --extra-body '{\"a\": 1}'"
+            "paceline bench serve --api-key ... --api-key=... --peer-api-key ... --extra-body '{\"a\": 1}'"
         );
     }
 }
