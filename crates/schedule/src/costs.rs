@@ -1,8 +1,11 @@
 //! What steps cost, as measured: time by tokens run, and time per draft forward of a neural drafter.
 //!
-//! Machines are shared and noisy, so nothing here believes a single measurement: a size starts with the median of
-//! its first few, and later ones count for no more than half again the time expected. What is not measured for long
-//! moves along with what is measured, so that a machine that slows down does not make other sizes look cheap.
+//! Machines are shared and noisy, so nothing here believes a single measurement. What a step costs is the time that it
+//! takes when nothing holds it up: others on the machine slow all work down in proportion, but hold up a short step less
+//! often than a long one, so times with their waits say little of how sizes compare. So what counts as measured is the
+//! least of the last few measurements of a size. It starts with the median of its first few, and later ones count for no more
+//! than half again the time expected. What is not measured for long moves along with what is measured, so that a machine
+//! that slows down does not make other sizes look cheap.
 
 mod curve;
 
@@ -34,6 +37,8 @@ const FAST: f64 = 1.0 / 4.0;
 const ERRORS: f64 = 1.0 / 16.0;
 /// How far from the estimate a measurement can be and still count in full.
 const CLIP: f64 = 0.5;
+/// Measurements of which the least counts.
+const RECENT: usize = 4;
 /// How much less than estimated a time may be that rests on one measurement, as a share. What is hoped for is tried,
 /// and what is tried is known: without it, a size that was slow by chance would never be looked at again.
 const HOPE: f64 = 0.2;
@@ -49,6 +54,7 @@ struct Estimate {
     spread: f64,
     /// How far it was moved along with others since it was measured, as a factor.
     moved: f64,
+    recent: [f64; RECENT],
     first: [f64; FIRST],
     count: usize,
     /// The measurement that it saw last, of all.
@@ -61,10 +67,20 @@ impl Estimate {
         self.count > 0 && now - self.seen > STALE && ns < OUTDATED * self.ns
     }
 
+    /// The least of a measurement and those before it.
+    fn least(&mut self, ns: f64) -> f64 {
+        if self.count == 0 {
+            self.recent = [f64::INFINITY; RECENT];
+        }
+        self.recent.rotate_right(1);
+        self.recent[0] = ns;
+        self.recent.into_iter().fold(ns, f64::min)
+    }
+
     /// Takes a measurement in; returns the factor by which the estimate changed.
     fn observe(&mut self, ns: f64, now: u64) -> f64 {
         // Nothing takes no time: errors are relative.
-        let (ns, before) = (ns.max(1.0), self.ns);
+        let (ns, before) = (self.least(ns.max(1.0)), self.ns);
         let off = ns / before - 1.0;
         if self.count >= FIRST && now - self.seen > STALE && off > CLIP {
             // By chance or not: start again, and the next one tells.
@@ -99,6 +115,7 @@ impl Estimate {
         let unseen = (now - self.seen) as f64 / ALONG;
         let change = 1.0 + unseen.min(1.0) * (change - 1.0);
         self.ns *= change;
+        self.recent = self.recent.map(|ns| ns * change);
         self.moved *= change;
         if !(1.0 / FAR..FAR).contains(&self.moved) {
             self.count = 0;
@@ -290,21 +307,22 @@ impl StepCosts {
             return None;
         }
         let plain = self.time(times.decodes as f64);
-        let cost = if times.drafted == 0 {
-            times.draft_ns as f64
-        } else if times.decode_only() {
-            // A step that was held up by something else would have been without drafts, too.
-            let expected = self.time(times.tokens() as f64);
-            let verify = (times.verify_ns() as f64).min((1.0 + CLIP) * expected);
-            verify + times.draft_ns as f64 - plain
+        let verify = if times.drafted == 0 {
+            0.0
         } else {
             let tokens = times.tokens() as f64;
-            let verify = self.time(tokens) - self.time(tokens - times.drafted as f64);
-            verify + times.draft_ns as f64
+            self.time(tokens) - self.time(tokens - times.drafted as f64)
         };
+        // Whatever held the step up would have done so without drafts, too.
+        let slower = if times.decode_only() {
+            times.verify_ns() as f64 / self.time(times.tokens() as f64)
+        } else {
+            1.0
+        };
+        let slower = slower.clamp(1.0 - CLIP, 1.0 + 2.0 * CLIP);
         Some(Gain {
-            per_accepted: plain / times.decodes as f64,
-            cost,
+            per_accepted: slower * plain / times.decodes as f64,
+            cost: slower * verify + times.draft_ns as f64,
         })
     }
 }

@@ -19,8 +19,10 @@ use board::{Board, Verdict};
 use paceline_types::{DraftBudget, DraftSource, MAX_DRAFTS};
 use probe::{Budget, Probe};
 
-/// Steps after which plain decoding is measured again.
+/// Steps after which plain decoding is measured again, and how often then: it is what drafts are held against, so it must be
+/// known as well as they are.
 const REFRESH: u64 = 1024;
+const REFRESHED: u64 = 4;
 /// Steps between looks at what a newcomer can expect.
 const LOOK: u64 = 16;
 /// One request in this many tries the neural drafter even if it does not pay for others.
@@ -257,8 +259,8 @@ impl DraftPolicy for DepthControl {
         let unmeasured = costs.age(decodes).min(self.steps - self.refreshed);
         if self.verdict.levels > 0 && unmeasured > REFRESH {
             self.refreshed = self.steps;
-            self.plain = true;
         }
+        self.plain = self.steps - self.refreshed < REFRESHED;
     }
 
     fn choose(&mut self, request: &RequestView) -> Choice {
@@ -294,8 +296,8 @@ impl DraftPolicy for DepthControl {
         record.probes[source].observe(drafted);
     }
 
-    fn observe_step(&mut self, times: &StepTimes) {
-        self.budget.earn(times.device_ns);
+    fn observe_step(&mut self, _: &StepTimes) {
+        self.budget.earn();
     }
 
     fn forget(&mut self, id: RequestId) {

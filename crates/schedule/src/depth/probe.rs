@@ -31,7 +31,8 @@ pub(super) struct Budget {
     /// Time of one more token in a step.
     token: f64,
     pass: f64,
-    /// Time of plain decoding per request and step.
+    /// Time of plain decoding, of a step and per request.
+    step: f64,
     row: f64,
     /// Passes of the neural drafter that run anyway.
     draft_forwards: usize,
@@ -54,12 +55,13 @@ impl Budget {
         let least = plain * LEAST.min(0.25 / few);
         self.token = ((costs.time(more) - plain) / (more - few)).max(least);
         self.pass = costs.pass(rows);
-        self.row = plain / few;
+        (self.step, self.row) = (plain, plain / few);
     }
 
-    pub(super) fn earn(&mut self, device_ns: u64) {
-        let step = device_ns as f64;
-        self.ns = (self.ns + SHARE * step).min(SAVED * step);
+    /// A step is done. What counts is the time of plain decoding, as trials are priced by it: a step that was held up by
+    /// others of the machine has not earned more.
+    pub(super) fn earn(&mut self) {
+        self.ns = (self.ns + SHARE * self.step).min(SAVED * self.step);
     }
 
     /// What a trial of one more draft than `depth` costs: its tokens, and its draft forwards.

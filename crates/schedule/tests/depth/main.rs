@@ -9,7 +9,7 @@ mod world;
 
 use paceline_schedule::{Choice, DepthControl, DraftPolicy, RequestView};
 use paceline_types::{DraftBudget, DraftSource};
-use world::{Law, Outcome, PLAIN, World, fixed};
+use world::{Law, Outcome, PLAIN, Spot, World, fixed};
 
 const STEPS: u64 = 8_000;
 
@@ -274,4 +274,74 @@ fn the_estimated_gain_is_what_was_gained() {
             assert!(ratios.iter().all(near), "noisy {noisy}: {ratios:?}");
         }
     }
+}
+
+/// Steps that are held up say nothing of what drafts cost, and the longer a step is, the more often it is held up.
+#[test]
+fn a_machine_that_others_use_too_changes_no_depth() {
+    type Chance = fn(Spot, DraftSource, usize) -> f64;
+    // As the built-in model's head fares on stories, on little, and on nothing.
+    let drafters: [(Chance, f64); 3] = [
+        (|_, _, place| [0.8, 0.75, 0.7, 0.5][place.min(3)], 0.9),
+        (|_, _, place| [0.5, 0.3, 0.1, 0.0][place.min(3)], 0.92),
+        (|_, _, _| 0.01, 0.98),
+    ];
+    let machines: [fn(f64, u64) -> f64; 3] = [
+        |tokens, _| 4.9e5 + 1.1e5 * tokens,
+        |tokens, _| 3e5 + 3e5 * tokens,
+        |tokens, _| 5e6 + 1e5 * tokens,
+    ];
+    let mut worst = [f64::INFINITY; 3];
+    for (drafter, (chance, share)) in drafters.into_iter().enumerate() {
+        for (machine, verify) in machines.into_iter().enumerate() {
+            let law = Law {
+                verify,
+                pass: |_| 8e4,
+                chance,
+                length: 400,
+                noisy: false,
+                shared: true,
+                ..PLAIN
+            };
+            let (depth, best) = best_fixed(law, STEPS / 2, true);
+            for seed in 1..4 {
+                let outcome = controlled(law, STEPS, seed);
+                let ratio = outcome.rate() / best.rate();
+                let drafted = outcome.drafted as f64 / (outcome.tokens - outcome.accepted) as f64;
+                println!(
+                    "drafter {drafter}, machine {machine}: best {depth}, drafted {drafted:.2}: {ratio:.3}"
+                );
+                worst[drafter] = worst[drafter].min(ratio / share);
+            }
+        }
+    }
+    assert!(
+        worst.iter().all(|ratio| *ratio > 1.0),
+        "{worst:?} of what it must be"
+    );
+}
+
+/// Caches are cold when an engine starts. What plain decoding seemed to take then must not make drafts look cheap.
+#[test]
+fn a_slow_start_is_not_held_against_plain_decoding() {
+    let mut worst = f64::INFINITY;
+    for rows in [(|_| 1) as fn(u64) -> usize, |_| 8] {
+        let law = Law {
+            verify: |tokens, step| (3e5 + 3e5 * tokens) * if step < 12 { 1.6 } else { 1.0 },
+            pass: |_| 8e4,
+            chance: |_, _, place| [0.6, 0.3, 0.1, 0.0][place.min(3)],
+            rows,
+            length: 400,
+            ..PLAIN
+        };
+        for (steps, share) in [(800, 0.93), (STEPS, 0.98)] {
+            let (depth, best) = best_fixed(law, steps, true);
+            for seed in 1..4 {
+                let ratio = controlled(law, steps, seed).rate() / best.rate();
+                println!("{} rows, {steps} steps: best {depth}: {ratio:.3}", rows(0));
+                worst = worst.min(ratio / share);
+            }
+        }
+    }
+    assert!(worst > 1.0, "{worst} of what it must be");
 }

@@ -37,6 +37,10 @@ pub struct Law {
     pub silent: bool,
     /// Measured times are off by up to 30 %, and one in a hundred by a factor of five.
     pub noisy: bool,
+    /// Others use the machine too: six busy threads on the two cores on which ours are two. A step is held up while it waits
+    /// for its turn, and takes twice its time where one of its threads does. What counts is the work all the same, as the
+    /// time that all steps get together is in proportion to it.
+    pub shared: bool,
 }
 
 /// A memory-bound machine with useless drafters.
@@ -50,6 +54,7 @@ pub const PLAIN: Law = Law {
     drafts: 8,
     silent: false,
     noisy: true,
+    shared: false,
 };
 
 #[derive(Clone, Copy, Default)]
@@ -90,6 +95,8 @@ impl Outcome {
     }
 }
 
+/// Time that a thread runs before others have their turn.
+const SLICE: f64 = 3e6;
 const PROMPT: usize = 8;
 const SLOTS: usize = 64;
 
@@ -219,12 +226,25 @@ impl World {
     }
 
     fn measured(&mut self, ns: f64) -> f64 {
+        let ns = if self.law.shared { self.held_up(ns) } else { ns };
         if !self.law.noisy {
             return ns;
         }
         let off = 0.7 + 0.6 * self.rng.below(1000) as f64 / 1000.0;
         let outlier = if self.rng.below(100) == 0 { 5.0 } else { 1.0 };
         ns * off * outlier
+    }
+
+    /// Time of a step that takes turns with others.
+    fn held_up(&mut self, ns: f64) -> f64 {
+        let mut left = ns * if self.happens(0.5) { 2.0 } else { 1.0 };
+        let (mut took, mut slice) = (0.0, SLICE * self.rng.below(1000) as f64 / 1000.0);
+        while left > slice {
+            took += slice + 3.0 * SLICE;
+            left -= slice;
+            slice = SLICE;
+        }
+        took + left
     }
 
     fn run_row(&mut self, row: &PlanRow) -> (RowOutput, usize) {
