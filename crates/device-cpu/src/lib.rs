@@ -16,6 +16,7 @@ mod large_allocations;
 mod ops;
 mod philox;
 mod pool;
+mod regions;
 mod simd;
 mod storage;
 mod stream;

@@ -4,6 +4,7 @@
 //! operation, by its workers. That is what makes the unsynchronised cells here sound: the stream runs one
 //! operation at a time, and inside an operation workers write disjoint parts.
 
+use crate::regions::{self, Region};
 use paceline_device::{DeviceError, Element};
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::marker::PhantomData;
@@ -29,10 +30,17 @@ fn bytes<T>(len: usize) -> u64 {
 
 /// A fixed, zeroed, aligned array without synchronisation.
 pub(crate) struct Storage<T> {
-    /// What the allocator handed out; `ptr` is the first cache line in it.
-    base: NonNull<u8>,
+    owner: Owner,
     ptr: NonNull<T>,
     len: usize,
+}
+
+/// What the memory belongs to.
+enum Owner {
+    /// The allocator handed this out; the array starts at the first cache line in it.
+    Allocator(NonNull<u8>),
+    /// Other weights may be in it too.
+    Region(#[expect(dead_code, reason = "holding it is what it is for")] Arc<Region>),
 }
 
 // SAFETY: see the module header; accesses go through unsafe functions whose callers keep to it.
@@ -53,7 +61,24 @@ impl<T: Element> Storage<T> {
         ALLOCATED.fetch_add(bytes::<T>(len), Ordering::Relaxed);
         // SAFETY: the layout has room for moving to the next cache line.
         let ptr = unsafe { base.add(base.align_offset(ALIGNMENT)) }.cast();
-        Ok(Arc::new(Self { base, ptr, len }))
+        Ok(Arc::new(Self {
+            owner: Owner::Allocator(base),
+            ptr,
+            len,
+        }))
+    }
+
+    /// The same for what is written once and read often.
+    pub(crate) fn of_weight(len: usize, what: &str) -> Result<Arc<Self>, DeviceError> {
+        let Some((region, at)) = regions::take(len * size_of::<T>()) else {
+            return Self::zeroed(len, what);
+        };
+        ALLOCATED.fetch_add(bytes::<T>(len), Ordering::Relaxed);
+        Ok(Arc::new(Self {
+            owner: Owner::Region(region),
+            ptr: at.cast(),
+            len,
+        }))
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -108,10 +133,12 @@ impl<T> Storage<T> {
 
 impl<T> Drop for Storage<T> {
     fn drop(&mut self) {
-        let layout = Self::layout(self.len).expect("it was valid at allocation");
         ALLOCATED.fetch_sub(bytes::<T>(self.len), Ordering::Relaxed);
-        // SAFETY: allocated with this layout.
-        unsafe { dealloc(self.base.as_ptr(), layout) };
+        if let Owner::Allocator(base) = self.owner {
+            let layout = Self::layout(self.len).expect("it was valid at allocation");
+            // SAFETY: allocated with this layout.
+            unsafe { dealloc(base.as_ptr(), layout) };
+        }
     }
 }
 

@@ -25,7 +25,11 @@ impl fmt::Display for Case {
 pub(super) fn all(quick: bool) -> Vec<Case> {
     use DType::{BF16, F16, F32, Q4_0, Q4_1, Q4K, Q6K, Q8_0};
     let (types, sizes, rows): (&[DType], &[(usize, usize)], &[usize]) = if quick {
-        (&[F32, BF16, Q8_0, Q4K], &[(1536, 576), (2048, 2048)], &[1, 8, 64])
+        (
+            &[F32, BF16, Q8_0, Q4K],
+            &[(1536, 576), (2048, 2048)],
+            &[1, 4, 8, 64],
+        )
     } else {
         (
             &[F32, BF16, F16, Q8_0, Q4_0, Q4_1, Q4K, Q6K],
@@ -37,7 +41,7 @@ pub(super) fn all(quick: bool) -> Vec<Case> {
                 (2048, 2048),
                 (8192, 2048),
             ],
-            &[1, 8, 64, 256],
+            &[1, 2, 4, 8, 16, 64, 512],
         )
     };
     let mut cases = Vec::new();

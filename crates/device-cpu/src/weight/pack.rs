@@ -27,7 +27,7 @@ pub(super) fn pack(
 ) -> Result<(Arc<Storage<f32>>, usize), DeviceError> {
     let panel_bytes = panel_bytes(dtype, inputs);
     let panels = rows.len().div_ceil(PANEL);
-    let storage = Storage::<f32>::zeroed(panels * panel_bytes / size_of::<f32>(), rows[0].part.name)?;
+    let storage = Storage::<f32>::of_weight(panels * panel_bytes / size_of::<f32>(), rows[0].part.name)?;
     let bytes = panels * panel_bytes;
     let threads = thread::available_parallelism().map_or(1, |n| n.get().min(16));
     let threads = if bytes < SERIAL_BYTES {
