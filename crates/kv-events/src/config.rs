@@ -2,7 +2,6 @@
 
 use serde::Deserialize;
 use std::net::{Ipv4Addr, SocketAddr};
-use std::str::FromStr;
 
 /// Batches that are kept where nothing is said.
 const BUFFER_STEPS: usize = 10_000;
@@ -89,16 +88,6 @@ impl KvEventsConfig {
             topic: keys.topic.unwrap_or_default(),
             buffer_steps,
         }))
-    }
-}
-
-impl FromStr for KvEventsConfig {
-    type Err = ConfigError;
-
-    /// As [`from_json`](Self::from_json), for an object that has to say where.
-    fn from_str(text: &str) -> Result<Self, ConfigError> {
-        let none = || ConfigError::Json("it switches events off".to_owned());
-        Self::from_json(text)?.ok_or_else(none)
     }
 }
 
