@@ -35,6 +35,11 @@ pub(crate) fn python_with_dynamo() -> PathBuf {
     folder.join("bin/python")
 }
 
+/// The same with routers that are put in front of servers.
+pub(crate) fn python_with_routers() -> PathBuf {
+    python_with("clients-routers", "requirements-routers.txt")
+}
+
 fn python_with(name: &str, requirements: &str) -> PathBuf {
     let folder = installed(name, &script(requirements), |folder| {
         make_environment(folder);
