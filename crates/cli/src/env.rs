@@ -11,6 +11,7 @@
 //! | `PACELINE_TEST_FAULT` | the engine fails with a step, such as `panic:7`; in builds with debug assertions alone |
 //! | `LD_LIBRARY_PATH` | looked through by `doctor` for the CUDA driver, as the loader would |
 //! | `HTTPS_PROXY`, `HTTP_PROXY`, `ALL_PROXY`, `NO_PROXY` | proxies of downloads from the hub; servers are asked without one |
+//! | `OTEL_*` | where `serve` sends spans of requests, and which: `commands/serve/traces.rs` |
 //! | `HF_*` | the hub's, see [`HubConfig::from_env`](paceline_weights::hub::HubConfig::from_env) |
 
 use crate::flags::LogLevel;
@@ -56,7 +57,8 @@ pub(crate) fn server_keys() -> Result<Vec<(&'static str, String)>> {
     Ok(keys)
 }
 
-fn text(name: &str) -> Result<Option<String>> {
+/// The text of a variable, if it is set.
+pub(crate) fn text(name: &str) -> Result<Option<String>> {
     let value = std::env::var_os(name).map(std::ffi::OsString::into_string);
     value.transpose().map_err(|_| anyhow!("{name} is not UTF-8"))
 }

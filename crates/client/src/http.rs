@@ -46,14 +46,7 @@ impl Client {
             Some(pem) => given_roots(pem)?,
             None => webpki_roots::TLS_SERVER_ROOTS.iter().cloned().collect(),
         };
-        let http = reqwest::Client::builder()
-            .user_agent(concat!("paceline/", env!("CARGO_PKG_VERSION")))
-            .default_headers(headers)
-            .connect_timeout(CONNECT_TIMEOUT)
-            .tls_backend_preconfigured(trusting(roots)?)
-            // What is measured is the server, at the address that was given.
-            .no_proxy()
-            .redirect(reqwest::redirect::Policy::none())
+        let http = builder(headers, roots)?
             // A server may close a connection between two requests; a client that sends the second one at that
             // moment cannot tell this from a failure. So nothing is kept.
             .pool_max_idle_per_host(0)
@@ -95,19 +88,38 @@ impl Client {
     }
 
     async fn send(&self, request: RequestBuilder) -> Result<Response, ClientError> {
-        let response = request.send().await.map_err(|error| {
-            let reason = innermost(&error);
-            if error.is_connect() {
-                let url = self.root().to_owned();
-                return ClientError::Connect { url, reason };
-            }
-            ClientError::Broken { reason }
-        })?;
-        if response.status().is_success() {
-            return Ok(response);
-        }
-        Err(refusal(response).await)
+        check(request, self.root()).await
     }
+}
+
+/// What all clients have in common: they ask the address that was given and trust these authorities.
+pub(crate) fn builder(
+    headers: HeaderMap,
+    roots: RootCertStore,
+) -> Result<reqwest::ClientBuilder, ClientError> {
+    Ok(reqwest::Client::builder()
+        .user_agent(concat!("paceline/", env!("CARGO_PKG_VERSION")))
+        .default_headers(headers)
+        .connect_timeout(CONNECT_TIMEOUT)
+        .tls_backend_preconfigured(trusting(roots)?)
+        .no_proxy()
+        .redirect(reqwest::redirect::Policy::none()))
+}
+
+/// Sends a request to the server at `url`, which must accept it.
+pub(crate) async fn check(request: RequestBuilder, url: &str) -> Result<Response, ClientError> {
+    let response = request.send().await.map_err(|error| {
+        let reason = innermost(&error);
+        if error.is_connect() {
+            let url = url.to_owned();
+            return ClientError::Connect { url, reason };
+        }
+        ClientError::Broken { reason }
+    })?;
+    if response.status().is_success() {
+        return Ok(response);
+    }
+    Err(refusal(response).await)
 }
 
 /// The certificates of a file.
@@ -198,7 +210,7 @@ fn plain(body: &[u8], otherwise: &str) -> String {
 }
 
 /// The cause at the bottom: what is above it says only that there was an error.
-fn innermost(error: &(dyn Error + 'static)) -> String {
+pub(crate) fn innermost(error: &(dyn Error + 'static)) -> String {
     let mut cause = error;
     while let Some(below) = cause.source() {
         cause = below;

@@ -162,6 +162,7 @@ impl Client {
             prompt_tokens: self.prompt_tokens,
             cached_tokens: request_output.cached_tokens,
             completion_tokens: self.tokens,
+            queued: self.queued.unwrap_or(total),
             first_token: self.first_token.unwrap_or(total),
             total,
             speculation: request_output.speculation.as_deref().copied().unwrap_or_default(),

@@ -83,6 +83,8 @@ pub struct Usage {
     pub cached_tokens: usize,
     /// Tokens generated, a final stop token not counted.
     pub completion_tokens: usize,
+    /// From the request's arrival to its first slot.
+    pub queued: Duration,
     /// From the request's arrival to its first token.
     pub first_token: Duration,
     /// From the request's arrival to its end.

@@ -18,6 +18,7 @@ use crate::preparation::{Preparation, Preparing};
 use crate::reply::ReplyBudget;
 use crate::request_log::RequestUsage;
 use crate::server::Feature;
+use crate::traces::Exporter;
 use paceline::{Handle, MAX_DEADLINE, RequestError};
 use std::ops::Deref;
 use std::sync::Arc;
@@ -43,6 +44,7 @@ pub(crate) struct Shared {
     preparation: Preparation,
     pub(crate) replies: ReplyBudget,
     pub(crate) active: Arc<ActiveRequests>,
+    pub(crate) traces: Option<Exporter>,
     admission: Arc<Admission>,
 }
 
@@ -88,6 +90,7 @@ impl App {
         model: ServedModel,
         engine: Handle,
         features: Vec<Feature>,
+        traces: Option<Exporter>,
     ) -> Self {
         let lifecycle = Arc::new(Lifecycle::new());
         let keys = config.api_keys.len();
@@ -104,6 +107,7 @@ impl App {
             preparation: Preparation::new(keys),
             replies: ReplyBudget::new(config.max_reply_bytes),
             active: Arc::default(),
+            traces,
             config,
             model,
             grammars,

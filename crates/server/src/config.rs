@@ -1,5 +1,6 @@
 //! What the server allows and how long it waits.
 
+use crate::traces::TraceConfig;
 use paceline_types::Pooling;
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -62,6 +63,8 @@ pub struct ServerConfig {
     pub kv_events: Option<KvEventsAddress>,
     /// Certificate and key, if connections are to be encrypted.
     pub tls: Option<TlsConfig>,
+    /// Where spans of requests go, if there are to be any.
+    pub traces: Option<TraceConfig>,
 }
 
 /// Where changes of the prefix cache are published.
@@ -158,6 +161,7 @@ impl Default for ServerConfig {
             pooling: Pooling::Mean,
             kv_events: None,
             tls: None,
+            traces: None,
         }
     }
 }

@@ -45,6 +45,7 @@ pub(crate) async fn engine(State(app): State<App>) -> Json<Value> {
         "pipeline": pipeline(&app.engine, &stats),
         "memory": memory(&app.engine),
         "limits": limits(&app),
+        "traces": app.traces.as_ref().map(|traces| json!({ "spans_lost": traces.lost() })),
     }))
 }
 

@@ -7,6 +7,7 @@ use crate::lifecycle::Phase;
 use crate::places::Leave;
 use crate::reply;
 use crate::request_log::{RequestLine, RequestUsage};
+use crate::traces::TRACEPARENT;
 use axum::Router;
 use axum::extract::{Request, State};
 use axum::http::{HeaderName, HeaderValue, Method, header};
@@ -52,7 +53,9 @@ async fn identify(State(app): State<App>, mut request: Request, next: Next) -> R
         crate::body::shorten(request.uri().path()),
     );
     let leave = request.extensions().get::<Leave>().cloned();
-    let usage = Arc::<RequestUsage>::default();
+    let trace = app.traces.as_ref().map(|traces| traces.begin(request.headers()));
+    let (context, spans) = trace.unzip();
+    let usage = Arc::new(RequestUsage::new(spans.flatten()));
     request.extensions_mut().insert(Caller {
         key: None,
         usage: Arc::clone(&usage),
@@ -70,6 +73,9 @@ async fn identify(State(app): State<App>, mut request: Request, next: Next) -> R
     if let Ok(value) = HeaderValue::from_str(&request_id) {
         headers.insert(REQUEST_ID, value);
     }
+    if let Some(Ok(value)) = context.map(|context| HeaderValue::from_str(&context.header())) {
+        headers.insert(TRACEPARENT, value);
+    }
     if app.lifecycle.phase() != Phase::Serving || leave.is_some_and(|leave| leave.is_asked()) {
         headers.insert(header::CONNECTION, HeaderValue::from_static("close"));
     }
@@ -83,7 +89,13 @@ async fn identify(State(app): State<App>, mut request: Request, next: Next) -> R
         start,
         usage,
     };
-    response.map(|body| reply::send(body, share, move |complete| line.write(complete)))
+    let over = move |complete| {
+        line.write(complete);
+        if let (Some(traces), Some(spans)) = (&app.traces, &line.usage.spans) {
+            traces.send(spans.finish(&line.outcome(app.model.name(), complete)));
+        }
+    };
+    response.map(|body| reply::send(body, share, over))
 }
 
 /// The client's name for the request if it is a reasonable one, else one of ours.

@@ -44,9 +44,11 @@ mod scores;
 mod server;
 mod sse;
 mod tokens;
+mod traces;
 mod watchdog;
 mod write_timeout;
 
 pub use config::{KvEventsAddress, PrefixCacheScope, ServerConfig, TlsConfig, TlsError};
 pub use model::ServedModel;
 pub use server::{Feature, ServeError, Server};
+pub use traces::{Sampler, SamplerError, TraceConfig};

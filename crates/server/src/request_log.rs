@@ -1,5 +1,7 @@
 //! A request's line in the log, written when its reply is over: with the last byte of it, not with the first.
 
+use crate::generation::Finish;
+use crate::traces::{Outcome, RequestSpans};
 use axum::http::Method;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -15,9 +17,26 @@ pub(crate) struct RequestUsage {
     first_token_us: AtomicU64,
     /// Why a choice ended before it was complete, if one did.
     cut_short: OnceLock<String>,
+    /// Its spans, if it has any.
+    pub(crate) spans: Option<RequestSpans>,
 }
 
 impl RequestUsage {
+    /// Of a request with these spans.
+    pub(crate) fn new(spans: Option<RequestSpans>) -> Self {
+        Self {
+            spans,
+            ..Self::default()
+        }
+    }
+
+    /// A choice that was handed to the engine at `arrived` has ended.
+    pub(crate) fn ended(&self, choice: usize, arrived: Instant, finish: &Finish) {
+        if let Some(spans) = &self.spans {
+            spans.ended(choice, arrived, finish);
+        }
+    }
+
     /// A prompt was handed to the engine.
     pub(crate) fn prompt(&self, tokens: usize) {
         self.prompt_tokens.fetch_add(tokens, Ordering::Relaxed);
@@ -62,6 +81,18 @@ pub(crate) struct RequestLine {
 }
 
 impl RequestLine {
+    /// What its spans say of it.
+    pub(crate) fn outcome<'a>(&'a self, model: &'a str, complete: bool) -> Outcome<'a> {
+        Outcome {
+            request_id: &self.request_id,
+            method: self.method.as_str(),
+            path: &self.path,
+            status: self.status,
+            model,
+            complete,
+        }
+    }
+
     /// Writes it. `complete`: the client has taken all of the reply.
     pub(crate) fn write(&self, complete: bool) {
         let ms = |micros: f64| micros.round() / 1e3;

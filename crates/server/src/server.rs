@@ -3,6 +3,7 @@
 use crate::app::App;
 use crate::config::ServerConfig;
 use crate::model::ServedModel;
+use crate::traces::Exporter;
 use crate::watchdog::Watchdog;
 use paceline::Handle;
 use serde::Serialize;
@@ -28,6 +29,9 @@ pub enum ServeError {
     /// The thread that watches the engine cannot be started.
     #[error("cannot start a thread: {0}")]
     Thread(std::io::Error),
+    /// There is no way to the collector of spans.
+    #[error("spans cannot be sent: {0}")]
+    Traces(paceline_client::ClientError),
     /// An option outside its bounds.
     #[error("`{option}` is {value}; it must be {bound}")]
     Option {
@@ -62,12 +66,18 @@ impl Server {
         listener: TcpListener,
         drain: impl Future<Output = ()>,
     ) -> Result<(), ServeError> {
-        let app = App::new(self.config, self.model, self.engine, self.features);
+        let traces = self.config.traces.as_ref().map(Exporter::start).transpose();
+        let traces = traces.map_err(ServeError::Traces)?;
+        let app = App::new(self.config, self.model, self.engine, self.features, traces);
         app.grammars.warm();
         let watchdog = app.config.watchdog_timeout.map(|patience| {
             Watchdog::start(app.engine.clone(), &app.lifecycle, patience).map_err(ServeError::Thread)
         });
         let _watchdog = watchdog.transpose()?;
-        crate::connections::serve(app, listener, drain).await
+        let result = crate::connections::serve(app.clone(), listener, drain).await;
+        if let Some(traces) = &app.traces {
+            traces.close().await;
+        }
+        result
     }
 }

@@ -32,7 +32,7 @@ const ALLOWED: [(&str, &[&str]); 20] = [
             "weights",
         ],
     ),
-    ("server", &["types", "text", "grammar", "paceline"]),
+    ("server", &["types", "text", "grammar", "paceline", "client"]),
     ("client", &[]),
     ("bench", &["types", "device", "paceline", "client"]),
     (

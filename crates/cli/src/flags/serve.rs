@@ -126,6 +126,10 @@ struct NetworkFlags {
         help_heading = "Network"
     )]
     ssl_keyfile: Option<PathBuf>,
+    /// Collector to send spans of requests to, as OTLP over HTTP, such as http://127.0.0.1:4318
+    /// [default: what the OTEL_* variables say, or none].
+    #[arg(long, value_name = "URL", help_heading = "Messages")]
+    otlp_traces_endpoint: Option<String>,
     /// How log lines look.
     #[arg(
         long,
@@ -181,6 +185,7 @@ impl ServeFlags {
             address: (network.host, network.port).into(),
             api_key_file: network.api_key_file,
             tls: network.ssl_certfile.zip(network.ssl_keyfile),
+            traces_endpoint: network.otlp_traces_endpoint,
             log,
             log_format: network.log_format,
             server,

@@ -391,6 +391,7 @@ impl Source {
         }
         choice.metrics.end(finish.reason);
         let choice = choice.index;
+        self.usage.ended(choice, self.started, &finish);
         if !piece.is_empty() {
             self.emit(more(choice, piece), ready);
         }

@@ -11,6 +11,7 @@ mod harness;
 #[path = "../http/support.rs"]
 #[allow(dead_code, reason = "it serves the tests over plain HTTP too")]
 mod support;
+mod traces;
 
 use harness::{run_node, run_python, run_python_with};
 

@@ -5,6 +5,7 @@ mod kv_events;
 mod log;
 mod model;
 mod table;
+mod traces;
 
 use crate::engine::{self, Demand, EngineOptions};
 use crate::flags::LogLevel;
@@ -55,6 +56,8 @@ pub(crate) struct ServeConfig {
     pub(crate) api_key_file: Option<PathBuf>,
     /// Files with certificates and key.
     pub(crate) tls: Option<(PathBuf, PathBuf)>,
+    /// Where spans of requests go.
+    pub(crate) traces_endpoint: Option<String>,
     /// What is logged.
     pub(crate) log: Option<LogLevel>,
     pub(crate) log_format: LogFormat,
@@ -125,6 +128,7 @@ fn start(mut config: ServeConfig, ui: Ui) -> Result<Ending> {
     config.server.api_keys = keys::gather(&config.server.api_keys, config.api_key_file.as_deref())?;
     check_key_priorities(&config.server)?;
     config.server.tls = config.tls.as_ref().map(read_tls).transpose()?;
+    config.server.traces = traces::config(config.traces_endpoint.as_deref())?;
     // Before the model is loaded: a port that cannot be had should not cost that time.
     let listener = listen(config.address)?;
     let address = listener.local_addr().context("the address that is listened on")?;
