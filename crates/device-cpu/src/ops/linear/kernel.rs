@@ -22,6 +22,20 @@ const AHEAD: usize = 1 << 10;
 /// Bytes of a cache line.
 const LINE: usize = 64;
 
+/// A loop over up to eight indices without a loop: sums are kept in registers only if no index into their array is left to
+/// be found out when it runs, and the compiler unrolls loops late.
+macro_rules! unrolled {
+    ($index:ident < $count:expr, $body:block) => {
+        unrolled!($index < $count, $body, 0 1 2 3 4 5 6 7)
+    };
+    ($index:ident < $count:expr, $body:block, $($at:literal)*) => {
+        $(if $at < $count {
+            let $index: usize = $at;
+            $body
+        })*
+    };
+}
+
 /// Some panels of one segment for some rows.
 pub(super) struct Span<'a, L> {
     product: &'a Product<'a>,
@@ -106,12 +120,16 @@ impl<'a, L: Layout> Span<'a, L> {
             // SAFETY: the input is inside the rows and the panels.
             unsafe { add_input::<S, L, 0, R, P>(s, x, weights, &mut sums) };
         }
-        for r in 0..R {
-            for p in 0..P {
-                let mut lanes = [0.0; PANEL];
+        let mut lanes = [[[0.0; PANEL]; P]; R];
+        unrolled!(r < R, {
+            unrolled!(p < P, {
                 // SAFETY: a panel fills the array.
-                unsafe { s.panel_store(sums[r][p], lanes.as_mut_ptr()) };
-                self.product.finish(self.segment, first + p, row + r, &lanes);
+                unsafe { s.panel_store(sums[r][p], lanes[r][p].as_mut_ptr()) };
+            });
+        });
+        for (r, lanes) in lanes.iter().enumerate() {
+            for (p, lanes) in lanes.iter().enumerate() {
+                self.product.finish(self.segment, first + p, row + r, lanes);
             }
         }
     }
@@ -131,15 +149,15 @@ unsafe fn add_input<S: Simd, L: Layout, const WHICH: usize, const R: usize, cons
     // SAFETY: as the caller promises.
     unsafe {
         let mut weights = [s.panel_splat(0.0); P];
-        for p in 0..P {
+        unrolled!(p < P, {
             weights[p] = L::input::<S, WHICH>(s, panels[p]);
-        }
-        for r in 0..R {
+        });
+        unrolled!(r < R, {
             let x = s.panel_splat(*x[r]);
-            for p in 0..P {
+            unrolled!(p < P, {
                 sums[r][p] = s.panel_mul_add(x, weights[p], sums[r][p]);
-            }
-        }
+            });
+        });
     }
     if R > 1 {
         settle();
