@@ -72,6 +72,9 @@ impl Place {
         gguf::write(&at("model.gguf"));
         fs::write(at("prompts.jsonl"), PROMPTS).unwrap();
         fs::write(at("HumanEval.jsonl"), "{\"prompt\": \"def add(a, b):\"}\n").unwrap();
+        for name in ["book.txt", "ARCHITECTURE.md"] {
+            symlink(repository("ARCHITECTURE.md"), at(name)).unwrap();
+        }
         fs::create_dir(at("bin")).unwrap();
         symlink(paceline().get_program(), at("bin/paceline")).unwrap();
         let names = [
@@ -133,6 +136,8 @@ fn shortened(command: &str) -> String {
         ["bench", "pipeline", ..] => &[("--batch-size", "1"), ("--depth", "1,2"), ("--output-len", "8")],
         ["bench", "speculation", ..] => &[("--output-len", "8"), ("--requests", "2"), ("--repeats", "1")],
         ["bench", "serve", ..] => &[("--output-len", "8"), ("--num-prompts", "12")],
+        ["bench", "compare", ..] => &[("--output-len", "8"), ("--concurrency", "1"), ("--turns", "2")],
+        ["bench", "quality", ..] => &[("--tokens", "100")],
         ["selftest", ..] => &[("--only", "rms_norm")],
         _ => &[],
     };
@@ -286,6 +291,21 @@ fn the_commands_of_the_readme_do_what_they_say() {
             ["bench", "serve", ..] => {
                 let output = place.run(&format!("{short} --base-url {}", server.url));
                 check_bench_serve(&place, &command, &stdout(&output));
+            }
+            ["bench", "compare", ..] => {
+                let short = short.replace("http://127.0.0.1:8080", &server.url);
+                let table = stdout(&place.run(&format!("{short} --base-url {}", server.url)));
+                assert!(
+                    table.contains("first token, ms") && table.contains("2 turns each"),
+                    "{table}"
+                );
+            }
+            ["bench", "quality", ..] => {
+                let table = stdout(&place.run(&short));
+                assert!(
+                    table.contains("KL divergence") && table.contains("100 tokens"),
+                    "{table}"
+                );
             }
             _ => panic!("no test knows {command}"),
         }

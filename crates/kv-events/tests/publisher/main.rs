@@ -71,7 +71,8 @@ struct Subscriber {
     missed: DealerSocket,
     reader: Reader,
     next: u64,
-    replays: usize,
+    /// Batches that were lost on the way.
+    lost: usize,
 }
 
 impl Subscriber {
@@ -89,7 +90,7 @@ impl Subscriber {
             missed,
             reader: Reader::default(),
             next: 0,
-            replays: 0,
+            lost: 0,
         }
     }
 
@@ -108,6 +109,7 @@ impl Subscriber {
         while let Ok(message) = tokio::time::timeout(Duration::from_millis(50), self.events.recv()).await {
             let (number, batch) = numbered(&message.unwrap());
             if lose > 0 && number % lose == lose - 1 {
+                self.lost += 1;
                 continue;
             }
             if number > self.next {
@@ -124,7 +126,6 @@ impl Subscriber {
 
     /// Asks for what comes next by the replay socket.
     async fn ask(&mut self) {
-        self.replays += 1;
         let mut request = ZmqMessage::from(bytes::Bytes::new());
         request.push_back(self.next.to_be_bytes().to_vec().into());
         self.missed.send(request).await.unwrap();
@@ -176,7 +177,8 @@ async fn gaps_are_filled_by_a_replay() {
             steady.follow(0, &mut load, &when).await;
             lossy.follow(2, &mut load, &format!("{when}, lossy")).await;
         }
-        assert!(lossy.replays > 20, "nothing was lost");
+        // Every round has a batch or more, and of what comes by itself every other one is lost.
+        assert!(lossy.lost >= 5, "{} batches were lost", lossy.lost);
         // One that comes late.
         let mut late = Subscriber::connect(&publisher).await;
         late.follow(0, &mut load, "late").await;
