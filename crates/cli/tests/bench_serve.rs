@@ -87,6 +87,7 @@ fn waits_of_the_server_are_found_where_they_were() {
     }
     let ms = |name: &str, column: &str| figures[name][column].as_f64().unwrap();
     assert!(ms("ttft_ms", "p50") >= 60.0 && ms("e2e_ms", "p50") >= 110.0);
+    assert!(ms("e2e_ms", "max") >= 3110.0 && ms("ttft_ms", "max") < ms("e2e_ms", "max"));
     let worst = figures["worst_stall"]["ms"].as_f64().unwrap();
     assert!(
         worst >= 1500.0 && (worst - ms("chunk_gap_ms", "max")).abs() < 1e-3,

@@ -135,3 +135,44 @@ fn encode_words(inputs: &[i16; GROUP]) -> [u8; 2 * GROUP] {
     }
     words
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::any::type_name;
+
+    struct Name<'a>(&'a mut &'static str);
+
+    impl DotKernel for Name<'_> {
+        fn run<D: Dots>(self, _dots: D) {
+            *self.0 = type_name::<D>();
+        }
+    }
+
+    /// All of them give the same sums, so nothing else would show that a better one is left out.
+    #[test]
+    fn every_machine_runs_the_best_it_has() {
+        for instructions in Instructions::all() {
+            let mut name = "";
+            run(instructions, Name(&mut name));
+            let expected = match instructions {
+                Instructions::Portable => "Portable",
+                #[cfg(target_arch = "x86_64")]
+                Instructions::Avx512(simd) if simd.vnni() => "Vnni",
+                #[cfg(target_arch = "x86_64")]
+                Instructions::Avx2(_) | Instructions::Avx512(_) => "Avx2",
+                #[cfg(target_arch = "aarch64")]
+                Instructions::Neon(_) => "Neon",
+            };
+            assert!(name.ends_with(expected), "{instructions:?} runs {name}");
+        }
+        #[cfg(target_arch = "x86_64")]
+        {
+            let vnni = matches!(Instructions::detect(), Instructions::Avx512(simd) if simd.vnni());
+            assert_eq!(
+                vnni,
+                is_x86_feature_detected!("avx512vnni") && is_x86_feature_detected!("avx512vl")
+            );
+        }
+    }
+}

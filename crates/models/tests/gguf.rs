@@ -128,11 +128,10 @@ fn files_that_keep_the_order_of_sums_change_no_bit() {
 }
 
 #[test]
-fn quantised_storage_computes_as_its_values_do_in_full_precision() {
+fn stored_weights_compute_as_their_values_do_in_full_precision() {
     let fixture = Fixture::read("llama");
     let exact = logits(&fixture, &fixture.checkpoint(), 2);
-    // Products with quantised weights round their inputs to 16 bits.
-    for (matrices, loss, rounding) in [(DType::F16, 2e-3, 0.0), (DType::Q8_0, 5e-2, 2e-4)] {
+    for (matrices, loss) in [(DType::F16, 2e-3), (DType::Q8_0, 5e-2)] {
         let options = |widened| Options {
             matrices,
             widened,
@@ -140,8 +139,14 @@ fn quantised_storage_computes_as_its_values_do_in_full_precision() {
         };
         let packed = logits(&fixture, &converted(&fixture, options(false)), 2);
         let wide = logits(&fixture, &converted(&fixture, options(true)), 2);
-        let error = relative_error(&packed, &wide);
-        assert!(error <= rounding, "{matrices}: {error} beside its values");
+        if matrices.is_quantised() {
+            // Products with quantised weights round their inputs to 16 bits of the largest of 32, about 3e-5 of a typical
+            // one, layer by layer. What exactly they compute, the device's tests say to the bit.
+            let error = relative_error(&packed, &wide);
+            assert!(error < 2e-4, "{matrices}: {error} beside its values");
+        } else {
+            assert_same_bits(&packed, &wide, matrices.name());
+        }
         let error = relative_error(&packed, &exact);
         assert!(error > 0.0 && error < loss, "{matrices}: relative error {error}");
     }
