@@ -275,7 +275,7 @@ fn the_commands_of_the_readme_do_what_they_say() {
             ),
             ["doctor", ..] => assert!(stdout(&place.run(&short)).contains("storyteller"), "{command}"),
             ["selftest", ..] => {
-                check_parts(&stdout(&place.run(&short)), &["rms_norm", " 0 of 4 lines missed"])
+                check_parts(&stdout(&place.run(&short)), &["rms_norm", " 0 of 4 lines missed"]);
             }
             ["bench", "latency", ..] => {
                 check_table(&command, &stdout(&place.run(&short)), ("output tok/s", 7));
