@@ -119,6 +119,44 @@ fn the_program_takes_the_arguments_and_serves_what_is_asked_for() {
     }
 }
 
+/// What the overlay for llm-d adds at the end of a list of the container.
+fn added_for_llm_d(list: &str) -> Vec<Value> {
+    let overlay = file("llm-d/kustomization.yaml");
+    let operations = parse(overlay["patches"][1]["patch"].as_str().unwrap()).remove(0);
+    let path = format!("/spec/template/spec/containers/0/{list}/-");
+    let added = operations.as_array().unwrap().iter().filter(|one| {
+        assert_eq!(one["op"], "add");
+        one["path"] == path
+    });
+    added.map(|one| one["value"].clone()).collect()
+}
+
+#[test]
+fn the_events_for_llm_d_are_published_under_its_topic() {
+    let arguments: Vec<String> = serde_json::from_value(added_for_llm_d("args").into()).unwrap();
+    let [flag, config] = arguments.as_slice() else {
+        panic!("{arguments:?}");
+    };
+    assert_eq!(flag, "--kv-events-config");
+    let [address] = &added_for_llm_d("env")[..] else {
+        panic!("the address of the pod");
+    };
+    assert_eq!(address["valueFrom"]["fieldRef"]["fieldPath"], "status.podIP");
+    // As Kubernetes puts it in; and on ports that are free here.
+    let mut config = config.replace(&format!("$({})", address["name"].as_str().unwrap()), "10.0.0.7");
+    for port in added_for_llm_d("ports") {
+        let listened = format!("tcp://*:{}", port["containerPort"]);
+        assert!(config.contains(&listened), "{config}");
+        config = config.replace(&listened, "tcp://127.0.0.1:0");
+    }
+    assert!(!config.contains("*:"), "a port that is not named: {config}");
+    let served = Served::start(&[flag, &config]);
+    let model = served.get("/v1/models")["data"][0]["id"].clone();
+    let events = served.get("/v1/engine")["cache"]["kv_events"].clone();
+    assert_eq!(events["topic"], format!("kv@10.0.0.7@{}", model.as_str().unwrap()));
+    assert!(events["replay_endpoint"].is_string(), "{events}");
+}
+
 /// What kustomize makes of a folder.
 fn built(folder: &str) -> Vec<Value> {
     let path = repository("packaging/kubernetes").join(folder);
@@ -180,6 +218,10 @@ fn kustomize_puts_the_parts_together() {
                 container["ports"][0]["containerPort"]
             );
             assert_eq!(labels["llm-d.ai/engine-type"], "vllm");
+            for list in ["args", "env", "ports"] {
+                let all = container[list].as_array().unwrap();
+                assert!(all.ends_with(&added_for_llm_d(list)), "{list}: {all:?}");
+            }
         }
     }
 }
