@@ -1,5 +1,6 @@
 """A frontend of Dynamo and two workers with the built-in model, on one machine with file discovery:
-warm prompts go where they are cached, and texts survive the death of a worker and of an engine, to the last token.
+warm prompts go where they are cached, and texts survive the death of a worker and of an engine, and a worker that is told
+to go, to the last token.
 
     python end_to_end.py PACELINE MODEL_FOLDER
 """
@@ -19,7 +20,8 @@ import aiohttp
 PACELINE, MODEL = sys.argv[1:3]
 HERE = Path(__file__).resolve().parent
 NAME = "storyteller"
-TOKENS = 200
+# Enough that a text is not at its end before its worker is.
+TOKENS = 800
 PATIENCE = 120
 
 
@@ -70,6 +72,8 @@ class Deployment:
             "DYN_EVENT_PLANE_HOST": "127.0.0.1",
             "DYN_TCP_RPC_HOST": "127.0.0.1",
             "DYN_TCP_RESPONSE_STREAM_HOST": "127.0.0.1",
+            # What runs is to move, not to finish.
+            "DYN_GRACEFUL_SHUTDOWN_GRACE_PERIOD_SECS": "0",
             "HF_HUB_OFFLINE": "1",
             "PYTHONPATH": str(HERE.parent),
         }
@@ -143,6 +147,13 @@ class Client:
                     chunks += 1
         return text, usage["completion_tokens"]
 
+    async def migrations(self):
+        """Requests that the frontend has sent on in mid-stream so far."""
+        async with self.session.get(f"{self.deployment.url}/metrics") as reply:
+            lines = (await reply.text()).splitlines()
+        counts = [line for line in lines if line.startswith("dynamo_frontend_model_migration_total{")]
+        return sum(float(line.split()[-1]) for line in counts if "ongoing_request" in line)
+
     async def state(self, worker):
         async with self.session.get(f"{worker.engine_url()}/v1/engine") as reply:
             return await reply.json()
@@ -206,7 +217,7 @@ async def texts_survive(client, what, kill):
         asked = body(f"Once upon a time, {what}, {name},", **options)
         undisturbed, tokens = await client.stream(asked, -1, None)
         assert tokens == TOKENS, tokens
-        killed = []
+        killed, before = [], await client.migrations()
 
         async def act():
             worker = await client.serving()
@@ -217,11 +228,39 @@ async def texts_survive(client, what, kill):
         assert killed, "nothing was killed"
         assert tokens == TOKENS, f"{what}, {name}: {tokens} tokens"
         assert text == undisturbed, f"{what}, {name}:\n{text}\n{undisturbed}"
-        await killed[0].process.wait()
-        killed[0].log.write_text("")
-        await killed[0].start(client.deployment.environment)
-        await both_known(client)
+        moved = await client.migrations() - before
+        assert moved == 1, f"{what}, {name}: {moved} migrations"
+        await start_again(client, killed[0])
         print(f"{what}, {name}: all {tokens} tokens, the same text")
+
+
+async def start_again(client, worker):
+    await worker.process.wait()
+    worker.log.write_text("")
+    await worker.start(client.deployment.environment)
+    await both_known(client)
+
+
+async def a_drain_under_load_loses_nothing(client):
+    """Every slot of both workers has a stream; those of the one that goes move to the other, and wait for a slot there."""
+    asked = [body(f"The tale of {n} foxes,", **OPTIONS[n % len(OPTIONS)][1]) for n in range(8)]
+    undisturbed = await asyncio.gather(*(client.stream(one, -1, None) for one in asked))
+    assert all(tokens == TOKENS for _, tokens in undisturbed)
+    before, begun, gone = await client.migrations(), 0, client.deployment.workers[0]
+
+    async def act():
+        nonlocal begun
+        begun += 1
+        if begun == len(asked):
+            assert (await client.state(gone))["slots"]["running"] > 0
+            await tell_to_go(gone)
+
+    texts = await asyncio.gather(*(client.stream(one, 10, act) for one in asked))
+    assert texts == undisturbed, [pair for pair in zip(texts, undisturbed) if pair[0] != pair[1]]
+    moved = await client.migrations() - before
+    assert moved > 0, "nothing has moved"
+    assert await gone.process.wait() == 0
+    print(f"a drain under load: {len(asked)} streams, {moved:.0f} moved, all the same text")
 
 
 async def both_known(client):
@@ -313,6 +352,7 @@ async def main():
             await texts_survive(client, "a worker killed", kill_worker)
             await texts_survive(client, "an engine killed", kill_engine)
             await texts_survive(client, "a worker told to go", tell_to_go)
+            await a_drain_under_load_loses_nothing(client)
         except BaseException:
             deployment.logs()
             raise
