@@ -30,9 +30,9 @@ def ask(path, body=None):
         return json.load(reply)
 
 
-def complete(tokens, max_tokens):
+def complete(tokens, max_tokens, **more):
     """Runs a prompt; the number of its tokens that were cached."""
-    body = {"model": MODEL, "prompt": tokens, "max_tokens": max_tokens, "ignore_eos": True, "temperature": 0}
+    body = {"model": MODEL, "prompt": tokens, "max_tokens": max_tokens, "ignore_eos": True, "temperature": 0, **more}
     return ask("/v1/completions", body)["usage"]["prompt_tokens_details"]["cached_tokens"]
 
 
@@ -210,6 +210,28 @@ def hits_are_as_predicted():
     late.replay()
     settle([late, steady])
     assert (late.blocks, late.states) == (steady.blocks, steady.states)
+    # One that asks to be told all of it anew, by a number that was never given.
+    late.blocks, late.children, late.states, late.next = {"what": "is not there"}, {}, set(), 2**63
+    late.replay()
+    settle([late, steady])
+    assert (late.blocks, late.states) == (steady.blocks, steady.states)
 
 
-run(hits_are_as_predicted)
+def the_same_tokens_under_two_salts_are_two_blocks():
+    subscriber = Subscriber(ask("/v1/engine")["cache"]["kv_events"], 0)
+    subscriber.replay()
+    tokens = [random.randrange(VOCABULARY) for _ in range(48)]
+    first = (None, tuple(tokens[:16]))
+
+    def names():
+        return [name for name, block in subscriber.blocks.items() if block == first]
+
+    for known, salt in enumerate(["one", "other", None], 1):
+        more = {"cache_salt": salt} if salt else {}
+        assert complete(tokens, 1, **more) == 0, "a hit under another salt"
+        subscriber.follow(lambda: len(names()) == known)
+        assert complete(tokens, 1, **more) > 0, "no hit under the same salt"
+    assert len(set(names())) == 3
+
+
+run(hits_are_as_predicted, the_same_tokens_under_two_salts_are_two_blocks)
