@@ -47,7 +47,7 @@ class Child:
         return await self.process.wait()
 
     async def stop(self):
-        """Lets running requests finish, for as long as the server waits for them."""
+        """Tells the server to go: requests that can move end at once, the others may finish for as long as it waits."""
         if self.process.returncode is None:
             self.process.terminate()
             await self.process.wait()

@@ -64,7 +64,6 @@ class PacelineWorker(LLMEngine):
             discovery_backend=os.environ.get("DYN_DISCOVERY_BACKEND", "etcd"),
             request_plane=os.environ.get("DYN_REQUEST_PLANE", "tcp"),
             event_plane=os.environ.get("DYN_EVENT_PLANE"),
-            use_kv_events=True,
         )
         return worker, config
 

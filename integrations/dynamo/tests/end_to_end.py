@@ -120,6 +120,7 @@ class Client:
     def __init__(self, deployment):
         self.deployment = deployment
         self.session = aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=PATIENCE))
+        self.pause = 0.0
 
     async def post(self, asked, url=None):
         async with self.session.post(f"{url or self.deployment.url}/v1/completions", json=asked) as reply:
@@ -128,8 +129,9 @@ class Client:
             return json.loads(text)
 
     async def stream(self, asked, after, act):
-        """The text of a stream, and its number of tokens; `act` happens after some chunks."""
-        text, chunks, usage = "", 0, None
+        """The text of a stream, and its number of tokens; `act` happens after some chunks. `pause` becomes the longest time
+        without a chunk since then."""
+        text, chunks, usage, last = "", 0, None, None
         asked = {**asked, "stream": True, "stream_options": {"include_usage": True}}
         async with self.session.post(f"{self.deployment.url}/v1/completions", json=asked) as reply:
             assert reply.status == 200, await reply.text()
@@ -139,10 +141,13 @@ class Client:
                 message = json.loads(line[6:])
                 assert "error" not in message, message
                 usage = message.get("usage") or usage
+                if last is not None:
+                    self.pause, last = max(self.pause, time.monotonic() - last), time.monotonic()
                 for choice in message["choices"]:
                     text += choice.get("text") or ""
                     chunks += 1
                 if chunks == after:
+                    self.pause, last = 0.0, time.monotonic()
                     await act()
                     chunks += 1
         return text, usage["completion_tokens"]
@@ -230,8 +235,8 @@ async def texts_survive(client, what, kill):
         assert text == undisturbed, f"{what}, {name}:\n{text}\n{undisturbed}"
         moved = await client.migrations() - before
         assert moved == 1, f"{what}, {name}: {moved} migrations"
+        print(f"{what}, {name}: all {tokens} tokens, the same text; a pause of {client.pause:.2f} s")
         await start_again(client, killed[0])
-        print(f"{what}, {name}: all {tokens} tokens, the same text")
 
 
 async def start_again(client, worker):
@@ -247,20 +252,26 @@ async def a_drain_under_load_loses_nothing(client):
     undisturbed = await asyncio.gather(*(client.stream(one, -1, None) for one in asked))
     assert all(tokens == TOKENS for _, tokens in undisturbed)
     before, begun, gone = await client.migrations(), 0, client.deployment.workers[0]
+    told = ended = None
 
     async def act():
-        nonlocal begun
+        nonlocal begun, told
         begun += 1
         if begun == len(asked):
             assert (await client.state(gone))["slots"]["running"] > 0
+            told = time.monotonic()
             await tell_to_go(gone)
 
-    texts = await asyncio.gather(*(client.stream(one, 10, act) for one in asked))
+    async def end():
+        nonlocal ended
+        ended = (await gone.process.wait(), time.monotonic())
+
+    *texts, _ = await asyncio.gather(*(client.stream(one, 10, act) for one in asked), end())
     assert texts == undisturbed, [pair for pair in zip(texts, undisturbed) if pair[0] != pair[1]]
     moved = await client.migrations() - before
     assert moved > 0, "nothing has moved"
-    assert await gone.process.wait() == 0
-    print(f"a drain under load: {len(asked)} streams, {moved:.0f} moved, all the same text")
+    assert ended[0] == 0, ended
+    print(f"a drain under load: {len(asked)} streams, {moved:.0f} moved, all the same text; the worker ended after {ended[1] - told:.2f} s")
 
 
 async def both_known(client):
