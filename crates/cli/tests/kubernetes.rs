@@ -153,7 +153,10 @@ fn the_events_for_llm_d_are_published_under_its_topic() {
     let served = Served::start(&[flag, &config]);
     let model = served.get("/v1/models")["data"][0]["id"].clone();
     let events = served.get("/v1/engine")["cache"]["kv_events"].clone();
-    assert_eq!(events["topic"], format!("kv@10.0.0.7@{}", model.as_str().unwrap()));
+    assert_eq!(
+        events["topic"],
+        format!("kv@10.0.0.7@{}", model.as_str().unwrap())
+    );
     assert!(events["replay_endpoint"].is_string(), "{events}");
 }
 
