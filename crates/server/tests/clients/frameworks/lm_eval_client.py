@@ -1,6 +1,12 @@
-"""The evaluation harness with its own client for completions: likelihoods, greedy or not, and texts."""
+"""The evaluation harness with its own client for completions, whose tokens are made by the server: likelihoods, greedy or
+not, texts, and a whole task by its command."""
 
+import json
 import os
+import subprocess
+import sys
+import tempfile
+import urllib.request
 
 from lm_eval.api.instance import Instance
 from lm_eval.models.openai_completions import LocalChatCompletion, LocalCompletionsAPI
@@ -9,6 +15,7 @@ from subject import QUESTION
 from common import BASE, KEY, MODEL, run
 
 os.environ["OPENAI_API_KEY"] = KEY
+# It finds out by itself that the server has a tokenizer, and asks for nothing from elsewhere.
 lm = LocalCompletionsAPI(base_url=f"{BASE}/v1/completions", model=MODEL, auth_token=KEY)
 CONTEXTS = ["Once upon a time", "The little dog", "One day, a girl"]
 
@@ -18,6 +25,97 @@ def instances(kind, *arguments):
         Instance(request_type=kind, doc={}, arguments=pair, idx=number)
         for number, pair in enumerate(arguments)
     ]
+
+
+def post(path, **body):
+    """What the server says, asked without the harness."""
+    headers = {"authorization": f"Bearer {KEY}", "content-type": "application/json"}
+    request = urllib.request.Request(BASE + path, json.dumps(body).encode(), headers)
+    with urllib.request.urlopen(request) as reply:
+        return json.load(reply)
+
+
+def the_tokenizer_is_the_servers():
+    assert lm.tokenizer_backend == "remote", lm.tokenizer_backend
+    named = LocalCompletionsAPI(
+        base_url=f"{BASE}/v1/completions", model=MODEL, auth_token=KEY, tokenizer_backend="remote"
+    )
+    for text in ["Once upon a time", " two  spaces", "Grüße, 世界! 🦊"]:
+        ids = named.tok_encode(text)
+        assert ids == post("/tokenize", prompt=text, add_special_tokens=False)["tokens"], (text, ids)
+        assert named.decode_batch([ids]) == [text], (text, ids)
+    # Each end is one token and comes back as itself.
+    for token in (named.prefix_token_id, named.eot_token_id):
+        (spelled,) = named.decode_batch([[token]])
+        assert named.tok_encode(spelled) == [token], (token, spelled)
+    assert named.decode_batch([[named.eot_token_id]]) == [named.eos_string]
+
+
+def the_template_is_the_servers():
+    talk = [{"role": "user", "content": QUESTION}]
+    written = lm.tokenizer.apply_chat_template(talk)
+    assert QUESTION in written
+    assert written == post("/apply-template", messages=talk)["prompt"], written
+
+
+def likelihoods_are_those_of_the_text():
+    """The harness sends tokens; asked with the text, the server has to say the same."""
+    context, continuation = "Once upon a time there was", " a little dog"
+    ((total, _),) = lm.loglikelihood(instances("loglikelihood", (context, continuation)))
+    reply = post(
+        "/v1/completions", model=MODEL, prompt=context + continuation, echo=True, logprobs=1, max_tokens=1, temperature=0
+    )
+    logprobs = reply["choices"][0]["logprobs"]
+    inside = [
+        value
+        for value, offset in zip(logprobs["token_logprobs"], logprobs["text_offset"])
+        if len(context) <= offset < len(context + continuation)
+    ]
+    assert inside and abs(total - sum(inside)) < 1e-3, (total, inside)
+
+
+TASK = """
+task: beginnings
+dataset_path: json
+dataset_kwargs:
+  data_files: {{test: {data}}}
+test_split: test
+output_type: multiple_choice
+doc_to_text: "{{{{context}}}}"
+doc_to_choice: "{{{{choices}}}}"
+doc_to_target: "{{{{answer}}}}"
+metric_list: [{{metric: acc}}]
+"""
+
+
+def a_task_is_run_by_the_command():
+    """Stories go on with words that stand in stories; the harness finds that out."""
+    questions = [
+        {"context": "Once upon a time, there was a little", "choices": ["girl", "theorem"], "answer": 0},
+        {"context": "The dog was very", "choices": ["invoice", "happy"], "answer": 1},
+        {"context": "Tom and his mom went to the", "choices": ["park", "of"], "answer": 0},
+    ]
+    with tempfile.TemporaryDirectory() as folder:
+        data = os.path.join(folder, "data.jsonl")
+        with open(data, "w") as file:
+            file.writelines(json.dumps(question) + "\n" for question in questions)
+        with open(os.path.join(folder, "beginnings.yaml"), "w") as file:
+            file.write(TASK.format(data=data))
+        model = f"model={MODEL},base_url={BASE}/v1/completions,auth_token={KEY},tokenizer_backend=remote,num_concurrent=4"
+        command = [sys.executable, "-m", "lm_eval", "run", "--model", "local-completions", "--model_args", model]
+        command += ["--tasks", "beginnings", "--include_path", folder, "--output_path", folder]
+        environment = {**os.environ, "HF_HOME": folder, "HF_DATASETS_OFFLINE": "1"}
+        done = subprocess.run(command, capture_output=True, text=True, env=environment)
+        assert done.returncode == 0, done.stdout + done.stderr
+        (results,) = [
+            os.path.join(place, name)
+            for place, _, names in os.walk(folder)
+            for name in names
+            if name.startswith("results_")
+        ]
+        with open(results) as file:
+            found = json.load(file)["results"]["beginnings"]
+    assert found["acc,none"] == 1, found
 
 
 def texts(length):
@@ -57,4 +155,12 @@ def a_conversation_gets_a_text():
     assert text
 
 
-run(the_likeliest_text_is_greedy_and_another_is_not, a_whole_text_has_a_likelihood, a_conversation_gets_a_text)
+run(
+    the_tokenizer_is_the_servers,
+    the_template_is_the_servers,
+    likelihoods_are_those_of_the_text,
+    the_likeliest_text_is_greedy_and_another_is_not,
+    a_whole_text_has_a_likelihood,
+    a_conversation_gets_a_text,
+    a_task_is_run_by_the_command,
+)
