@@ -9,7 +9,7 @@ use std::path::Path;
 use paceline_weights::Checkpoint;
 use paceline_weights::hub::{HubConfig, NoProgress, Progress, resolve};
 use serde_json::json;
-use support::hub::{COMMIT, FakeHub, git_hash, sha256};
+use support::hub::{COMMIT, FakeHub, Moved, Refused, git_hash, sha256};
 use support::{assert_names, gguf, safetensors};
 
 const CONFIG: &[u8] = br#"{"model_type": "llama"}"#;
@@ -286,6 +286,23 @@ fn a_hub_that_limits_requests_is_asked_again_and_then_the_message_says_what_help
 }
 
 #[test]
+fn a_hub_that_says_for_how_long_it_wants_rest_is_left_alone_for_so_long_or_not_waited_for() {
+    for (limit, seconds) in [("Retry-After: 200", 200), ("RateLimit: \"api\";r=0;t=240", 240)] {
+        let (hub, cache) = (FakeHub::start(&single_model()), tempfile::tempdir().unwrap());
+        let limited = |limit| {
+            let mut behaviour = hub.behaviour();
+            (behaviour.limited, behaviour.limit) = (1, Some(limit));
+        };
+        limited(limit);
+        let message = refusal("org/name", &hub.config(cache.path()));
+        assert_names(&message, &[&format!("wait {seconds} seconds")]);
+        assert_eq!(hub.seen().len(), 1, "it was asked again: {message}");
+        limited("Retry-After: 0");
+        assert!(resolve("org/name", &hub.config(cache.path()), &NoProgress).is_ok());
+    }
+}
+
+#[test]
 fn the_token_goes_to_the_hub_and_not_to_its_storage() {
     let (hub, cache) = (FakeHub::start(&single_model()), tempfile::tempdir().unwrap());
     hub.behaviour().token = Some("hf_secret".to_owned());
@@ -297,20 +314,132 @@ fn the_token_goes_to_the_hub_and_not_to_its_storage() {
     for seen in hub.seen() {
         let expected = seen.host.starts_with("127.0.0.1").then_some("Bearer hf_secret");
         assert_eq!(seen.authorization.as_deref(), expected, "{seen:?}");
+        // Sizes and hashes are those of files that nobody compressed on the way.
+        let as_it_is = seen.path.starts_with("/api/models/") || seen.encoding.as_deref() == Some("identity");
+        assert!(as_it_is, "{seen:?}");
     }
 }
 
 #[test]
 fn a_renamed_model_is_followed_with_the_token() {
+    for moved in [Moved::Path, Moved::Address] {
+        let (hub, cache) = (FakeHub::start(&single_model()), tempfile::tempdir().unwrap());
+        hub.behaviour().token = Some("hf_secret".to_owned());
+        hub.behaviour().moved = moved;
+        let config = HubConfig {
+            token: Some("hf_secret".to_owned()),
+            ..hub.config(cache.path())
+        };
+        let path = resolve("org/old", &config, &NoProgress).unwrap();
+        assert!(path.starts_with(cache.path().join("models--org--old")));
+        assert!(Checkpoint::open(&path).is_ok());
+    }
+}
+
+#[test]
+fn a_model_that_went_to_another_host_is_followed_without_the_token() {
     let (hub, cache) = (FakeHub::start(&single_model()), tempfile::tempdir().unwrap());
-    hub.behaviour().token = Some("hf_secret".to_owned());
+    hub.behaviour().moved = Moved::Host;
     let config = HubConfig {
         token: Some("hf_secret".to_owned()),
         ..hub.config(cache.path())
     };
     let path = resolve("org/old", &config, &NoProgress).unwrap();
-    assert!(path.starts_with(cache.path().join("models--org--old")));
     assert!(Checkpoint::open(&path).is_ok());
+    for seen in hub.seen() {
+        assert_eq!(
+            seen.authorization.is_some(),
+            seen.host.starts_with("127.0.0.1"),
+            "{seen:?}"
+        );
+    }
+}
+
+#[test]
+fn an_answer_about_another_commit_is_refused() {
+    const OTHER: &str = "ffffffffffffffffffffffffffffffffffffffff";
+    let (hub, cache) = (FakeHub::start(&single_model()), tempfile::tempdir().unwrap());
+    hub.behaviour().commit = Some(OTHER);
+    assert_names(
+        &refusal("org/name", &hub.config(cache.path())),
+        &["config.json of org/name", OTHER, COMMIT],
+    );
+}
+
+/// What the user reads when the hub refuses so, with a token or without one. A gated model's list of files is open to
+/// everyone.
+fn told(
+    hub: &FakeHub,
+    token: Option<&str>,
+    (status, code, message): (&'static str, &'static str, &'static str),
+) -> String {
+    let refused = Some(Refused {
+        status,
+        code,
+        message,
+    });
+    let files = code == "GatedRepo";
+    {
+        let mut behaviour = hub.behaviour();
+        behaviour.refuse_files = refused.filter(|_| files);
+        behaviour.refuse_list = refused.filter(|_| !files);
+    }
+    let cache = tempfile::tempdir().expect("a folder");
+    let config = HubConfig {
+        token: token.map(str::to_owned),
+        ..hub.config(cache.path())
+    };
+    refusal("org/name", &config)
+}
+
+#[test]
+fn each_refusal_of_the_hub_says_what_it_means_and_what_helps() {
+    let hub = FakeHub::start(&single_model());
+    let terms = format!("accept its terms at {}/org/name", hub.endpoint());
+    let (token, gated) = (Some("hf_secret"), "Access to model org/name is restricted");
+    let invalid = "Invalid credentials in Authorization header";
+    let disabled = "Access to this resource is disabled.";
+    for (token, refused, parts) in [
+        (
+            None,
+            ("401 Unauthorized", "GatedRepo", gated),
+            [&*terms, "set HF_TOKEN"],
+        ),
+        (
+            token,
+            ("403 Forbidden", "GatedRepo", gated),
+            [&*terms, "account of the token in use"],
+        ),
+        (
+            None,
+            ("401 Unauthorized", "RepoNotFound", ""),
+            ["org/name was not found", "set HF_TOKEN"],
+        ),
+        (
+            token,
+            ("404 Not Found", "RepoNotFound", ""),
+            ["org/name was not found", "the token in use"],
+        ),
+        (
+            token,
+            ("401 Unauthorized", "", invalid),
+            ["is not valid", "public models need none"],
+        ),
+        (
+            None,
+            ("403 Forbidden", "", disabled),
+            ["the hub has disabled it", "403"],
+        ),
+        (
+            None,
+            ("410 Gone", "", "It is no more"),
+            ["HTTP 410", ": It is no more"],
+        ),
+    ] {
+        let message = told(&hub, token, refused);
+        assert_names(&message, &parts);
+        assert!(!message.contains("hf_secret"), "{message}");
+    }
 }
 
 #[test]
@@ -339,7 +468,10 @@ fn a_model_or_revision_that_does_not_exist_is_named_with_the_hub() {
         &refusal("org/other", &config),
         &["org/other was not found", &config.endpoint],
     );
-    assert_names(&refusal("org/name@v9", &config), &["org/name@v9 was not found"]);
+    assert_names(
+        &refusal("org/name@v9", &config),
+        &["org/name@v9 was not found", "no such branch, tag or commit"],
+    );
     assert_names(
         &refusal("not-a-model", &config),
         &["`not-a-model` is neither an existing path"],

@@ -5,6 +5,7 @@ use std::io::Read;
 use std::sync::Arc;
 use std::time::Duration;
 
+use reqwest::Url;
 use reqwest::blocking::{Client as Http, RequestBuilder, Response};
 use reqwest::redirect::Policy;
 use rustls::crypto::ring;
@@ -12,6 +13,7 @@ use rustls::{ClientConfig, RootCertStore};
 use serde_json::Value;
 
 use super::id::{is_commit, is_relative_path};
+use super::refusal::Refusal;
 use super::{HubConfig, HubError, HubModel};
 
 /// Most bytes accepted for the description of a repository.
@@ -20,6 +22,8 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(20);
 /// A connection on which nothing arrives for this long counts as broken.
 const READ_TIMEOUT: Duration = Duration::from_mins(1);
 const MAX_REDIRECTS: usize = 5;
+/// A hub that wants to be left alone for longer is not waited for: the message says for how long.
+const LONGEST_WAIT: Duration = Duration::from_mins(1);
 
 /// Speaks to one hub.
 pub(super) struct Client<'a> {
@@ -100,14 +104,22 @@ impl<'a> Client<'a> {
     ) -> Result<T, HubError> {
         let mut failures = 0;
         loop {
-            match ask() {
-                Err(error) if passes(&error) && failures < self.config.retries => {
-                    failures += 1;
-                    std::thread::sleep(self.config.pause(failures));
-                }
+            let error = match ask() {
+                Err(error) if passes(&error) && failures < self.config.retries => error,
                 answer => return answer,
+            };
+            failures += 1;
+            match self.pause(failures, error.wait()) {
+                Some(pause) => std::thread::sleep(pause),
+                None => return Err(error),
             }
         }
+    }
+
+    /// How long to wait after this many failures in a row, the last of which asks for `wait`; none if that is too long.
+    pub(super) fn pause(&self, failures: u32, wait: Option<Duration>) -> Option<Duration> {
+        let pause = self.config.pause(failures).max(wait.unwrap_or_default());
+        wait.is_none_or(|wait| wait <= LONGEST_WAIT).then_some(pause)
     }
 
     fn ask_listing(&self, model: &HubModel) -> Result<Listing, HubError> {
@@ -115,9 +127,9 @@ impl<'a> Client<'a> {
         let revision = encode(revision).replace('/', "%2F");
         let url = format!("{}/api/models/{repo}/revision/{revision}", self.config.endpoint);
         let what = model.whole().to_string();
-        let answer = self.authorised(self.following.get(&url)).send();
+        let answer = self.authorised(self.following.get(&url), &url).send();
         let answer = answer.map_err(|cause| self.unreachable(&what, &cause))?;
-        self.check_status(&what, answer.status().as_u16())?;
+        self.expect_success(&what, repo, &answer)?;
         let mut body = Vec::new();
         let read = answer.take(MAX_LISTING + 1).read_to_end(&mut body);
         read.map_err(|cause| self.unreachable(&what, &cause))?;
@@ -151,23 +163,21 @@ impl<'a> Client<'a> {
         );
         let mut hops = 0;
         let answer = loop {
-            let answer = self.authorised(self.staying.head(&url)).send();
+            let answer = self.authorised(self.staying.head(&url), &url);
+            let answer = answer.header("accept-encoding", "identity").send();
             let answer = answer.map_err(|cause| self.unreachable(&what, &cause))?;
-            let moved = answer
-                .status()
-                .is_redirection()
-                .then(|| header(&answer, "location"))
-                .flatten();
-            // Redirects within the hub lead to the answer about the file; those to storage come with it.
-            match moved.filter(|place| place.starts_with('/') && hops < MAX_REDIRECTS) {
-                Some(place) => url = format!("{}{place}", origin(&url)),
+            match next_place(&url, &answer).filter(|_| hops < MAX_REDIRECTS) {
+                Some(place) => url = place,
                 None => break answer,
             }
             hops += 1;
         };
         let status = answer.status();
         if !status.is_redirection() {
-            self.check_status(&what, status.as_u16())?;
+            self.expect_success(&what, &model.repo, &answer)?;
+        }
+        if let Some(other) = header(&answer, "x-repo-commit").filter(|other| *other != commit) {
+            return Err(self.bad_answer(&what, format!("it is about commit {other}, not {commit}")));
         }
         let etag = header(&answer, "x-linked-etag").or_else(|| header(&answer, "etag"));
         let etag = etag.map(|etag| etag.trim_start_matches("W/").trim_matches('"').to_owned());
@@ -188,57 +198,28 @@ impl<'a> Client<'a> {
 
     /// Begins to fetch a file from byte `start` on.
     pub(super) fn open(&self, url: &str, start: u64) -> Result<Response, reqwest::Error> {
-        let mut request = self.authorised(self.following.get(url));
+        // As it is: a size and a hash are those of the file.
+        let mut request = self.authorised(self.following.get(url), url);
+        request = request.header("accept-encoding", "identity");
         if start > 0 {
             request = request.header("range", format!("bytes={start}-"));
         }
         request.send()
     }
 
-    fn authorised(&self, request: RequestBuilder) -> RequestBuilder {
+    /// Adds the token, which nobody but the hub gets to see.
+    fn authorised(&self, request: RequestBuilder, url: &str) -> RequestBuilder {
         match &self.config.token {
-            Some(token) => request.bearer_auth(token),
-            None => request,
+            Some(token) if origin(url) == origin(&self.config.endpoint) => request.bearer_auth(token),
+            _ => request,
         }
     }
 
-    /// Turns a status other than success into an error about `what`.
-    pub(super) fn check_status(&self, what: &str, status: u16) -> Result<(), HubError> {
-        let (what, endpoint) = (what.to_owned(), self.config.endpoint.clone());
-        match status {
-            200..300 => Ok(()),
-            404 => Err(HubError::NotFound { what, endpoint }),
-            429 => Err(HubError::Limited {
-                what,
-                endpoint,
-                advice: match &self.config.token {
-                    Some(_) => "",
-                    None => ", or set HF_TOKEN: with a token the limit is higher",
-                },
-            }),
-            401 | 403 => {
-                let advice = match &self.config.token {
-                    Some(_) => {
-                        "the token in use has no access; accept the model's terms on its page, or set HF_TOKEN to \
-                         a token that has access"
-                    }
-                    None => {
-                        "it is private, needs its terms accepted, or does not exist; set HF_TOKEN to a token that \
-                         has access"
-                    }
-                };
-                Err(HubError::Denied {
-                    what,
-                    endpoint,
-                    status,
-                    advice,
-                })
-            }
-            _ => Err(HubError::Status {
-                what,
-                endpoint,
-                status,
-            }),
+    /// Turns an answer other than success into an error about `what` of `repo`.
+    pub(super) fn expect_success(&self, what: &str, repo: &str, answer: &Response) -> Result<(), HubError> {
+        match Refusal::of(answer) {
+            Some(refusal) => Err(refusal.about(what, repo, self.config)),
+            None => Ok(()),
         }
     }
 
@@ -280,6 +261,16 @@ pub(super) fn innermost(error: &(dyn Error + 'static)) -> String {
 /// A header's value, if it is there and is text.
 pub(super) fn header<'r>(answer: &'r Response, name: &str) -> Option<&'r str> {
     answer.headers().get(name)?.to_str().ok()
+}
+
+/// Where the answer about a file is, if not here. A redirect within the hub leads to it; one to storage comes with it, and
+/// storage answers nothing but the request for the contents.
+fn next_place(url: &str, answer: &Response) -> Option<String> {
+    let told = header(answer, "x-linked-etag").is_some();
+    let location = header(answer, "location").filter(|_| answer.status().is_redirection() && !told)?;
+    let place: String = Url::parse(url).ok()?.join(location).ok()?.into();
+    let stays = origin(&place) == origin(url);
+    (stays || header(answer, "etag").is_none()).then_some(place)
 }
 
 /// The scheme and host of an address.

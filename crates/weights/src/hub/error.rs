@@ -2,6 +2,7 @@
 
 use std::io;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use super::{HubModel, choice};
 use crate::error::WeightsError;
@@ -28,12 +29,14 @@ pub enum HubError {
         hint: String,
     },
     /// The hub has no such model, revision or file.
-    #[error("{what} was not found on {endpoint}; check its name there, and set HF_TOKEN if it is private")]
+    #[error("{what} was not found on {endpoint}: {advice}")]
     NotFound {
         /// The model, with the file if that is what is missing.
         what: String,
         /// The hub.
         endpoint: String,
+        /// What is missing, or what to do.
+        advice: &'static str,
     },
     /// The hub refuses access.
     #[error("{endpoint} refuses access to {what} (HTTP {status}): {advice}")]
@@ -45,7 +48,7 @@ pub enum HubError {
         /// 401 or 403.
         status: u16,
         /// What to do.
-        advice: &'static str,
+        advice: String,
     },
     /// The hub cannot be reached.
     #[error(
@@ -68,18 +71,21 @@ pub enum HubError {
     },
     /// The hub wants fewer requests.
     #[error(
-        "{endpoint} allows no more requests for now (HTTP 429, when asked for {what}): wait some minutes{advice}"
+        "{endpoint} allows no more requests for now (HTTP 429, when asked for {what}): wait {}{advice}",
+        wait.map_or_else(|| "some minutes".to_owned(), |wait| format!("{} seconds", wait.as_secs()))
     )]
     Limited {
         /// The model, with the file if there is one.
         what: String,
         /// The hub.
         endpoint: String,
+        /// For how long, if the hub says.
+        wait: Option<Duration>,
         /// What else would help, starting with punctuation, or nothing.
         advice: &'static str,
     },
     /// The hub answered with an unexpected status.
-    #[error("{endpoint} answered HTTP {status} when asked for {what}")]
+    #[error("{endpoint} answered HTTP {status} when asked for {what}{words}")]
     Status {
         /// The model, with the file if there is one.
         what: String,
@@ -87,6 +93,8 @@ pub enum HubError {
         endpoint: String,
         /// The status.
         status: u16,
+        /// The hub's own words, starting with punctuation, or nothing.
+        words: String,
     },
     /// The hub answered with something unusable.
     #[error("{endpoint} gave an unusable answer when asked for {what}: {problem}")]
@@ -224,6 +232,14 @@ impl HubError {
             Self::Unreachable { .. } | Self::Limited { .. } => true,
             Self::Status { status, .. } => *status >= 500,
             _ => false,
+        }
+    }
+
+    /// How long the hub asks to be left alone.
+    pub(super) fn wait(&self) -> Option<Duration> {
+        match self {
+            Self::Limited { wait, .. } => *wait,
+            _ => None,
         }
     }
 

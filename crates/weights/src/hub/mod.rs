@@ -18,6 +18,7 @@ mod config;
 mod error;
 mod id;
 mod installed;
+mod refusal;
 mod transfer;
 
 use std::fs::{self, File, FileTimes};

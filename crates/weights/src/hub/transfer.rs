@@ -3,11 +3,13 @@
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use sha2::{Digest, Sha256};
 
 use super::cache::{RepoCache, create_parent};
 use super::client::{Client, FileInfo, header, innermost};
+use super::refusal::Refusal;
 use super::{HubError, HubModel, Progress};
 
 const BUFFER: usize = 256 << 10;
@@ -35,6 +37,7 @@ pub(super) fn get(
         Transfer {
             client,
             info: &info,
+            repo: &model.repo,
             what: &what,
             file,
             part: &part,
@@ -50,6 +53,7 @@ pub(super) fn get(
 struct Transfer<'a> {
     client: &'a Client<'a>,
     info: &'a FileInfo,
+    repo: &'a str,
     what: &'a str,
     file: &'a str,
     part: &'a Path,
@@ -58,9 +62,16 @@ struct Transfer<'a> {
 
 /// How an attempt ended short of success.
 enum Failure {
-    /// Another attempt may succeed.
-    Retry(String),
+    /// Another attempt may succeed, after the time that the hub asks for.
+    Retry(String, Option<Duration>),
     Final(HubError),
+}
+
+impl Failure {
+    /// Another attempt may succeed at any time.
+    fn passing(cause: impl Into<String>) -> Self {
+        Self::Retry(cause.into(), None)
+    }
 }
 
 impl From<HubError> for Failure {
@@ -84,14 +95,15 @@ impl Transfer<'_> {
         let mut failures = 0;
         loop {
             let before = self.part_len();
-            let cause = match self.attempt() {
+            let (cause, wait) = match self.attempt() {
                 Ok(()) => return Ok(()),
                 Err(Failure::Final(error)) => return Err(error),
-                Err(Failure::Retry(cause)) => cause,
+                Err(Failure::Retry(cause, wait)) => (cause, wait),
             };
             let have = self.part_len();
             failures = if have > before { 0 } else { failures + 1 };
-            if failures > config.retries || config.retries == 0 {
+            let pause = self.client.pause(failures, wait);
+            let Some(pause) = pause.filter(|_| failures <= config.retries && config.retries > 0) else {
                 let total = self
                     .info
                     .size
@@ -104,8 +116,8 @@ impl Transfer<'_> {
                     total,
                     cause,
                 });
-            }
-            std::thread::sleep(config.pause(failures));
+            };
+            std::thread::sleep(pause);
         }
     }
 
@@ -118,7 +130,7 @@ impl Transfer<'_> {
         self.progress.start(self.file, self.info.size);
         if self.info.size.is_none_or(|size| partial.len < size) {
             let answer = self.client.open(&self.info.url, partial.len);
-            let answer = answer.map_err(|cause| Failure::Retry(innermost(&cause)))?;
+            let answer = answer.map_err(|cause| Failure::passing(innermost(&cause)))?;
             match answer.status().as_u16() {
                 206 if range_start(header(&answer, "content-range")) == Some(partial.len) => {
                     self.progress.advance(partial.len);
@@ -127,14 +139,15 @@ impl Transfer<'_> {
                 200 => self.restart(&mut partial)?,
                 206 | 416 => {
                     self.restart(&mut partial)?;
-                    return Err(Failure::Retry(
-                        "the server sent another range than asked for".to_owned(),
-                    ));
+                    return Err(Failure::passing("the server sent another range than asked for"));
                 }
-                status @ (408 | 429 | 500..600) => return Err(Failure::Retry(format!("HTTP {status}"))),
+                status @ (408 | 429 | 500..600) => {
+                    let wait = Refusal::of(&answer).and_then(|refusal| refusal.wait);
+                    return Err(Failure::Retry(format!("HTTP {status}"), wait));
+                }
                 status => {
-                    self.client.check_status(self.what, status)?;
-                    return Err(Failure::Retry(format!("HTTP {status}")));
+                    self.client.expect_success(self.what, self.repo, &answer)?;
+                    return Err(Failure::passing(format!("HTTP {status}")));
                 }
             }
             self.receive(answer, &mut partial)?;
@@ -186,7 +199,7 @@ impl Transfer<'_> {
         loop {
             let read = body
                 .read(&mut buffer)
-                .map_err(|cause| Failure::Retry(innermost(&cause)))?;
+                .map_err(|cause| Failure::passing(innermost(&cause)))?;
             if read == 0 {
                 break;
             }
@@ -202,7 +215,7 @@ impl Transfer<'_> {
             }
         }
         match self.info.size {
-            Some(size) if partial.len != size => Err(Failure::Retry(format!(
+            Some(size) if partial.len != size => Err(Failure::passing(format!(
                 "the server sent {} bytes instead of {size}",
                 partial.len
             ))),

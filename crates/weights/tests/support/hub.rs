@@ -1,6 +1,7 @@
-//! A small HTTP server that plays the hub: it answers for the repository `org/name`, formerly `org/old` (and by any other
-//! names that it is given), serves small files itself and sends the client to storage under another host name for large
-//! ones.
+//! A small HTTP server that plays the hub as it is: it answers for the repository `org/name`, formerly `org/old` (and by
+//! any other names that it is given), serves small files from a cache that it redirects to, and sends the client to storage
+//! under another host name for large ones. Storage knows signed addresses and nothing else: it refuses tokens, and says
+//! nothing about a file.
 
 use std::collections::HashMap;
 use std::io::{BufRead, BufReader, Write};
@@ -26,8 +27,30 @@ pub(crate) struct Seen {
     pub(crate) path: String,
     pub(crate) range: Option<String>,
     pub(crate) authorization: Option<String>,
+    pub(crate) encoding: Option<String>,
     /// The address the client used, to tell the hub from its storage.
     pub(crate) host: String,
+}
+
+/// A refusal in the hub's manner.
+#[derive(Clone, Copy)]
+pub(crate) struct Refused {
+    pub(crate) status: &'static str,
+    /// `X-Error-Code` and `X-Error-Message`, unless empty.
+    pub(crate) code: &'static str,
+    pub(crate) message: &'static str,
+}
+
+/// Where the repository went that was `org/old`.
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) enum Moved {
+    /// The hub gives the new path alone.
+    #[default]
+    Path,
+    /// It gives the whole address.
+    Address,
+    /// It is on another host.
+    Host,
 }
 
 /// How the server behaves; tests change it while it runs.
@@ -45,8 +68,17 @@ pub(crate) struct Behaviour {
     pub(crate) damage: Option<String>,
     /// The token without which the answer is 401.
     pub(crate) token: Option<String>,
+    /// Answer so to requests for the list of files, or for files.
+    pub(crate) refuse_list: Option<Refused>,
+    pub(crate) refuse_files: Option<Refused>,
+    /// How to lead from `org/old` to `org/name`.
+    pub(crate) moved: Moved,
+    /// The commit to state for files, if not the right one.
+    pub(crate) commit: Option<&'static str>,
     /// Answer this often with 429 to requests for the list of files.
     pub(crate) limited: usize,
+    /// The header that says how long to wait then.
+    pub(crate) limit: Option<&'static str>,
     /// Answer this often with 503 to requests for files.
     pub(crate) busy: usize,
     /// The entity tag to give for every file.
@@ -114,7 +146,7 @@ impl FakeHub {
         let path = format!("/storage/{file}");
         self.seen()
             .into_iter()
-            .filter(|seen| seen.method == "GET" && seen.path == path)
+            .filter(|seen| seen.method == "GET" && seen.path.starts_with(&path))
             .collect()
     }
 }
@@ -141,11 +173,13 @@ fn serve(stream: &TcpStream, behaviour: &Mutex<Behaviour>) {
     }
     let host = headers.remove("host").unwrap_or_default();
     let (range, authorization) = (headers.remove("range"), headers.remove("authorization"));
+    let encoding = headers.remove("accept-encoding");
     let seen = Seen {
         method,
         path,
         range,
         authorization,
+        encoding,
         host,
     };
     let mut behaviour = behaviour.lock().expect("the server does not panic");
@@ -159,62 +193,129 @@ fn serve(stream: &TcpStream, behaviour: &Mutex<Behaviour>) {
 
 /// The bytes to send; fewer than announced when the connection is to break.
 fn answer(seen: &Seen, behaviour: &mut Behaviour) -> Vec<u8> {
-    if let Some(file) = seen.path.strip_prefix("/storage/") {
+    let path = seen.path.split('?').next().unwrap_or_default();
+    if let Some(file) = path.strip_prefix("/storage/") {
         return storage(seen, file, behaviour);
     }
     let expected = behaviour.token.as_ref().map(|token| format!("Bearer {token}"));
     if expected.is_some() && seen.authorization != expected {
         return reply("401 Unauthorized", &[], b"");
     }
-    if seen.path.contains("org/old") {
-        let place = format!("Location: {}", seen.path.replace("org/old", "org/name"));
+    let port = seen.host.rsplit(':').next().unwrap_or_default();
+    if path.contains("org/old") {
+        let host = match behaviour.moved {
+            Moved::Path => String::new(),
+            Moved::Address => format!("http://{}", seen.host),
+            Moved::Host => format!("http://localhost:{port}"),
+        };
+        let place = format!("Location: {host}{}", path.replace("org/old", "org/name"));
         return reply("307 Temporary Redirect", &[place], b"");
     }
-    let also = behaviour
-        .also
-        .iter()
-        .find(|name| seen.path.contains(name.as_str()));
-    let path = also.map_or_else(|| seen.path.clone(), |name| seen.path.replace(name, "org/name"));
-    if matches!(
-        path.strip_prefix("/api/models/org/name/revision/"),
-        Some("main" | COMMIT)
-    ) {
-        if behaviour.limited > 0 {
-            behaviour.limited -= 1;
-            return reply("429 Too Many Requests", &[], b"");
-        }
-        let files: Vec<_> = behaviour
-            .files
-            .keys()
-            .map(|name| json!({"rfilename": name}))
-            .collect();
+    let also = behaviour.also.iter().find(|name| path.contains(name.as_str()));
+    let path = also.map_or_else(|| path.to_owned(), |name| path.replace(name, "org/name"));
+    if let Some(revision) = path.strip_prefix("/api/models/org/name/revision/") {
+        return list(revision, behaviour);
+    }
+    let whole = format!("/org/name/resolve/{COMMIT}/");
+    let cached = format!("/api/resolve-cache/models/org/name/{COMMIT}/");
+    let (file, from_cache) = match (path.strip_prefix(&whole), path.strip_prefix(&cached)) {
+        (Some(file), _) => (file, false),
+        (_, Some(file)) => (file, true),
+        _ => return refuse(Refused::REPOSITORY),
+    };
+    if let Some(refused) = behaviour.refuse_files {
+        return refuse(refused);
+    }
+    let Some(data) = behaviour.files.get(file) else {
+        return refuse(Refused::ENTRY);
+    };
+    let commit = format!("X-Repo-Commit: {}", behaviour.commit.unwrap_or(COMMIT));
+    let etag = |hash: fn(&[u8]) -> String| behaviour.etag.clone().unwrap_or_else(|| hash(data));
+    if data.len() >= LARGE {
         return reply(
-            "200 OK",
-            &[],
-            json!({"sha": COMMIT, "siblings": files}).to_string().as_bytes(),
+            "302 Found",
+            &[commit, to_storage(file, port), linked(data, &etag(sha256))],
+            b"",
         );
     }
-    let file = path.strip_prefix(&format!("/org/name/resolve/{COMMIT}/"));
-    let Some((file, data)) = file.and_then(|file| Some((file, behaviour.files.get(file)?))) else {
-        return reply("404 Not Found", &[], b"");
-    };
-    if data.len() < LARGE {
-        let etag = behaviour.etag.clone().unwrap_or_else(|| git_hash(data));
-        let body = if seen.method == "HEAD" { &[][..] } else { data };
-        let headers = [format!("ETag: \"{etag}\"")];
-        return reply_announcing("200 OK", &headers, data.len(), body);
+    if !from_cache {
+        let place = format!("Location: {cached}{file}?resolve={file}&etag={}", etag(git_hash));
+        return reply("307 Temporary Redirect", &[commit, place], b"");
     }
-    let port = seen.host.rsplit(':').next().unwrap_or_default();
-    let etag = behaviour.etag.clone().unwrap_or_else(|| sha256(data));
+    let body = if seen.method == "HEAD" { &[][..] } else { data };
+    let headers = [commit, format!("ETag: W/\"{}\"", etag(git_hash))];
+    reply_announcing("200 OK", &headers, data.len(), body)
+}
+
+/// The answer to a question for the repository's files.
+fn list(revision: &str, behaviour: &mut Behaviour) -> Vec<u8> {
+    if let Some(refused) = behaviour.refuse_list {
+        return refuse(refused);
+    }
+    if !matches!(revision, "main" | COMMIT) {
+        return refuse(Refused::REVISION);
+    }
+    if behaviour.limited > 0 {
+        behaviour.limited -= 1;
+        let limit = behaviour.limit.map(str::to_owned);
+        return reply("429 Too Many Requests", limit.as_slice(), b"");
+    }
+    let files = behaviour.files.keys().map(|name| json!({"rfilename": name}));
+    let body = json!({"sha": COMMIT, "siblings": files.collect::<Vec<_>>()});
+    reply("200 OK", &[], body.to_string().as_bytes())
+}
+
+/// The header that leads to a file in storage, at an address that is signed.
+fn to_storage(file: &str, port: &str) -> String {
+    format!("Location: http://localhost:{port}/storage/{file}?X-Amz-Signature=0123")
+}
+
+/// What is said about a large file where the client is led on, in whichever storage it is.
+fn linked(data: &[u8], etag: &str) -> String {
+    format!(
+        "X-Linked-Etag: \"{etag}\"\r\nX-Linked-Size: {}\r\nX-Xet-Hash: {}\r\nLink: </api/models/org/name/xet-read-token/{COMMIT}>; \
+         rel=\"xet-auth\"",
+        data.len(),
+        sha256(&data[1..])
+    )
+}
+
+impl Refused {
+    /// There is no such repository, or none that the client may know of.
+    pub(crate) const REPOSITORY: Self = Self {
+        status: "404 Not Found",
+        code: "RepoNotFound",
+        message: "Repository not found",
+    };
+    const REVISION: Self = Self {
+        status: "404 Not Found",
+        code: "RevisionNotFound",
+        message: "Invalid rev id",
+    };
+    const ENTRY: Self = Self {
+        status: "404 Not Found",
+        code: "EntryNotFound",
+        message: "Entry not found",
+    };
+}
+
+fn refuse(refused: Refused) -> Vec<u8> {
     let headers = [
-        format!("Location: http://localhost:{port}/storage/{file}"),
-        format!("X-Linked-Etag: \"{etag}\""),
-        format!("X-Linked-Size: {}", data.len()),
+        ("X-Error-Code", refused.code),
+        ("X-Error-Message", refused.message),
     ];
-    reply("302 Found", &headers, b"")
+    let told = headers.iter().filter(|(_, value)| !value.is_empty());
+    let headers: Vec<String> = told.map(|(name, value)| format!("{name}: {value}")).collect();
+    reply(refused.status, &headers, b"")
 }
 
 fn storage(seen: &Seen, file: &str, behaviour: &mut Behaviour) -> Vec<u8> {
+    if seen.authorization.is_some() || !seen.path.ends_with("?X-Amz-Signature=0123") {
+        return reply("400 Bad Request", &[], b"");
+    }
+    if seen.method != "GET" {
+        return reply("403 Forbidden", &[], b"");
+    }
     if behaviour.busy > 0 {
         behaviour.busy -= 1;
         return reply("503 Busy", &[], b"");
@@ -236,7 +337,7 @@ fn storage(seen: &Seen, file: &str, behaviour: &mut Behaviour) -> Vec<u8> {
             let range = format!("Content-Range: bytes {start}-{}/{}", data.len() - 1, data.len());
             reply("206 Partial Content", &[range], &data[start..])
         }
-        None => reply("200 OK", &[], &data),
+        None => reply("200 OK", &["ETag: \"of-the-storage\"".to_owned()], &data),
     };
     let body = data.len() - start.unwrap_or(0);
     if let Some((_, keep)) = behaviour.cut.take_if(|(cut, _)| cut == file) {
