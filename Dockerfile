@@ -12,10 +12,11 @@ COPY . .
 RUN cargo build --release --locked
 
 FROM debian:bookworm-slim
-RUN useradd --system --uid 10001 --create-home paceline \
+RUN useradd --uid 10001 --create-home --shell /usr/sbin/nologin paceline \
     && install --directory --owner=paceline /models
 COPY --from=build /src/target/release/paceline /usr/local/bin/paceline
-USER paceline
+# By its number: Kubernetes cannot tell that a name is not root's.
+USER 10001
 # Models are kept here; NVIDIA's runtime looks at the other two.
 ENV HF_HOME=/models \
     NVIDIA_VISIBLE_DEVICES=all \

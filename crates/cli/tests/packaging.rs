@@ -26,6 +26,14 @@ fn archive(out: &Path) -> String {
             .arg(out)
             .args(["--level", "1"]),
     );
+    // It has found out that nothing is needed but what every system has.
+    let readelf = Command::new("readelf").arg("--version").output().is_ok();
+    assert_eq!(
+        stderr(&made).contains("release: needs GLIBC "),
+        readelf,
+        "{}",
+        stderr(&made)
+    );
     let path = stdout(&made);
     let name = Path::new(path.trim()).file_name().unwrap();
     name.to_str().unwrap().to_owned()
@@ -105,6 +113,27 @@ fn the_same_program_gives_the_same_archive() {
     assert!(read(one.path(), &first) == read(two.path(), &second));
 }
 
+/// A program that needs a library of somewhere else is not put into an archive.
+#[test]
+fn an_archive_of_a_program_that_needs_more_than_the_system_is_refused() {
+    let found = Command::new("sh")
+        .args(["-c", "command -v curl"])
+        .output()
+        .unwrap();
+    let curl = stdout(&found).trim().to_owned();
+    let out = tempfile::tempdir().unwrap();
+    let refused = Command::new(repository("packaging/release"))
+        .args(["--binary", &curl, "--out"])
+        .arg(out.path())
+        .output()
+        .unwrap();
+    if Command::new("readelf").arg("--version").output().is_ok() {
+        assert_eq!(refused.status.code(), Some(1));
+        assert!(stderr(&refused).contains("libcurl.so"), "{}", stderr(&refused));
+        assert_eq!(fs::read_dir(out.path()).unwrap().count(), 0);
+    }
+}
+
 /// The words of the line that starts with `start`.
 fn words(file: &str, start: &str) -> Vec<String> {
     let text = fs::read_to_string(repository(file)).unwrap();
@@ -175,7 +204,11 @@ fn the_image_is_made_of_what_is_here_and_starts_a_server() {
     assert_eq!(list("ENTRYPOINT "), ["paceline"]);
     let command = list("CMD ");
     starts(&command.iter().map(String::as_str).collect::<Vec<_>>());
-    // The user that runs it is not root.
-    let (_, last) = text.rsplit_once("\nUSER ").unwrap();
-    assert!(last.starts_with("paceline\n"));
+    // The user that runs it is not root, which Kubernetes believes of a number alone.
+    let (before, last) = text.rsplit_once("\nUSER ").unwrap();
+    let user: u32 = last.lines().next().unwrap().parse().unwrap();
+    assert!(
+        user > 0 && before.contains(&format!("useradd --uid {user} ")),
+        "{user}"
+    );
 }
