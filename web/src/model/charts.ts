@@ -2,21 +2,30 @@
 
 import type { Gauges } from "../api/engine";
 
-/** A line in a box, as a path of SVG; gaps where nothing was measured. */
-export function linePath(values: readonly (number | null)[], most: number, width: number, height: number): string {
+/** A line in a box and the area below it, as paths of SVG; gaps where nothing was measured. */
+export interface Drawn {
+  line: string;
+  area: string;
+}
+
+export function draw(values: readonly (number | null)[], most: number, width: number, height: number): Drawn {
   const step = width / Math.max(1, values.length - 1);
-  let path = "";
-  let pen = "M";
+  const drawn: Drawn = { line: "", area: "" };
+  let begin: number | null = null;
   values.forEach((value, index) => {
-    if (value === null) {
-      pen = "M";
-      return;
-    }
-    const y = height - (most > 0 ? (value / most) * height : 0);
-    path += `${pen}${(index * step).toFixed(1)} ${y.toFixed(1)}`;
-    pen = "L";
+    if (value === null) return;
+    const x = (index * step).toFixed(1);
+    const y = (height - (most > 0 ? (value / most) * height : 0)).toFixed(1);
+    begin ??= index;
+    const last = (values[index + 1] ?? null) === null;
+    // A value on its own is a line without length: its ends are round, so it is a dot.
+    drawn.line += begin === index ? `M${x} ${y}${last ? "h0" : ""}` : `L${x} ${y}`;
+    drawn.area += begin === index ? `M${x} ${height}V${y}` : `L${x} ${y}`;
+    if (!last) return;
+    drawn.area += `V${height}Z`;
+    begin = null;
   });
-  return path;
+  return drawn;
 }
 
 /** A round number that is not below any of the values. */

@@ -14,6 +14,9 @@ export const ORIGIN_WORDS: Record<Origin, { name: string; meaning: string }> = {
   grammar: { name: "Forced", meaning: "the only token that the grammar allows" },
 };
 
+/** What the time is that drafts saved or lost. */
+export const ESTIMATED = "Estimated by the engine: the time of its steps against as many tokens one by one.";
+
 /** A token as text. */
 export interface DraftToken {
   id: number;

@@ -158,9 +158,9 @@ export function StackedBar({ parts, label }: { parts: { name: string; share: num
 }
 
 /** A figure with its name. */
-export function Figure({ value, unit, name }: { value: string; unit?: string; name: string }) {
+export function Figure({ value, unit, name, title }: { value: string; unit?: string; name: string; title?: string }) {
   return (
-    <div class="figure">
+    <div class="figure" title={title}>
       <dt>{name}</dt>
       <dd>
         {value}

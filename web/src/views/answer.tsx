@@ -4,7 +4,7 @@ import { useMemo } from "preact/hooks";
 import { compare, forget, retry, send } from "../actions";
 import { apiKey } from "../api/http";
 import { duration, percent, rateOf, short } from "../model/format";
-import { countOrigins, ORIGINS, pieces, shiftOf } from "../model/origins";
+import { countOrigins, ESTIMATED, ORIGINS, pieces, shiftOf } from "../model/origins";
 import { asCurl, asPython } from "../model/snippets";
 import type { Answer, Message, ToolCall } from "../model/tree";
 import { colours, running, thread } from "../state";
@@ -89,8 +89,8 @@ function Figures({ answer }: { answer: Answer }) {
         </span>
       )}
       {usage !== undefined && usage.drafted > 0 && (
-        <span>
-          {duration(Math.abs(usage.ms_saved))} {usage.ms_saved < 0 ? "lost" : "saved"}
+        <span title={ESTIMATED}>
+          ≈ {duration(Math.abs(usage.ms_saved))} {usage.ms_saved < 0 ? "lost" : "saved"}
         </span>
       )}
     </span>

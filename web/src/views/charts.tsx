@@ -1,7 +1,7 @@
 // Figures of the last two minutes, live.
 
 import type { Gauges } from "../api/engine";
-import { byPosition, ceiling, linePath } from "../model/charts";
+import { byPosition, ceiling, draw } from "../model/charts";
 import { duration, percent, short } from "../model/format";
 import { gauges } from "../state";
 
@@ -62,7 +62,7 @@ function LineChart({ chart }: { chart: Chart }) {
   const most = last !== undefined && chart.most !== undefined ? chart.most(last) : ceiling(values, chart.least);
   const newest = values.findLast((value) => value !== null) ?? null;
   const peak = Math.max(0, ...values.map((value) => value ?? 0));
-  const line = linePath(values, most, WIDTH, HEIGHT);
+  const { line, area } = draw(values, most, WIDTH, HEIGHT);
   return (
     <figure class="chart">
       <figcaption>
@@ -75,7 +75,7 @@ function LineChart({ chart }: { chart: Chart }) {
         role="img"
         aria-label={`${chart.name}: now ${newest === null ? "nothing" : chart.show(newest)}, at most ${chart.show(peak)}`}
       >
-        <path class="chart-area" d={line === "" ? "" : `${line}V${HEIGHT}H0Z`} />
+        <path class="chart-area" d={area} />
         <path class="chart-line" d={line} />
       </svg>
       <span class="chart-scale">peak {chart.show(peak)}</span>

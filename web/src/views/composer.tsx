@@ -6,6 +6,7 @@ import { obstacle, send, stop } from "../actions";
 import { busy, currentId, engine, inspectorTab, open, settings, twins, view } from "../state";
 import { Icon } from "../ui/icons";
 import { IconButton, KeyCap } from "../ui/parts";
+import { byTouch } from "../ui/pointer";
 
 /** Puts the cursor where people write. */
 export function focusComposer(): void {
@@ -18,7 +19,7 @@ export function Composer() {
   const wrong = obstacle();
   useEffect(() => {
     // On a phone, the keyboard would cover what was opened.
-    if (matchMedia("(hover: hover)").matches) area.current?.focus();
+    if (!byTouch()) area.current?.focus();
   }, [currentId.value, view.value]);
   useEffect(() => {
     const box = area.current;

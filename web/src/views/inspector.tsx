@@ -1,7 +1,7 @@
 // Beside the chat: how the newest answer came about, and the settings of the conversation.
 
 import { count, duration, percent, rateOf, short } from "../model/format";
-import { countOrigins, ORIGIN_WORDS, ORIGINS, type OriginStep } from "../model/origins";
+import { countOrigins, ESTIMATED, ORIGIN_WORDS, ORIGINS, type OriginStep } from "../model/origins";
 import { latest, summarise } from "../model/timeline";
 import type { Answer } from "../model/tree";
 import { colours, engine, inspectorTab, sheet, steps, thread, twins } from "../state";
@@ -114,7 +114,8 @@ function Speed({ answer }: { answer: Answer }) {
         <Figure name="Tokens per step" value={usage === undefined ? "–" : usage.mean_acceptance_length.toFixed(2)} />
         <Figure
           name={usage !== undefined && usage.ms_saved < 0 ? "Time lost" : "Time saved"}
-          value={usage === undefined ? "–" : duration(Math.abs(usage.ms_saved))}
+          value={usage === undefined ? "–" : `≈ ${duration(Math.abs(usage.ms_saved))}`}
+          title={ESTIMATED}
         />
         <Figure name="Speed" value={rate === null ? "–" : short(rate)} unit="tok/s" />
         <Figure name="First token" value={answer.firstMs === null ? "–" : duration(answer.firstMs)} />

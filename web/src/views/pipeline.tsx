@@ -7,6 +7,7 @@ import { count, nanoseconds, percent, short } from "../model/format";
 import { bounds, latest, pan, type ShownStep, summarise, type View, zoom } from "../model/timeline";
 import { lostSteps, steps, tell } from "../state";
 import { download, Figure, IconButton } from "../ui/parts";
+import { byTouch } from "../ui/pointer";
 import { Charts } from "./charts";
 import { StepTable } from "./step-table";
 import { stepAt, Tracks } from "./tracks";
@@ -160,7 +161,7 @@ function Stage({ steps: list, view, change, hovered, follow, all }: StageProps) 
       <Tracks steps={list} view={view} chosen={hovered.value?.step ?? null} />
       <p class="stage-note" aria-live="off">
         {hovered.value === null
-          ? `${nanoseconds(view.to - view.from)} shown · wheel zooms, drag moves`
+          ? `${nanoseconds(view.to - view.from)} shown · ${byTouch() ? "pinch" : "wheel"} zooms, drag moves`
           : told(hovered.value)}
       </p>
     </div>

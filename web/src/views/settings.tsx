@@ -48,7 +48,7 @@ export function SettingsForm() {
         </details>
       </fieldset>
       <Area name="schema" label="Answer as JSON (schema)" value={schema} rows={4} placeholder={SCHEMA_EXAMPLE} code />
-      <Area name="tools" label="Tools (JSON)" value={tools} rows={4} placeholder={TOOL_EXAMPLE} code />
+      <Area name="tools" label="Tools (JSON)" value={tools} rows={7} placeholder={TOOL_EXAMPLE} code />
       <label class="field">
         <span class="field-name">tool_choice</span>
         <select value={toolChoice} onChange={(event) => changeSettings({ toolChoice: event.currentTarget.value })}>

@@ -4,7 +4,7 @@ import { execFile } from "node:child_process";
 import { readFile } from "node:fs/promises";
 import { promisify } from "node:util";
 import type { Page } from "@playwright/test";
-import { answerText, ask, expect, setOptions, settled, shownText, test } from "./fixtures";
+import { answerText, ask, chats, expect, setOptions, settled, shownText, test } from "./fixtures";
 
 const LONG = { max_tokens: "3500", ignore_eos: "true" };
 
@@ -23,9 +23,17 @@ test("an answer can be stopped, and the server stops too", async ({ app, server 
   await app.getByLabel("Message", { exact: true }).fill("Tell me a long story.");
   await app.keyboard.press("Enter");
   await expect(answerText(app)).toHaveText(/\w+ \w+ \w+/);
+  const aborted = async () => {
+    const metrics = await (await app.request.get(`${server.address}metrics`)).text();
+    return Number(/^vllm:request_success_total\{.*finished_reason="abort".*\} (\d+)/m.exec(metrics)?.[1] ?? 0);
+  };
+  const before = await aborted();
   await app.keyboard.press("Escape");
   await expect(app.locator(".answer")).toHaveAttribute("data-state", "stopped");
   await expect(app.getByText("stopped", { exact: true })).toBeVisible();
+  // It did not come to its end by itself a little later: the engine gave it up.
+  await expect.poll(aborted).toBe(before + 1);
+  expect(chats(server).at(-1)?.state).toBe("cut");
   const running = async () => {
     const state = await (await app.request.get(`${server.address}v1/engine`)).json();
     return state.slots.running;
@@ -64,9 +72,8 @@ test("an edited question is a branch, and the old one keeps its answer", async (
 test("a conversation goes on, with its system prompt and the seed that was set", async ({ app, server }) => {
   await setOptions(app, { seed: "7", max_tokens: "16", temperature: "0" });
   await app.getByLabel("System prompt").fill("Be brief.");
-  const asked = app.waitForRequest("**/v1/chat/completions");
   await ask(app, "Hello.");
-  const body = (await asked).postDataJSON();
+  const body = chats(server).at(-1)?.body;
   expect(body).toMatchObject({ seed: 7, max_tokens: 16, temperature: 0, return_token_origins: true });
   // What was not set is what the server suggests to the page, and is shown as that.
   const { page } = (await (await app.request.get(`${server.address}v1/engine`)).json()).sampling;
@@ -77,9 +84,8 @@ test("a conversation goes on, with its system prompt and the seed that was set",
     { role: "user", content: "Hello." },
   ]);
   const first = await shownText(app);
-  const again = app.waitForRequest("**/v1/chat/completions");
   await ask(app, "And then?");
-  expect((await again).postDataJSON().messages.slice(1)).toEqual([
+  expect(chats(server).at(-1)?.body.messages.slice(1)).toEqual([
     { role: "user", content: "Hello." },
     { role: "assistant", content: first },
     { role: "user", content: "And then?" },
@@ -108,7 +114,7 @@ test("a refusal of the server is shown where the answer would be", async ({ app,
   complaints.found.splice(0);
 });
 
-test("an answer of a given form is JSON, and a tool is called and told its result", async ({ app }) => {
+test("an answer of a given form is JSON, and a tool is called and told its result", async ({ app, server }) => {
   await app.getByRole("tab", { name: "Settings" }).click();
   const schema = { type: "object", properties: { colour: { enum: ["red", "blue"] } }, required: ["colour"] };
   await app.getByLabel("Answer as JSON (schema)").fill(JSON.stringify({ ...schema, additionalProperties: false }));
@@ -122,12 +128,13 @@ test("an answer of a given form is JSON, and a tool is called and told its resul
   await expect(app.locator(".tool-name")).toHaveText("throw");
   await app.getByLabel("tool_choice").selectOption("none");
   await app.getByLabel("Result of throw").fill("It flew far.");
-  const asked = app.waitForRequest("**/v1/chat/completions");
+  const before = chats(server).length;
   await app.getByRole("button", { name: "Send result" }).click();
-  const messages = (await asked).postDataJSON().messages;
+  await expect.poll(() => chats(server).length).toBe(before + 1);
+  await settled(app);
+  const { messages } = chats(server).at(-1)?.body ?? {};
   expect(messages.at(-1)).toMatchObject({ role: "tool", content: "It flew far." });
   expect(messages.at(-1).tool_call_id).toBe(messages.at(-2).tool_calls[0].id);
-  await settled(app);
 });
 
 /** The titles in the browser's database. */

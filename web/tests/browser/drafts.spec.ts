@@ -3,7 +3,8 @@
 import type { Page } from "@playwright/test";
 import type { Usage } from "../../src/api/chat";
 import type { OriginStep } from "../../src/model/origins";
-import { ask, expect, setOptions, settled, shownText, test } from "./fixtures";
+import { ask, chats, chunks, expect, type Server, setOptions, settled, shownText, test } from "./fixtures";
+import type { Exchange } from "./wire";
 
 interface Told {
   usage: Usage;
@@ -12,21 +13,14 @@ interface Told {
 }
 
 /** Asks, and reads what the server sent with the answer. */
-async function askAndRead(page: Page, text: string): Promise<Told> {
+async function askAndRead(page: Page, server: Server, text: string): Promise<Told> {
   const told: Told = { usage: { prompt_tokens: 0, completion_tokens: 0 }, steps: [], content: "" };
-  await page.route("**/v1/chat/completions", async (route) => {
-    const response = await route.fetch();
-    const body = await response.text();
-    for (const line of body.split("\n").filter((one) => one.startsWith("data: {"))) {
-      const chunk = JSON.parse(line.slice(6));
-      told.usage = chunk.usage ?? told.usage;
-      told.steps.push(...(chunk.choices[0]?.token_origins ?? []));
-      told.content += chunk.choices[0]?.delta?.content ?? "";
-    }
-    await route.fulfill({ response, body });
-  });
   await ask(page, text);
-  await page.unroute("**/v1/chat/completions");
+  for (const chunk of chunks(chats(server).at(-1) as Exchange)) {
+    told.usage = chunk.usage ?? told.usage;
+    told.steps.push(...(chunk.choices[0]?.token_origins ?? []));
+    told.content += chunk.choices[0]?.delta?.content ?? "";
+  }
   return told;
 }
 
@@ -46,9 +40,9 @@ function shownColours(page: Page): Promise<Record<string, number>> {
 const AGAIN =
   "One day, a fox saw a red ball. The fox liked the red ball. One day, a fox saw a red ball. Tell me about the fox and the red ball.";
 
-test("every token has the colour of its origin, and they agree with usage.speculation", async ({ app }) => {
+test("every token has the colour of its origin, and they agree with usage.speculation", async ({ app, server }) => {
   await setOptions(app, { max_tokens: "400", ignore_eos: "true", temperature: "0" });
-  const { usage, steps, content } = await askAndRead(app, AGAIN);
+  const { usage, steps, content } = await askAndRead(app, server, AGAIN);
   const decodes = steps.filter(({ kind }) => kind === "decode");
   const sum = (of: (step: OriginStep) => number) => decodes.reduce((total, step) => total + of(step), 0);
   expect(usage.speculation).toMatchObject({
@@ -77,9 +71,9 @@ test("every token has the colour of its origin, and they agree with usage.specul
   await expect(app.locator(".inspector .figure").first()).toContainText(shown);
 });
 
-test("refused drafts are shown under the pointer and by keyboard", async ({ app }) => {
+test("refused drafts are shown under the pointer and by keyboard", async ({ app, server }) => {
   await setOptions(app, { max_tokens: "400", ignore_eos: "true" });
-  const { steps } = await askAndRead(app, AGAIN);
+  const { steps } = await askAndRead(app, server, AGAIN);
   const refused = steps.find((step) => step.rejected.length > 0 && step.tokens.at(-1)?.text.trim());
   expect(refused, "no draft was refused in 400 tokens").toBeDefined();
   const wanted = refused?.rejected[0]?.text.trim() ?? "";
@@ -94,12 +88,12 @@ test("refused drafts are shown under the pointer and by keyboard", async ({ app 
   expect(wanted).not.toBe("");
 });
 
-test("what a grammar forces has its colour", async ({ app }) => {
+test("what a grammar forces has its colour", async ({ app, server }) => {
   await app.getByRole("tab", { name: "Settings" }).click();
   const properties = { the_name_of_the_hero: { enum: ["fox", "bear"] } };
   const schema = { type: "object", properties, required: ["the_name_of_the_hero"], additionalProperties: false };
   await app.getByLabel("Answer as JSON (schema)").fill(JSON.stringify(schema));
-  const { steps } = await askAndRead(app, "Who is it?");
+  const { steps } = await askAndRead(app, server, "Who is it?");
   const forced = steps.flatMap(({ tokens }) => tokens).filter(({ origin }) => origin === "grammar");
   expect(forced.length).toBeGreaterThan(3);
   expect((await shownColours(app))["grammar"]).toBe(forced.filter(({ text }) => text.trim() !== "").length);
@@ -107,17 +101,23 @@ test("what a grammar forces has its colour", async ({ app }) => {
 
 test("the switch runs the same seed without drafts beside every answer and shows that the texts are equal", async ({
   app,
+  server,
 }) => {
   await app.getByRole("switch", { name: "Run without drafts beside it" }).click();
-  const bodies: Record<string, unknown>[] = [];
-  app.on("request", (request) => {
-    if (request.url().endsWith("/v1/chat/completions")) bodies.push(request.postDataJSON());
-  });
-  await ask(app, "Tell me about a fox.");
+  const before = chats(server).length;
+  await ask(app, "Tell me about a fox. Tell me about a fox. Tell me about a fox.");
   await expect(app.locator(".verdict.good")).toContainText("Identical.");
+  const both = chats(server).slice(before);
+  const bodies = both.map(({ body }) => body);
   expect(bodies).toHaveLength(2);
-  expect(bodies[1]).toMatchObject({ speculation: "off", seed: bodies[0]?.["seed"], messages: bodies[0]?.["messages"] });
-  expect(bodies[0]?.["speculation"]).toBeUndefined();
+  expect(bodies[1]).toMatchObject({ speculation: "off", seed: bodies[0].seed, messages: bodies[0].messages });
+  expect(bodies[0].speculation).toBeUndefined();
+  // It would be no proof if both, or neither, had drafts; or if what is shown beside the answer were the answer.
+  const [drafted, without] = both.map((one) => chunks(one).findLast(({ usage }) => usage)?.usage.speculation?.drafted);
+  expect(drafted).toBeGreaterThan(0);
+  expect(without ?? 0).toBe(0);
+  const twin = chunks(both[1] as Exchange).map(({ choices }) => choices[0]?.delta?.content ?? "");
+  expect(await app.locator(".twin-text").textContent()).toBe(twin.join(""));
   // Markdown has no line ends between paragraphs.
   const letters = (text: string | null) => (text ?? "").replaceAll(/\s/g, "");
   expect(letters(await app.locator(".twin-text").textContent())).toBe(letters(await shownText(app)));

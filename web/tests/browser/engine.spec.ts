@@ -1,7 +1,8 @@
 // Pipeline and engine: steps with their idle time, the trace, memory, features, cancelling.
 
 import { readFile } from "node:fs/promises";
-import { ask, expect, serve, setOptions, test } from "./fixtures";
+import { ask, chats, chunks, expect, serve, setOptions, test } from "./fixtures";
+import type { Exchange } from "./wire";
 
 test("the pipeline shows steps and their idle time, in figures and as text", async ({ app }) => {
   await setOptions(app, { max_tokens: "300", ignore_eos: "true" });
@@ -113,6 +114,39 @@ test("charts are live", async ({ app }) => {
   await expect(chart("Cache blocks")).toHaveAttribute("aria-label", /at most 0\.\d %|at most [1-9]/);
   await app.getByRole("link", { name: "Chat", exact: true }).click();
   await app.keyboard.press("Escape");
+});
+
+test("acceptance by position adds up to what the answer was told", async ({ app, server }) => {
+  await setOptions(app, { max_tokens: "300", ignore_eos: "true", temperature: "0" });
+  await ask(app, "One day, a fox saw a red ball. One day, a fox saw a red ball. Tell me about the fox.");
+  const { speculation } = chunks(chats(server).at(-1) as Exchange).findLast(({ usage }) => usage).usage;
+  expect(speculation.accepted).toBeGreaterThan(0);
+  await app.getByRole("link", { name: "Pipeline" }).click();
+  const sums = async () => {
+    const label = (await app.locator(".acceptance").getAttribute("aria-label")) ?? "";
+    const places = [...label.matchAll(/draft \d+: (\d+) of (\d+)/g)].map((found) => found.slice(1).map(Number));
+    const sum = (part: number) => places.reduce((total, place) => total + (place[part] ?? 0), 0);
+    return { accepted: sum(0), drafted: sum(1) };
+  };
+  const { accepted, drafted } = speculation;
+  await expect.poll(sums).toEqual({ accepted, drafted });
+});
+
+test("a page that nobody sees does not look, and looks again when it is seen", async ({ app, server }) => {
+  const states = () => server.exchanges.filter(({ path }) => path === "/v1/engine/events").map(({ state }) => state);
+  const become = (visibility: string) =>
+    app.evaluate((value) => {
+      Object.defineProperty(document, "visibilityState", { value, configurable: true });
+      document.dispatchEvent(new Event("visibilitychange"));
+    }, visibility);
+  await expect.poll(() => states().at(-1)).toBe("open");
+  const before = states().length;
+  await become("hidden");
+  await expect.poll(() => states().at(-1)).toBe("cut");
+  await become("visible");
+  await expect.poll(states).toHaveLength(before + 1);
+  await expect(app.locator(".dot.open")).toBeVisible();
+  expect(states().filter((state) => state === "open")).toHaveLength(1);
 });
 
 test("the engine tells its features with reasons and its memory", async ({ app, server }) => {

@@ -5,11 +5,14 @@ import { join } from "node:path";
 import { createInterface } from "node:readline";
 import AxeBuilder from "@axe-core/playwright";
 import { test as base, expect, type Page } from "@playwright/test";
+import { type Exchange, wire } from "./wire";
 
 const PROGRAM = process.env["PACELINE"] ?? join(process.cwd(), "../target/debug/paceline");
 
 export interface Server {
   address: string;
+  /** What the page has asked for and got, in its order. */
+  exchanges: Exchange[];
   stop(): Promise<void>;
 }
 
@@ -27,7 +30,12 @@ export async function serve(...flags: string[]): Promise<Server> {
     child.once("error", reject);
     child.once("exit", (code) => reject(new Error(`${PROGRAM} ended with ${code}\n${lines.join("\n")}`)));
   });
-  return { address: `${address}/`, stop: () => ended(child) };
+  const between = await wire(address);
+  const stop = () => {
+    between.stop();
+    return ended(child);
+  };
+  return { address: `${between.address}/`, exchanges: between.exchanges, stop };
 }
 
 function ended(child: ChildProcess): Promise<void> {
@@ -112,6 +120,16 @@ export async function setOptions(page: Page, values: Record<string, string>): Pr
   }
 }
 
+/** What the page has asked for in chats, and got. */
+export const chats = (server: Server) => server.exchanges.filter(({ path }) => path === "/v1/chat/completions");
+
+/** The objects in a stream of the server's. */
+// biome-ignore lint/suspicious/noExplicitAny: they are what a test says they are
+export function chunks({ reply }: Exchange): any[] {
+  const lines = reply.split("\n").filter((line) => line.startsWith("data: {"));
+  return lines.map((line) => JSON.parse(line.slice(6)));
+}
+
 /** The last answer, without its footer. */
 export const answerText = (page: Page) => page.locator(".answer").last().locator(".markdown").first();
 
@@ -120,7 +138,8 @@ export const shownText = async (page: Page) => (await answerText(page).textConte
 /** What axe finds against WCAG A and AA. */
 export async function violations(page: Page): Promise<string[]> {
   const tags = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa"];
-  const { violations } = await new AxeBuilder({ page }).withTags(tags).analyze();
+  // In the page itself, which has no frames; otherwise it opens another one, which not every browser survives.
+  const { violations } = await new AxeBuilder({ page }).withTags(tags).setLegacyMode().analyze();
   return violations.flatMap(({ id, nodes }) => nodes.map((node) => `${id}: ${node.html} ${node.failureSummary}`));
 }
 

@@ -3,7 +3,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import type { Gauges, Step } from "../../src/api/engine";
-import { byPosition, ceiling, linePath } from "../../src/model/charts";
+import { byPosition, ceiling, draw } from "../../src/model/charts";
 import { bytes, duration, percent, rateOf, visible as shownText } from "../../src/model/format";
 import {
   barsOf,
@@ -141,7 +141,12 @@ test("marks of the axis are round and not too many", () => {
 });
 
 test("lines have gaps where nothing was measured", () => {
-  assert.equal(linePath([0, 10, null, 5], 10, 30, 10), "M0.0 10.0L10.0 0.0M30.0 5.0");
+  // Each stretch has its own area: nothing is painted where nothing was measured.
+  assert.deepEqual(draw([0, 10, null, 5], 10, 30, 10), {
+    line: "M0.0 10.0L10.0 0.0M30.0 5.0h0",
+    area: "M0.0 10V10.0L10.0 0.0V10ZM30.0 10V5.0V10Z",
+  });
+  assert.deepEqual(draw([null, null], 10, 30, 10), { line: "", area: "" });
   assert.equal(ceiling([3, null, 42], 1), 50);
 });
 

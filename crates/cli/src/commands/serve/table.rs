@@ -187,7 +187,7 @@ fn access(server: &ServerConfig) -> Vec<Feature> {
             ),
         ),
         row(
-            "prefix cache",
+            "prefix cache scope",
             match server.prefix_cache_scope {
                 PrefixCacheScope::Key => "each key for itself",
                 PrefixCacheScope::All => "shared by all",
@@ -197,21 +197,21 @@ fn access(server: &ServerConfig) -> Vec<Feature> {
         row("page", given(server.page, "at /", "off"), "--no-page"),
         row("TLS", on(server.tls.is_some()), "--ssl-certfile, --ssl-keyfile"),
         row(
-            "web pages",
+            "other origins",
             if server.allowed_origins.is_empty() {
                 "off".to_owned()
             } else {
                 server.allowed_origins.join(", ")
             },
-            "--allowed-origins",
+            "--allowed-origins: pages of other servers that may ask this one",
         ),
         row(
-            "continuations",
+            "requests at a time",
             limit(server.max_concurrent_requests),
             "--max-concurrent-requests; the engine's queue has its own limit",
         ),
         row(
-            "of each key",
+            "requests per key",
             server.max_requests_per_key.map_or_else(
                 || if keys > 1 { "half of the queue" } else { "no limit" }.to_owned(),
                 |limit| limit.to_string(),
