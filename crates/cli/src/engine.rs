@@ -3,6 +3,7 @@
 use crate::env;
 use crate::flags::DraftModel;
 use crate::model::{self, LoadedModel};
+use crate::packed;
 use crate::ui::{self, LateBar, Ui};
 use anyhow::{Context, Result, anyhow};
 use paceline::{
@@ -101,6 +102,9 @@ impl EngineOptions {
         });
         let device = device.map_err(explain)?;
         let mut config = self.for_demand(demand, &outline.dims, &device.info());
+        if let (Device::Cpu(_), Some(path)) = (&device, &model.path) {
+            config.packed = packed::find(path, config.dtype, ui);
+        }
         let drafter = self.open_drafter(&mut config, ui)?;
         // What cannot be had is known before anything is loaded.
         let given = drafter.as_ref().map(kind);

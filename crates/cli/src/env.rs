@@ -8,6 +8,7 @@
 //! | `VLLM_API_KEY` | a key that requests to `serve` may carry, for users that come from vLLM |
 //! | `NO_COLOR`, `TERM` | `chat` prints without colours if the first is set or the second is `dumb` |
 //! | `XDG_STATE_HOME`, `HOME` | where `chat` keeps what was typed |
+//! | `XDG_CACHE_HOME`, `HOME` | where `pack` writes to and packed weights are looked for, and where kernels that had to be compiled are kept |
 //! | `PACELINE_TEST_FAULT` | the engine fails with a step, such as `panic:7`; in builds with debug assertions alone |
 //! | `LD_LIBRARY_PATH` | looked through by `doctor` for the CUDA driver, as the loader would |
 //! | `HTTPS_PROXY`, `HTTP_PROXY`, `ALL_PROXY`, `NO_PROXY` | proxies of downloads from the hub; servers are asked without one |
@@ -82,6 +83,11 @@ pub(crate) fn kernel_times() -> Option<PathBuf> {
 /// The folder for kernels that had to be compiled for a device.
 pub(crate) fn kernel_cache() -> Option<PathBuf> {
     own_folder("XDG_CACHE_HOME", ".cache").map(|cache| cache.join("kernels"))
+}
+
+/// The folder for packed weights.
+pub(crate) fn packed_folder() -> Option<PathBuf> {
+    own_folder("XDG_CACHE_HOME", ".cache").map(|cache| cache.join("packed"))
 }
 
 /// Our folder in the one that a variable names, or else in this one of the user's.

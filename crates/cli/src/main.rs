@@ -8,6 +8,7 @@ mod flags;
 mod format;
 mod interrupt;
 mod model;
+mod packed;
 mod seed;
 mod terminal;
 mod ui;
@@ -61,6 +62,7 @@ fn run(command: Command, log: Option<flags::LogLevel>, ui: Ui) -> anyhow::Result
         Command::Pull(flags) => commands::hub::pull(&flags, ui)?,
         Command::List(flags) => commands::hub::list(&flags)?,
         Command::Rm(flags) => commands::hub::rm(&flags, ui)?,
+        Command::Pack(flags) => commands::pack::run(&flags, ui)?,
         Command::Inspect(flags) => commands::inspect::run(&flags, ui)?,
         Command::Doctor(flags) => commands::doctor::run(&flags)?,
         Command::Completions(flags) => commands::completions::run(&flags)?,

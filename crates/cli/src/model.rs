@@ -67,6 +67,8 @@ pub(crate) struct LoadedModel {
     pub(crate) sampling: Options,
     /// Name for people.
     pub(crate) source: String,
+    /// Where its weights are, if they are in files.
+    pub(crate) path: Option<PathBuf>,
     text_config: TokenizerConfig,
 }
 
@@ -80,8 +82,12 @@ impl LoadedModel {
                     ModelSource::Shape(_) => Checkpoint::config_only(&path)?,
                     _ => Checkpoint::open(&path)?,
                 };
-                let source = checkpoint.source().to_owned();
-                Self::new(checkpoint, source)
+                let name = checkpoint.source().to_owned();
+                let weights = !matches!(source, ModelSource::Shape(_));
+                Ok(Self {
+                    path: weights.then_some(path),
+                    ..Self::new(checkpoint, name)?
+                })
             }
         }
     }
@@ -106,6 +112,7 @@ impl LoadedModel {
             tokenizer,
             sampling,
             source,
+            path: None,
             text_config,
         })
     }

@@ -82,6 +82,8 @@ fn hidden_bar(total: u64, template: &str) -> ProgressBar {
 
 /// A bar for loading bytes.
 pub(crate) const LOADING: &str = "loading [{bar:30}] {decimal_bytes}/{decimal_total_bytes}";
+/// A bar for packing bytes.
+pub(crate) const PACKING: &str = "packing [{bar:30}] {decimal_bytes}/{decimal_total_bytes}";
 /// A bar for loading the bytes of a drafter.
 pub(crate) const LOADING_DRAFTER: &str =
     "loading the draft model [{bar:30}] {decimal_bytes}/{decimal_total_bytes}";

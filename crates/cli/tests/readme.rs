@@ -113,6 +113,7 @@ impl Place {
                 format!("{}:{programs}", self.path().join("bin").display()),
             )
             .env("HF_HOME", self.path().join("hf"))
+            .env("XDG_CACHE_HOME", self.path().join("cache"))
             .env("HF_ENDPOINT", self.hub.endpoint())
             .env_remove("HF_HUB_OFFLINE")
             .env_remove("HF_TOKEN")
@@ -265,6 +266,10 @@ fn the_commands_of_the_readme_do_what_they_say() {
             ["chat" | "run", ..] => {
                 let said = place.run(&format!("printf '/set max_tokens 8\\nHello.\\n' | {short}"));
                 assert!(!stdout(&said).trim().is_empty(), "{command}: no answer");
+            }
+            ["pack", ..] => {
+                let file = stdout(&place.run(&short));
+                assert!(place.path().join(file.trim()).is_file(), "{command}: {file}");
             }
             ["inspect", _, "--memory", ..] => {
                 assert!(stdout(&place.run(&short)).contains("n-grams"), "{command}");

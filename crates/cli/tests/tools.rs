@@ -14,6 +14,7 @@ fn help_shows_an_example_for_every_command() {
         (&["generate", "--help"], "paceline generate --prompt"),
         (&["inspect", "--help"], "paceline inspect path/to/model.gguf"),
         (&["doctor", "--help"], "paceline doctor --json"),
+        (&["pack", "--help"], "paceline pack path/to/model.gguf"),
         (&["bench", "--help"], "paceline bench ops"),
         (&["bench", "ops", "--help"], "--device <DEVICE>"),
         (

@@ -3,6 +3,7 @@
 
 use crate::caches::{CpuKvCache, CpuStateCache};
 use crate::ops::experts::CpuExperts;
+use crate::packed::{PackedWeights, PackedWriter};
 use crate::simd::Instructions;
 use crate::storage::{ALIGNMENT, CpuBuffer, CpuRing, CpuTensor, Storage, allocated};
 use crate::stream::{CpuArrival, CpuRead, Op, Stream};
@@ -48,6 +49,17 @@ pub struct Cpu {
     instructions: Instructions,
     /// What the device clock counts from.
     pub(crate) started: Instant,
+    packed: Packed,
+}
+
+/// What files of packed weights are for.
+#[derive(Clone)]
+enum Packed {
+    Nothing,
+    /// Weights that a file has are mapped.
+    Mapped(Arc<PackedWeights>),
+    /// Weights are written to one.
+    Written(Arc<PackedWriter>),
 }
 
 /// A captured sequence of operations.
@@ -62,6 +74,26 @@ impl Cpu {
             stream: Arc::new(Stream::start(threads, options.instructions)),
             instructions: options.instructions,
             started: Instant::now(),
+            packed: Packed::Nothing,
+        }
+    }
+
+    /// The same device, which maps weights that the file has instead of packing them. It must be that of the model that is
+    /// loaded with it.
+    #[must_use]
+    pub fn mapping(&self, packed: Arc<PackedWeights>) -> Self {
+        Self {
+            packed: Packed::Mapped(packed),
+            ..self.clone()
+        }
+    }
+
+    /// The same device, which writes the weights that it packs to a file.
+    #[must_use]
+    pub fn packing_to(&self, writer: Arc<PackedWriter>) -> Self {
+        Self {
+            packed: Packed::Written(writer),
+            ..self.clone()
         }
     }
 
@@ -102,6 +134,7 @@ impl Backend for Cpu {
             free_memory: memory.bytes(),
             shares_host_memory: true,
             power_of_two_blocks: false,
+            quantises: true,
             usual: UsualLoad::SMALL,
         }
     }
@@ -172,7 +205,16 @@ impl Backend for Cpu {
     }
 
     fn weight(&self, parts: &[WeightPart<'_>], store_as: Option<DType>) -> Result<CpuWeight, DeviceError> {
-        CpuWeight::pack(parts, store_as)
+        if let Packed::Mapped(packed) = &self.packed
+            && let Some(weight) = CpuWeight::mapped(parts, store_as, packed)
+        {
+            return Ok(weight);
+        }
+        let weight = CpuWeight::pack(parts, store_as)?;
+        if let Packed::Written(writer) = &self.packed {
+            writer.add((parts, store_as), &weight)?;
+        }
+        Ok(weight)
     }
 
     fn experts(&self, gate_up: Vec<CpuWeight>, down: Vec<CpuWeight>) -> Result<CpuExperts, DeviceError> {

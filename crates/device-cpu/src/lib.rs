@@ -14,6 +14,7 @@ mod enqueue;
 mod interleavings;
 mod large_allocations;
 mod ops;
+mod packed;
 mod philox;
 mod pool;
 mod regions;
@@ -28,6 +29,7 @@ pub use caches::{CpuKvCache, CpuStateCache};
 pub use cpu::{Cpu, CpuOptions, CpuProgram};
 pub use large_allocations::return_large_allocations;
 pub use ops::experts::CpuExperts;
+pub use packed::{PackedKey, PackedWeights, PackedWriter};
 pub use simd::Instructions;
 #[cfg(target_arch = "aarch64")]
 pub use simd::Neon;

@@ -167,6 +167,7 @@ impl Backend for Cuda {
             free_memory: memory.map(|(free, _)| free),
             shares_host_memory: false,
             power_of_two_blocks: true,
+            quantises: false,
             usual: UsualLoad::LARGE,
         }
     }

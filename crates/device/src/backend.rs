@@ -105,7 +105,8 @@ pub trait Backend: Clone + Send + Sync + 'static {
     fn reshape(&self, tensor: &Self::Tensor, rows: &Rows<Self>, columns: usize) -> Self::Tensor;
     /// A range of a tensor's columns.
     fn columns(&self, tensor: &Self::Tensor, range: std::ops::Range<usize>) -> Self::Tensor;
-    /// Packs parts, stacked along the output dimension, optionally converting them to another type.
+    /// Packs parts, stacked along the output dimension, optionally converting them to another type: a floating-point one,
+    /// or where [`DeviceInfo::quantises`] says so, floating-point parts to Q8_0 or Q4_1.
     /// A value that is not finite is an error that names the part.
     fn weight(&self, parts: &[WeightPart<'_>], store_as: Option<DType>) -> Result<Self::Weight, DeviceError>;
     /// Groups expert matrices: `gate_up[e]` is `[2·width, hidden]` (or `[width, hidden]` for ungated

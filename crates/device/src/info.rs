@@ -24,6 +24,8 @@ pub struct DeviceInfo {
     pub shares_host_memory: bool,
     /// Blocks have a power of two of tokens: others would take other kernels, and results would depend on the block size.
     pub power_of_two_blocks: bool,
+    /// It keeps quantised weights as they are, so that floating-point ones can be quantised when they are loaded.
+    pub quantises: bool,
     /// What engines on it do at a time where nothing is said.
     pub usual: UsualLoad,
 }

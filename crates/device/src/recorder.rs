@@ -38,6 +38,7 @@ impl Default for Recorder {
             free_memory: None,
             shares_host_memory: true,
             power_of_two_blocks: false,
+            quantises: true,
             usual: UsualLoad::SMALL,
         };
         Self {

@@ -30,6 +30,10 @@ pub struct LoadStats {
     pub draft_parameters: u64,
     /// Elements and bytes by element type, as stored.
     pub by_dtype: BTreeMap<DType, (u64, u64)>,
+    /// Bytes of all tensors in the types that they are kept in.
+    pub kept_bytes: u64,
+    /// Elements that were quantised.
+    pub quantised: u64,
 }
 
 impl LoadStats {
@@ -39,11 +43,23 @@ impl LoadStats {
     }
 }
 
+/// What a matrix does, which says how far it may be rounded where weights are quantised.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Role {
+    /// One of a layer's products.
+    Product,
+    /// Its rows are tokens: embeddings and the head.
+    Vocabulary,
+    /// A few outputs that decide where a token goes.
+    Router,
+}
+
 /// A matrix, or rows of one, to be stacked with others into a device weight.
 pub struct Part {
     name: String,
     stored: Vec<usize>,
     order: RowOrder,
+    role: Role,
 }
 
 impl Part {
@@ -53,6 +69,7 @@ impl Part {
             name: name.into(),
             stored: vec![rows, columns],
             order: RowOrder::Stored,
+            role: Role::Product,
         }
     }
 
@@ -62,6 +79,7 @@ impl Part {
             name: name.into(),
             stored: vec![rows, columns],
             order: RowOrder::Picked(order),
+            role: Role::Product,
         }
     }
 
@@ -73,6 +91,23 @@ impl Part {
             name: name.into(),
             stored: vec![count, rows, columns],
             order: RowOrder::Picked(order),
+            role: Role::Product,
+        }
+    }
+
+    /// The same as a matrix whose rows are tokens: it keeps eight bits where others are quantised to fewer.
+    pub fn of_vocabulary(self) -> Self {
+        Self {
+            role: Role::Vocabulary,
+            ..self
+        }
+    }
+
+    /// The same as a router, which is not quantised.
+    pub fn of_router(self) -> Self {
+        Self {
+            role: Role::Router,
+            ..self
         }
     }
 }
@@ -118,9 +153,15 @@ impl<'a, B: Backend> Loader<'a, B> {
     }
 
     /// Elements that are made up, of this type; the same for every run.
-    pub(crate) fn random(backend: &'a B, dtype: DType, progress: &'a dyn Fn(u64)) -> Self {
+    pub(crate) fn random(
+        backend: &'a B,
+        dtype: DType,
+        store_as: Option<DType>,
+        progress: &'a dyn Fn(u64),
+    ) -> Self {
         Self {
             source: Source::Random(dtype),
+            store_as,
             progress,
             ..Self::config_only(backend, dtype)
         }
@@ -154,31 +195,29 @@ impl<'a, B: Backend> Loader<'a, B> {
 
     /// Parts stacked along the outputs into one device weight.
     pub fn weight(&self, parts: &[Part]) -> Result<B::Weight, ModelError> {
-        Ok(self.backend.weight(&self.device_parts(parts)?, self.store_as)?)
+        let (parts, store_as) = self.device_parts(parts)?;
+        Ok(self.backend.weight(&parts, store_as)?)
     }
 
     /// Gate and up of a gated feed-forward layer, see [`Backend::gated_weight`].
     pub fn gated_weight(&self, parts: &[Part]) -> Result<B::Weight, ModelError> {
-        Ok(self
-            .backend
-            .gated_weight(&self.device_parts(parts)?, self.store_as)?)
+        let (parts, store_as) = self.device_parts(parts)?;
+        Ok(self.backend.gated_weight(&parts, store_as)?)
     }
 
-    /// Parts as the device takes them.
-    fn device_parts<'p>(&'p self, parts: &'p [Part]) -> Result<Vec<WeightPart<'p>>, ModelError> {
+    /// Parts as the device takes them, and the type that it keeps them in if it is not theirs.
+    fn device_parts<'p>(
+        &'p self,
+        parts: &'p [Part],
+    ) -> Result<(Vec<WeightPart<'p>>, Option<DType>), ModelError> {
         let mut device_parts = Vec::with_capacity(parts.len());
         for part in parts {
             let columns = part.stored[part.stored.len() - 1];
             let stored_rows = part.stored[..part.stored.len() - 1].iter().product();
-            let taken = match &part.order {
-                RowOrder::Stored => stored_rows,
-                RowOrder::Picked(rows) => rows.len(),
-            };
             let (name, dtype, data) = match self.find(&part.name, &part.stored)? {
                 Some(view) => (view.name, view.dtype, WeightData::Stored(view.data)),
                 None => (part.name.as_str(), self.assumed_dtype(), self.made_up(&part.name)),
             };
-            self.count(&part.name, dtype, taken * columns);
             device_parts.push(WeightPart {
                 name,
                 dtype,
@@ -188,22 +227,44 @@ impl<'a, B: Backend> Loader<'a, B> {
                 order: part.order.clone(),
             });
         }
-        Ok(device_parts)
+        let store_as = self.kept_as(parts, &device_parts);
+        for (part, of) in parts.iter().zip(&device_parts) {
+            self.count(&part.name, (of.dtype, store_as), of.rows() * of.columns);
+        }
+        Ok((device_parts, store_as))
     }
 
-    /// One whole matrix.
-    pub fn matrix(&self, name: &str, rows: usize, columns: usize) -> Result<B::Weight, ModelError> {
-        self.weight(&[Part::whole(name, rows, columns)])
+    /// The type that parts are converted to. Quantised are those that do not decide, are not quantised yet and have
+    /// whole blocks.
+    fn kept_as(&self, parts: &[Part], stored: &[WeightPart<'_>]) -> Option<DType> {
+        let asked = self.store_as?;
+        if !asked.is_quantised() {
+            return Some(asked);
+        }
+        let kept = match parts.first()?.role {
+            Role::Product => asked,
+            Role::Vocabulary => DType::Q8_0,
+            Role::Router => return None,
+        };
+        let fits = |part: &WeightPart<'_>| {
+            !part.dtype.is_quantised() && part.columns.is_multiple_of(kept.block_len())
+        };
+        stored.iter().all(fits).then_some(kept)
+    }
+
+    /// One whole matrix of embeddings.
+    pub fn embedding(&self, name: &str, rows: usize, columns: usize) -> Result<B::Weight, ModelError> {
+        self.weight(&[Part::whole(name, rows, columns).of_vocabulary()])
     }
 
     /// The elements of a small floating-point tensor. From a configuration alone, zeros, or numbers around one.
     pub fn vector(&self, name: &str, shape: &[usize]) -> Result<Vec<f32>, ModelError> {
         let elements = shape.iter().product();
         let Some(view) = self.find(name, shape)? else {
-            self.count(name, self.assumed_dtype(), elements);
+            self.count(name, (self.assumed_dtype(), None), elements);
             return Ok(self.made_up_vector(name, elements));
         };
-        self.count(name, view.dtype, elements);
+        self.count(name, (view.dtype, None), elements);
         finite(view.name, decode(&view)?)
     }
 
@@ -334,8 +395,10 @@ impl<'a, B: Backend> Loader<'a, B> {
         }
     }
 
-    fn count(&self, name: &str, dtype: DType, elements: usize) {
-        let bytes = dtype.bytes_for(elements).unwrap_or(0) as u64;
+    /// Counts elements of a tensor in the type that they are stored in and in the one that they are converted to.
+    fn count(&self, name: &str, (dtype, kept): (DType, Option<DType>), elements: usize) {
+        let bytes_as = |dtype: DType| dtype.bytes_for(elements).unwrap_or(0) as u64;
+        let bytes = bytes_as(dtype);
         let mut stats = self.stats.borrow_mut();
         let parameters = if name.starts_with("mtp.") {
             &mut stats.draft_parameters
@@ -343,6 +406,10 @@ impl<'a, B: Backend> Loader<'a, B> {
             &mut stats.parameters
         };
         *parameters = parameters.saturating_add(elements as u64);
+        stats.kept_bytes = stats.kept_bytes.saturating_add(bytes_as(kept.unwrap_or(dtype)));
+        if kept.is_some_and(DType::is_quantised) {
+            stats.quantised = stats.quantised.saturating_add(elements as u64);
+        }
         let entry = stats.by_dtype.entry(dtype).or_default();
         entry.0 = entry.0.saturating_add(elements as u64);
         entry.1 = entry.1.saturating_add(bytes);

@@ -63,8 +63,9 @@ pub fn architecture_names() -> Vec<&'static str> {
         .collect()
 }
 
-/// Builds a checkpoint's model on a device. `store_as` converts its matrices; `progress` is told the bytes of
-/// each tensor as it is loaded.
+/// Builds a checkpoint's model on a device. `store_as` converts its matrices: all of them to a floating-point type, or
+/// floating-point ones of products to a quantised type, where embeddings and the head become Q8_0 and routers stay.
+/// `progress` is told the bytes of each tensor as it is loaded.
 pub fn load<B: Backend>(
     backend: &B,
     checkpoint: &Checkpoint,
@@ -94,13 +95,18 @@ pub fn load_config_only<B: Backend>(backend: &B, config: &Value) -> Result<Decod
     build(config, &Loader::config_only(backend, stored_type(config)))
 }
 
-/// Builds the model of a Hugging Face configuration with weights that are made up, the same in every run.
+/// Builds the model of a Hugging Face configuration with weights that are made up, the same in every run, and
+/// converted like those of [`load`].
 pub fn load_random<B: Backend>(
     backend: &B,
     config: &Value,
+    store_as: Option<DType>,
     progress: &dyn Fn(u64),
 ) -> Result<Decoder<B>, ModelError> {
-    build(config, &Loader::random(backend, stored_type(config), progress))
+    build(
+        config,
+        &Loader::random(backend, stored_type(config), store_as, progress),
+    )
 }
 
 /// The type that a configuration says its weights have.

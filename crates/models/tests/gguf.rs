@@ -10,12 +10,13 @@ mod model_files;
 mod to_gguf;
 
 use model_files::ModelFiles;
+use paceline_device::Recorder;
 use paceline_device_cpu::Instructions;
 use paceline_testkit::Program;
 use paceline_testkit::{Fixture, assert_same_bits, relative_error};
 use paceline_types::DType;
 use paceline_weights::{Checkpoint, Format};
-use support::{assert_greedy, cpu, greedy, prompt_logits, runner, step};
+use support::{assert_greedy, cpu, greedy, prompt_logits, runner, runner_with, step};
 use to_gguf::{EXACT, Options, to_gguf};
 
 /// Allowed norm of the difference over the norm.
@@ -150,4 +151,61 @@ fn stored_weights_compute_as_their_values_do_in_full_precision() {
         let error = relative_error(&packed, &exact);
         assert!(error > 0.0 && error < loss, "{matrices}: relative error {error}");
     }
+}
+
+/// Logits of the last positions of prompt 1, and the tokens that follow.
+fn continuation(fixture: &Fixture, checkpoint: &Checkpoint, store_as: Option<DType>) -> (Vec<f32>, Vec<u32>) {
+    let backend = cpu(2, Instructions::detect());
+    let model = paceline_models::load(&backend, checkpoint, store_as, &|_| {}).unwrap();
+    let mut runner = runner_with(&backend, model, None);
+    let logits = prompt_logits(&mut runner, &fixture.prompts[1], 256, 16);
+    (logits, greedy(&mut runner, &fixture.prompts[1], 12))
+}
+
+#[test]
+fn weights_quantised_while_loading_give_the_bits_of_a_file_with_these_blocks() {
+    let options = Options {
+        matrices: DType::Q8_0,
+        ..EXACT
+    };
+    for name in ["llama", "qwen2", "qwen3", "qwen3_moe", "qwen3_next"] {
+        let fixture = Fixture::read(name);
+        let stored = continuation(&fixture, &converted(&fixture, options), None);
+        let quantised = continuation(&fixture, &fixture.checkpoint(), Some(DType::Q8_0));
+        assert_same_bits(&quantised.0, &stored.0, name);
+        assert_eq!(quantised.1, stored.1, "{name}");
+        let plain = continuation(&fixture, &fixture.checkpoint(), None);
+        assert!(quantised.0 != plain.0, "{name}: nothing was quantised");
+    }
+}
+
+#[test]
+fn four_bits_are_for_products_and_eight_for_tokens() {
+    let fixture = Fixture::read("qwen3_moe");
+    let checkpoint = fixture.checkpoint();
+    let stats = |store_as| {
+        let model = paceline_models::load(&Recorder::silent(), &checkpoint, store_as, &|_| {});
+        model.unwrap().stats
+    };
+    let (plain, four) = (stats(None), stats(Some(DType::Q4_1)));
+    assert_eq!((plain.kept_bytes, plain.quantised), (plain.bytes(), 0));
+    assert_eq!(
+        (four.by_dtype, four.parameters),
+        (plain.by_dtype, plain.parameters)
+    );
+    let (mut tokens, mut products, mut others) = (0, 0, 0);
+    for tensor in checkpoint.tensors() {
+        let (elements, bytes) = (tensor.shape.iter().product::<usize>(), tensor.data.len());
+        match tensor.name {
+            "model.embed_tokens.weight" | "lm_head.weight" => tokens += elements,
+            name if tensor.shape.len() < 2 || name.ends_with("mlp.gate.weight") => others += bytes,
+            _ => products += elements,
+        }
+    }
+    assert!(tokens > 0 && products > 0 && others > 0);
+    assert_eq!(four.quantised, (tokens + products) as u64);
+    assert_eq!(
+        four.kept_bytes,
+        (tokens / 32 * 34 + products / 32 * 20 + others) as u64
+    );
 }

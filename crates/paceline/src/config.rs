@@ -1,9 +1,10 @@
 //! How an engine is set up.
 
-use crate::{DeviceChoice, SpeculationConfig, StartError, UsualLoad};
+use crate::{DeviceChoice, PackedWeights, SpeculationConfig, StartError, UsualLoad};
 use paceline_schedule::CacheFeed;
 use paceline_types::DType;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// Options of an engine. The defaults suit a machine that serves a few users.
@@ -17,8 +18,11 @@ pub struct EngineConfig {
     pub kernel_times: Option<PathBuf>,
     /// Threads that operations are spread over.
     pub threads: usize,
-    /// Convert weight matrices to this type; `None` keeps them as stored.
+    /// Convert weight matrices to this type; `None` keeps them as stored. Q8_0 and Q4_1 quantise matrices that are stored in
+    /// floating point: with either, embeddings and head become Q8_0, and routers, norms and what recurrences need stay.
     pub dtype: Option<DType>,
+    /// Weights of the model that are packed for the CPU already: what is in the file is mapped.
+    pub packed: Option<Arc<PackedWeights>>,
     /// Make weights up, the same in every run, instead of reading them: what a model of this configuration would cost.
     pub random_weights: bool,
     /// Steps in flight, 1 to 4.
@@ -71,6 +75,7 @@ impl Default for EngineConfig {
             kernel_times: None,
             threads: std::thread::available_parallelism().map_or(1, usize::from),
             dtype: None,
+            packed: None,
             random_weights: false,
             pipeline_depth: 2,
             max_num_seqs: 16,
@@ -124,6 +129,16 @@ impl EngineConfig {
                 bound: format!("within {low}..={high}"),
             })
         };
+        if let Some(dtype) = self.dtype
+            && dtype.is_quantised()
+            && !matches!(dtype, DType::Q8_0 | DType::Q4_1)
+        {
+            return Err(StartError::Option {
+                option: "dtype",
+                value: dtype.to_string(),
+                bound: "a floating-point type, Q8_0 or Q4_1".to_owned(),
+            });
+        }
         within("threads", self.threads, 1, 1024)?;
         within("pipeline-depth", self.pipeline_depth, 1, 4)?;
         within("max-num-seqs", self.max_num_seqs, 1, 4096)?;

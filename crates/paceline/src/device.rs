@@ -14,6 +14,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 
 pub use paceline_device_cpu::{MemoryLimit, UsableMemory, return_large_allocations};
+pub use paceline_device_cpu::{PackedKey, PackedWeights, PackedWriter};
 pub use paceline_device_cuda::{Found as CudaFound, Gpu, probe as probe_cuda};
 
 /// The device that is asked for.
@@ -136,7 +137,12 @@ impl Device {
     ) -> Result<Box<dyn LoadedEngine>, StartError> {
         let files = files.into();
         Ok(match self {
-            Self::Cpu(cpu) => Box::new(EngineParts::load(cpu, files, config, progress)?),
+            Self::Cpu(cpu) => {
+                // A drafter's weights may have the names of the model's: they are not looked for in its file.
+                let mapping = config.packed.clone().map(|packed| cpu.mapping(packed));
+                let of_model = mapping.unwrap_or_else(|| cpu.clone());
+                Box::new(EngineParts::load_with((cpu, &of_model), files, config, progress)?)
+            }
             Self::Cuda(cuda) => {
                 let cuda = cuda.with_kv(kv_type(files, &config));
                 Box::new(EngineParts::load(cuda, files, config, progress)?)

@@ -65,7 +65,7 @@ impl<B: Backend> Drafter<B> {
         block_size: usize,
     ) -> DrafterShape {
         match self {
-            Self::Head(head) => DrafterShape::of_head(model, &**head, (block_size, head.stats.bytes())),
+            Self::Head(head) => DrafterShape::of_head(model, &**head, (block_size, head.stats.kept_bytes)),
             Self::Model(drafter) => DrafterShape::of_model(drafter, block_size),
             Self::Own => DrafterShape::of_own(model, speculation, block_size),
         }

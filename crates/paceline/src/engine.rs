@@ -94,11 +94,22 @@ impl<B: Backend> EngineParts<B> {
         config: EngineConfig,
         progress: &dyn Fn(u64),
     ) -> Result<Self, StartError> {
+        let of_model = backend.clone();
+        Self::load_with((backend, &of_model), files, config, progress)
+    }
+
+    /// The same where the model's weights are made in another way than the drafter's.
+    pub(crate) fn load_with<'a>(
+        (backend, of_model): (B, &B),
+        files: impl Into<ModelFiles<'a>>,
+        config: EngineConfig,
+        progress: &dyn Fn(u64),
+    ) -> Result<Self, StartError> {
         config.check()?;
         let (files, device) = (files.into(), backend.info());
         // What does not fit is known before anything is loaded.
         let (config, speculation, memory) = plan((&backend, &device), files, config)?;
-        let model = load_model(&backend, files.model, &config, progress)?;
+        let model = load_model(of_model, files.model, &config, progress)?;
         let place = (&backend, &model);
         let drafter = Drafter::load(place, files.drafter, (&speculation, &config), progress)?;
         Ok(Self {
@@ -174,6 +185,7 @@ impl<B: Backend> EngineParts<B> {
             memory,
             limits,
             max_open,
+            packed: config.packed.map(|packed| packed.path().into()),
         })
     }
 }
@@ -224,7 +236,7 @@ pub(crate) fn load_model<B: Backend>(
     progress: &dyn Fn(u64),
 ) -> Result<Decoder<B>, ModelError> {
     match checkpoint.config().filter(|_| config.random_weights) {
-        Some(json) => paceline_models::load_random(backend, json, progress),
+        Some(json) => paceline_models::load_random(backend, json, config.dtype, progress),
         None => paceline_models::load(backend, checkpoint, config.dtype, progress),
     }
 }

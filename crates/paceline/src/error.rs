@@ -26,6 +26,9 @@ pub enum StartError {
     /// The model cannot be built.
     #[error(transparent)]
     Model(#[from] ModelError),
+    /// Packed weights cannot be written.
+    #[error("packed weights cannot be written: {0}")]
+    Packed(std::io::Error),
     /// The engine's thread cannot be started.
     #[error("cannot start the engine's thread: {0}")]
     Thread(#[from] std::io::Error),

@@ -13,6 +13,7 @@ use futures_core::Stream;
 use paceline_schedule::{CheckedRequest, Clock, RequestStatus};
 use paceline_types::TokenId;
 use std::ops::Range;
+use std::path::Path;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{SyncSender, TrySendError};
@@ -65,9 +66,15 @@ pub struct Handle {
     pub(crate) memory: MemoryPlan,
     pub(crate) limits: EngineLimits,
     pub(crate) max_open: usize,
+    pub(crate) packed: Option<Arc<Path>>,
 }
 
 impl Handle {
+    /// The file that packed weights were mapped from.
+    pub fn packed(&self) -> Option<&Path> {
+        self.packed.as_deref()
+    }
+
     /// Checks a request: what comes back can be served. Its deadline counts from here.
     pub fn check(&self, request: Request) -> Result<Continuations, RequestError> {
         self.bounds.check(request)

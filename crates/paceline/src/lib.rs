@@ -110,6 +110,7 @@ mod masks;
 mod memory_plan;
 mod options;
 mod outline;
+mod packed;
 mod request;
 mod service;
 mod speculation;
@@ -121,7 +122,7 @@ mod watch;
 pub use config::EngineConfig;
 pub use device::{
     CudaFound, Device, DeviceChoice, Gpu, LoadedEngine, MemoryLimit, OnDevice, OnFreshDevices, Open, Openers,
-    UsableMemory, probe_cuda, return_large_allocations,
+    PackedKey, PackedWeights, PackedWriter, UsableMemory, probe_cuda, return_large_allocations,
 };
 pub use embedding::{Embedded, Embedding, EmbeddingError, EmbeddingRequest};
 pub use engine::{Engine, EngineParts, ModelFiles};
@@ -142,6 +143,7 @@ pub use paceline_schedule::{
 };
 pub use paceline_types::{Constraint, DType, FinishReason, Pooling, SamplingParams, TokenId, TokenLogprobs};
 pub use paceline_weights::Checkpoint;
+pub use packed::pack_weights;
 pub use request::{Continuations, MAX_DEADLINE, Request, RequestSpeculation};
 pub use speculation::{DrafterShape, NeuralDrafter, Speculation, SpeculationConfig, SpeculationMethod};
 pub use stats::{EngineLimits, Sizes, Stats};

@@ -117,7 +117,7 @@ impl MemoryPlan {
         let mut plan = Self {
             elements,
             budget: room.budget,
-            weights: model.stats.bytes() + drafter.weights,
+            weights: model.stats.kept_bytes + drafter.weights,
             kv: 0,
             states: state * config.max_num_seqs as u64,
             rings: ring * config.max_num_seqs as u64,

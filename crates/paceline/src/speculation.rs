@@ -310,7 +310,7 @@ impl DrafterShape {
     /// Of a model.
     pub fn of_model<B: Backend>(model: &Decoder<B>, block_size: usize) -> Self {
         Self {
-            weights: model.stats.bytes(),
+            weights: model.stats.kept_bytes,
             kv: model.kv_shapes(1, block_size),
             states: model.state_shapes(1),
             widest_row: model.widest_row(),

@@ -52,6 +52,7 @@ fn a_device_of_its_own_is_used_up_to_a_share_of_all_that_it_has() {
         name: "cuda:0".to_owned(),
         shares_host_memory: false,
         power_of_two_blocks: true,
+        quantises: false,
         total_memory: Some(10 * GIB),
         free_memory: Some(8 * GIB),
         ..Recorder::new().info()

@@ -15,6 +15,7 @@ pub mod gguf;
 pub mod gguf_writer;
 pub mod hub;
 mod json;
+mod model_files;
 pub mod safetensors;
 mod split;
 
@@ -22,4 +23,5 @@ pub use bytes::Bytes;
 pub use checkpoint::{Checkpoint, Format, ModelParts, RawTensor, TensorView};
 pub use error::WeightsError;
 pub use gguf::{GgufError, GgufMetadata};
+pub use model_files::weight_files;
 pub use safetensors::SafetensorsError;

@@ -8,5 +8,6 @@ pub(crate) mod generate;
 pub(crate) mod hub;
 pub(crate) mod inspect;
 pub(crate) mod man;
+pub(crate) mod pack;
 pub(crate) mod selftest;
 pub(crate) mod serve;

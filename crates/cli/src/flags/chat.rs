@@ -23,8 +23,9 @@ If stdin is no terminal, every line is a message or a command, and stdout gets a
 what commands show.";
 
 /// What only an engine of our own can be told.
-const ENGINE: [&str; 19] = [
+const ENGINE: [&str; 20] = [
     "dtype",
+    "quantize",
     "device",
     "threads",
     "max_num_seqs",

@@ -18,9 +18,8 @@ pub(crate) struct ModelFlags {
     /// address there [default: the built-in model].
     #[arg(short, long, value_name = "MODEL", help_heading = "Model")]
     model: Option<String>,
-    /// Element type to compute with: `auto` keeps what is stored, the others convert the matrices.
-    #[arg(long, value_name = "TYPE", default_value = "auto", help_heading = "Model")]
-    dtype: DTypeFlag,
+    #[command(flatten)]
+    weights: WeightFlags,
     /// Where weights come from: `auto` reads them, `dummy` makes them up for the model's config.json, to measure with.
     #[arg(long, value_name = "FORMAT", default_value = "auto", help_heading = "Model")]
     load_format: LoadFormat,
@@ -30,6 +29,28 @@ pub(crate) struct ModelFlags {
     /// Threads to compute on, on the CPU [default: the cores this process may use].
     #[arg(long, value_name = "N", value_parser = parsed(numbers::threads), help_heading = "Model")]
     threads: Option<usize>,
+}
+
+// The types that weights are kept in.
+#[derive(Debug, Args)]
+pub(crate) struct WeightFlags {
+    /// Element type to compute with: `auto` keeps what is stored, the others convert the matrices.
+    #[arg(long, value_name = "TYPE", default_value = "auto", help_heading = "Model")]
+    dtype: DTypeFlag,
+    /// Quantise floating-point matrices while they are loaded: to eight bits, or to four with embeddings and head in eight.
+    #[arg(long, value_name = "BITS", conflicts_with = "dtype", help_heading = "Model")]
+    quantize: Option<QuantizeFlag>,
+}
+
+impl WeightFlags {
+    /// The type that matrices are converted to, if any.
+    pub(crate) fn dtype(&self) -> Option<DType> {
+        match self.quantize {
+            Some(QuantizeFlag::Q8) => Some(DType::Q8_0),
+            Some(QuantizeFlag::Q4) => Some(DType::Q4_1),
+            None => self.dtype.dtype(),
+        }
+    }
 }
 
 /// Choices of `--load-format`.
@@ -58,6 +79,13 @@ impl DTypeFlag {
             Self::Bf16 => Some(DType::BF16),
         }
     }
+}
+
+/// Choices of `--quantize`.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum QuantizeFlag {
+    Q8,
+    Q4,
 }
 
 // How the engine batches and what it may take.
@@ -122,7 +150,7 @@ impl ModelFlags {
         let default = EngineConfig::default();
         EngineConfig {
             threads: self.threads.unwrap_or(default.threads),
-            dtype: self.dtype.dtype(),
+            dtype: self.weights.dtype(),
             random_weights: self.dummy(),
             ..default
         }

@@ -26,7 +26,7 @@ pub(crate) use hub::{ListFlags, PullFlags, RmFlags};
 pub(crate) use sampling::NOT_IN_CHAT;
 pub(crate) use serve::ServeFlags;
 pub(crate) use speculation::{DraftModel, DraftTokens, SpeculationFlags};
-pub(crate) use tools::{CompletionsFlags, DoctorFlags, InspectFlags, ManFlags, SelftestFlags};
+pub(crate) use tools::{CompletionsFlags, DoctorFlags, InspectFlags, ManFlags, PackFlags, SelftestFlags};
 
 use clap::error::ErrorKind;
 use clap::{CommandFactory, Parser, Subcommand, ValueEnum};
@@ -97,6 +97,7 @@ pub(crate) enum Command {
     List(ListFlags),
     #[command(alias = "remove")]
     Rm(RmFlags),
+    Pack(PackFlags),
     Inspect(InspectFlags),
     Doctor(DoctorFlags),
     Selftest(SelftestFlags),
@@ -118,6 +119,7 @@ impl Command {
             Self::Pull(_)
             | Self::List(_)
             | Self::Rm(_)
+            | Self::Pack(_)
             | Self::Inspect(_)
             | Self::Doctor(_)
             | Self::Selftest(_)

@@ -1,5 +1,6 @@
 //! The flags of the commands around generation.
 
+use super::engine::WeightFlags;
 use super::numbers::{self, ByteSize, parsed};
 use super::speculation::{DraftTokens, MethodFlag};
 use clap::Args;
@@ -50,6 +51,33 @@ pub(crate) struct InspectFlags {
     /// Most drafts per request and step, 0 to 15; auto leaves it to the engine [default: auto].
     #[arg(long, value_name = "K|auto", requires = "memory", help_heading = "Memory")]
     pub(crate) draft_tokens: Option<DraftTokens>,
+}
+
+const PACK: &str = "\
+Examples:
+  paceline pack path/to/model.gguf
+  paceline pack path/to/folder --quantize q4 --output path/to/folder/paceline.pack
+
+Commands that load the model on the CPU look for FILE.gguf.pack beside a GGUF file, for paceline.pack in
+a folder, and then in the cache, where this writes to unless it is told otherwise. A file that was made
+of other files, in another type or by another version is not used, and they say so.";
+
+/// Pack a model's weights for the CPU once, so that later starts map them.
+///
+/// stdout gets the path of the file.
+#[derive(Debug, Args)]
+#[command(after_help = PACK)]
+pub(crate) struct PackFlags {
+    /// Folder, GGUF file, or hub id.
+    pub(crate) model: String,
+    /// File to write [default: in $XDG_CACHE_HOME/paceline/packed].
+    #[arg(short, long, value_name = "FILE")]
+    pub(crate) output: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) weights: WeightFlags,
+    /// Threads to pack with [default: the cores this process may use].
+    #[arg(long, value_name = "N", value_parser = parsed(numbers::threads))]
+    pub(crate) threads: Option<usize>,
 }
 
 const DOCTOR: &str = "\

@@ -10,15 +10,33 @@ mod blocks;
 pub(crate) mod formats;
 pub(crate) mod layout;
 mod pack;
+mod quantise;
 
+use crate::packed::PackedWeights;
 use crate::storage::Storage;
-use paceline_device::{DeviceError, RowOrder, WeightPart};
+use paceline_device::{DeviceError, HostMap, RowOrder, WeightPart};
 use paceline_types::DType;
 use std::ops::Range;
 use std::sync::Arc;
 
 /// Outputs of a panel.
 pub(crate) use crate::simd::PANEL;
+
+/// Where panels are.
+enum Panels {
+    Own(Arc<Storage<f32>>),
+    /// From this byte of a file on.
+    Mapped(Arc<HostMap>, usize),
+}
+
+impl Panels {
+    fn start(&self) -> *const u8 {
+        match self {
+            Self::Own(storage) => storage.as_ptr().cast(),
+            Self::Mapped(map, at) => map[*at..].as_ptr(),
+        }
+    }
+}
 
 /// Consecutive outputs that are stored alike.
 pub(crate) struct Segment {
@@ -27,7 +45,7 @@ pub(crate) struct Segment {
     pub(crate) first: usize,
     pub(crate) outputs: usize,
     pub(crate) panel_bytes: usize,
-    storage: Arc<Storage<f32>>,
+    data: Panels,
 }
 
 impl Segment {
@@ -39,8 +57,8 @@ impl Segment {
     /// The start of a panel, `panel_bytes` long and aligned to a cache line.
     pub(crate) fn panel(&self, panel: usize) -> *const u8 {
         assert!(panel < self.panels(), "panel {panel} of {}", self.panels());
-        // SAFETY: the storage holds all panels.
-        unsafe { self.storage.as_ptr().cast::<u8>().add(panel * self.panel_bytes) }
+        // SAFETY: all panels are there.
+        unsafe { self.data.start().add(panel * self.panel_bytes) }
     }
 
     /// Outputs of a panel, counted in the whole weight.
@@ -63,33 +81,33 @@ pub struct CpuWeight {
 }
 
 impl CpuWeight {
-    /// Packs parts stacked along the outputs, each in its own type or all converted to `store_as`.
+    /// Packs parts stacked along the outputs, each in its own type or all converted to `store_as`. Floating-point parts
+    /// can be quantised to the types that `quantise` knows.
     pub(crate) fn pack(parts: &[WeightPart<'_>], store_as: Option<DType>) -> Result<Self, DeviceError> {
-        if let Some(dtype) = store_as
-            && dtype.is_quantised()
+        if let Some(dtype) = store_as.filter(|dtype| dtype.is_quantised())
+            && let Some(part) = parts.iter().find(|part| !quantise::can(part.dtype, dtype))
         {
-            let what = parts.first().map_or("", |part| part.name);
-            return Err(bad(what, format!("cannot be converted to {dtype}")));
+            let why = format!("cannot be converted from {} to {dtype}", part.dtype);
+            return Err(bad(part.name, why));
         }
         let inputs = parts.first().map_or(0, |part| part.columns);
-        let mut segments = Vec::new();
-        let mut outputs = 0;
-        let mut index = 0;
-        while index < parts.len() {
-            let dtype = store_as.unwrap_or(parts[index].dtype);
-            let alike = parts[index..]
-                .iter()
-                .take_while(|part| store_as.unwrap_or(part.dtype) == dtype)
-                .count();
-            let group = &parts[index..index + alike];
-            index += alike;
+        let (mut segments, mut outputs) = (Vec::new(), 0);
+        for (dtype, group) in alike(parts, store_as) {
             let mut rows = Vec::with_capacity(group.iter().map(WeightPart::rows).sum());
             let bytes: Vec<_> = group.iter().map(WeightPart::bytes).collect();
-            for part in group.iter().zip(&bytes) {
-                push_rows((part.0, part.1), inputs, &mut rows)?;
+            for (part, bytes) in group.iter().zip(&bytes) {
+                push_rows((part, bytes), inputs, &mut rows)?;
             }
             if rows.is_empty() {
                 continue;
+            }
+            let blocks;
+            if dtype.is_quantised() && store_as.is_some() {
+                blocks = quantise::rows(&rows, dtype, inputs, pack::threads())?;
+                let row_bytes = blocks.len() / rows.len();
+                for (row, data) in rows.iter_mut().zip(blocks.chunks_exact(row_bytes)) {
+                    row.data = data;
+                }
             }
             let (storage, panel_bytes) = pack::pack(&rows, dtype, inputs)?;
             segments.push(Segment {
@@ -97,7 +115,7 @@ impl CpuWeight {
                 first: outputs,
                 outputs: rows.len(),
                 panel_bytes,
-                storage,
+                data: Panels::Own(storage),
             });
             outputs += rows.len();
         }
@@ -112,6 +130,57 @@ impl CpuWeight {
                 inputs,
             }),
         })
+    }
+
+    /// What [`pack`](Self::pack) would make of these parts, if it is in a file.
+    pub(crate) fn mapped(
+        parts: &[WeightPart<'_>],
+        store_as: Option<DType>,
+        packed: &PackedWeights,
+    ) -> Option<Self> {
+        let (map, range) = packed.find(parts, store_as)?;
+        let inputs = parts.first()?.columns;
+        let (mut segments, mut outputs, mut at) = (Vec::<Segment>::new(), 0, range.start);
+        for (dtype, group) in alike(parts, store_as) {
+            let segment = Segment {
+                dtype,
+                first: outputs,
+                outputs: group.iter().map(WeightPart::rows).sum(),
+                panel_bytes: pack::panel_bytes(dtype, inputs),
+                data: Panels::Mapped(Arc::clone(&map), at),
+            };
+            if segment.outputs == 0 {
+                continue;
+            }
+            outputs += segment.outputs;
+            at += segment.panels() * segment.panel_bytes;
+            segments.push(segment);
+        }
+        let inner = Inner {
+            segments,
+            outputs,
+            inputs,
+        };
+        // A file is believed no more than this: panels of these shapes are inside it.
+        (at == range.end && outputs > 0).then(|| Self {
+            inner: Arc::new(inner),
+        })
+    }
+
+    /// The panels of each segment.
+    pub(crate) fn panel_bytes(&self) -> impl Iterator<Item = &[u8]> {
+        self.inner.segments.iter().map(|segment| {
+            let bytes = segment.panels() * segment.panel_bytes;
+            // SAFETY: all panels are there, and nothing changes them once they are packed.
+            unsafe { std::slice::from_raw_parts(segment.data.start(), bytes) }
+        })
+    }
+
+    /// Whether the panels are in a file.
+    #[cfg(test)]
+    pub(crate) fn is_mapped(&self) -> bool {
+        let mapped = |segment: &Segment| matches!(segment.data, Panels::Mapped(..));
+        self.inner.segments.iter().all(mapped)
     }
 
     /// Rows of the matrix.
@@ -149,6 +218,16 @@ impl CpuWeight {
     pub(crate) fn panels(&self) -> usize {
         self.inner.segments.iter().map(Segment::panels).sum()
     }
+}
+
+/// Runs of parts that are kept in one type.
+fn alike<'a, 'p>(
+    parts: &'a [WeightPart<'p>],
+    store_as: Option<DType>,
+) -> impl Iterator<Item = (DType, &'a [WeightPart<'p>])> {
+    let kept = move |part: &WeightPart<'_>| store_as.unwrap_or(part.dtype);
+    let groups = parts.chunk_by(move |a, b| kept(a) == kept(b));
+    groups.map(move |group| (kept(&group[0]), group))
 }
 
 /// A stored row on its way into a panel.

@@ -29,11 +29,10 @@ pub(super) fn pack(
     let panels = rows.len().div_ceil(PANEL);
     let storage = Storage::<f32>::of_weight(panels * panel_bytes / size_of::<f32>(), rows[0].part.name)?;
     let bytes = panels * panel_bytes;
-    let threads = thread::available_parallelism().map_or(1, |n| n.get().min(16));
     let threads = if bytes < SERIAL_BYTES {
         1
     } else {
-        threads.min(panels)
+        threads().min(panels)
     };
     let next = AtomicUsize::new(0);
     let work = || {
@@ -67,8 +66,13 @@ pub(super) fn pack(
     Ok((storage, panel_bytes))
 }
 
+/// Threads that weights are made with.
+pub(super) fn threads() -> usize {
+    thread::available_parallelism().map_or(1, |n| n.get().min(16))
+}
+
 /// Bytes of a panel, rounded up to a cache line.
-fn panel_bytes(dtype: DType, inputs: usize) -> usize {
+pub(super) fn panel_bytes(dtype: DType, inputs: usize) -> usize {
     let bytes = match dtype {
         DType::F32 => inputs * 4 * PANEL,
         DType::F16 | DType::BF16 => inputs * 2 * PANEL,
@@ -260,7 +264,7 @@ fn copy_halves(
 }
 
 /// The weights of a stored row from input `first` on.
-fn read_values(row: &Row<'_>, first: usize, values: &mut [f32], block: &mut Block) {
+pub(super) fn read_values(row: &Row<'_>, first: usize, values: &mut [f32], block: &mut Block) {
     let dtype = row.part.dtype;
     let length = dtype.block_len();
     let from = &row.data[first / length * dtype.block_bytes()..];

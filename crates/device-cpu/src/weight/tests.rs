@@ -250,7 +250,16 @@ fn shapes_that_do_not_fit_are_named() {
     );
     assert_eq!(
         failure(&[good.part("w")], Some(DType::Q4_0)),
-        "weight w: cannot be converted to Q4_0"
+        "weight w: cannot be converted from Q8_0 to Q4_0"
+    );
+    let narrow = stored(DType::F32, 2, 33, 1);
+    assert_eq!(
+        failure(&[narrow.part("w")], Some(DType::Q4_0)),
+        "weight w: cannot be converted from F32 to Q4_0"
+    );
+    assert_eq!(
+        failure(&[narrow.part("w")], Some(DType::Q8_0)),
+        "weight w: 33 columns are not whole Q8_0 blocks of 32"
     );
     assert_eq!(failure(&[], None), "weight without parts: has no rows");
 }

@@ -103,13 +103,13 @@ impl<'a, B: Backend> Builder<'a, B> {
             ..
         } = self;
         let vocabulary = config.vocabulary()?;
-        let embedding = loader.matrix(&format!("{}.weight", frame.embedding), vocabulary, hidden)?;
+        let embedding = loader.embedding(&format!("{}.weight", frame.embedding), vocabulary, hidden)?;
         let assumed_tied = !loader.has("lm_head.weight", true);
         let tied = config.tied(assumed_tied)?;
         let mut head = if tied {
             Linear::shared(embedding.clone(), vocabulary)
         } else {
-            Linear::load(loader, "lm_head", vocabulary, hidden)?
+            Linear::load_head(loader, "lm_head", vocabulary, hidden)?
         };
         head.set_uniform_scale(loader, frame.logit_scale)?;
         let dims = ModelDims {

@@ -117,7 +117,7 @@ fn feed_forward<B: Backend>(
     let shared_width = config.count("shared_expert_intermediate_size")?;
     let shared = SharedExpert {
         mlp: Mlp::gated(loader, &format!("{prefix}.shared_expert"), (hidden, shared_width))?,
-        gate: Some(Linear::load(
+        gate: Some(Linear::load_router(
             loader,
             &format!("{prefix}.shared_expert_gate"),
             1,

@@ -294,7 +294,7 @@ impl<B: Backend> Shared<'_, B> {
     fn embedding(&self, loader: &Loader<'_, B>) -> Result<B::Weight, ModelError> {
         let (name, vocabulary) = ("embed_tokens.weight", self.target.dims.vocabulary);
         if loader.has(name, false) || self.width != self.target.dims.hidden {
-            return loader.matrix(name, vocabulary, self.width);
+            return loader.embedding(name, vocabulary, self.width);
         }
         Ok(self.target.embedding.clone())
     }
@@ -303,7 +303,7 @@ impl<B: Backend> Shared<'_, B> {
         let dims = &self.target.dims;
         let fits = self.width == dims.hidden && vocabulary == dims.vocabulary;
         if loader.has("lm_head.weight", false) || !fits {
-            return Linear::load(loader, "lm_head", vocabulary, self.width);
+            return Linear::load_head(loader, "lm_head", vocabulary, self.width);
         }
         Ok(Linear::shared(self.target.head.weight().clone(), vocabulary))
     }

@@ -27,6 +27,28 @@ impl<B: Backend> Linear<B> {
         )
     }
 
+    /// One matrix whose outputs are tokens.
+    pub fn load_head(
+        loader: &Loader<'_, B>,
+        name: &str,
+        vocabulary: usize,
+        inputs: usize,
+    ) -> Result<Self, ModelError> {
+        let part = Part::whole(format!("{name}.weight"), vocabulary, inputs).of_vocabulary();
+        Self::stack(loader, &[part], vocabulary)
+    }
+
+    /// One matrix that decides where tokens go.
+    pub fn load_router(
+        loader: &Loader<'_, B>,
+        name: &str,
+        outputs: usize,
+        inputs: usize,
+    ) -> Result<Self, ModelError> {
+        let part = Part::whole(format!("{name}.weight"), outputs, inputs).of_router();
+        Self::stack(loader, &[part], outputs)
+    }
+
     /// One matrix with the bias beside it, if there is to be one.
     pub fn load_with_bias(
         loader: &Loader<'_, B>,

@@ -126,7 +126,7 @@ impl<B: Backend> Moe<B> {
     ) -> Result<Self, ModelError> {
         config.check()?;
         let router_name = format!("{prefix}.{}", config.router_name);
-        let router = Linear::load(loader, &router_name, config.experts, config.hidden)?;
+        let router = Linear::load_router(loader, &router_name, config.experts, config.hidden)?;
         let correction = match config.router {
             RouterKind::Softmax { .. } => None,
             RouterKind::Sigmoid { .. } => Some(loader.buffer(

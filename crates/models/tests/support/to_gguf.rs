@@ -47,7 +47,11 @@ pub fn to_gguf(model: &ModelFiles, options: Options) -> GgufWriter {
     let mut writer = GgufWriter::new();
     converter.write_keys(&mut writer);
     for (name, (shape, values)) in converter.tensors() {
-        let is_matrix = shape.len() > 1 && !name.contains("ssm_conv1d");
+        // Convolutions and routers are kept in full by all converters.
+        let is_matrix = shape.len() > 1
+            && !["ssm_conv1d", "ffn_gate_inp"]
+                .iter()
+                .any(|kept| name.contains(kept));
         let (dtype, data) = if is_matrix {
             encode(&values, options)
         } else {

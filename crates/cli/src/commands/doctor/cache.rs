@@ -1,5 +1,6 @@
 //! The folder that downloaded models are kept in.
 
+use crate::env;
 use crate::format::{self, Facts};
 use serde::Serialize;
 use std::fs::{self, OpenOptions};
@@ -14,6 +15,26 @@ pub(super) struct Cache {
     models: usize,
     /// Whether models can be put there; for a folder that does not exist, whether it can be made.
     writable: bool,
+    packed: Packed,
+}
+
+/// Packed weights in the cache.
+#[derive(Serialize)]
+struct Packed {
+    folder: Option<PathBuf>,
+    files: usize,
+    bytes: u64,
+}
+
+impl Packed {
+    fn look(folder: Option<PathBuf>) -> Self {
+        let files = folder.iter().flat_map(fs::read_dir).flatten().flatten();
+        Self {
+            files: files.count(),
+            bytes: folder.as_deref().map_or(0, size),
+            folder,
+        }
+    }
 }
 
 impl Cache {
@@ -27,6 +48,7 @@ impl Cache {
             bytes: size(folder),
             models: models.count(),
             writable: existing.is_some_and(is_writable),
+            packed: Packed::look(env::packed_folder()),
         }
     }
 
@@ -46,6 +68,12 @@ impl Cache {
             "model cache",
             format!("{}: {state}, {writable}", self.folder.display()),
         );
+        if let Some(folder) = &self.packed.folder {
+            let files = if self.packed.files == 1 { "file" } else { "files" };
+            let bytes = format::bytes(self.packed.bytes);
+            let held = format!("{}: {} {files}, {bytes}", folder.display(), self.packed.files);
+            facts.add("packed weights", held);
+        }
     }
 }
 

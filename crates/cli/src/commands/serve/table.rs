@@ -5,7 +5,7 @@ use super::{ServeConfig, Unused};
 use crate::format;
 use paceline::{Handle, ProgramReport};
 use paceline_server::{Feature, PrefixCacheScope, ServedModel, ServerConfig};
-use paceline_types::Pooling;
+use paceline_types::{DType, Pooling};
 use std::time::Duration;
 
 /// The rows of the table.
@@ -22,6 +22,7 @@ pub(super) fn features(
         "--served-model-name, or the model's name and the model as given",
     )];
     rows.extend(place(engine));
+    rows.push(weights(engine, options.dtype));
     let limited = options.max_model_len.is_some();
     rows.extend([
         row(
@@ -100,6 +101,27 @@ fn place(engine: &Handle) -> [Feature; 2] {
             "--max-num-seqs times 4096 tokens, --kv-cache-memory, --num-blocks or --memory-utilization",
         ),
     ]
+}
+
+/// What weights take, and in which types.
+fn weights(engine: &Handle, dtype: Option<DType>) -> Feature {
+    let how = match dtype {
+        None => "as stored".to_owned(),
+        Some(DType::Q8_0) => "quantised to Q8_0".to_owned(),
+        Some(dtype) if dtype.is_quantised() => {
+            format!("quantised to {dtype}, embeddings and head to Q8_0")
+        }
+        Some(dtype) => format!("as {dtype}"),
+    };
+    let bytes = format::bytes(engine.memory().weights);
+    let mapped = engine
+        .packed()
+        .map(|path| format!(", mapped from {}", path.display()));
+    row(
+        "weights",
+        format!("{bytes}, {how}{}", mapped.unwrap_or_default()),
+        "--quantize, --dtype, paceline pack",
+    )
 }
 
 /// The programs of steps, which exist before the first request.
