@@ -5,8 +5,8 @@
 // between: `RecurrenceScratch` and the convolution's values.
 //
 // `mix_keys` has all that needs no state: a thread block per request and group, of which many fit a multiprocessor; a warp per vector, then per four entries. It alone touches the convolution's
-// inputs. `mix_states` takes a head of a request, then the next, in batches of four tokens; as soon as nothing is to be multiplied with a state any more, the next one is on its way. Two threads have a
-// column: each multiplies half of the state's rows; then one has S'k and finds u, the other S'q and the outputs. Bytes: the state once, read.
+// inputs. `mix_states` takes a head of a request, then the next, in batches of four tokens, while a warp of its own fetches what comes next. Two threads have a column: each multiplies half
+// of the state's rows; then one has S'k and finds u, the other S'q and the outputs. Bytes: the state once, read.
 #include "norm.cuh"
 #include "recurrence.cuh"
 #include "rounded.cuh"
@@ -137,33 +137,20 @@ extern "C" __global__ void __launch_bounds__(keys::THREADS) mix_keys(const __gri
 }
 
 // --- states
-constexpr int THREADS = 2 * C, WARPS = THREADS / 32;
-
-struct alignas(16) Memory {
-    float state[R][C];
-    float k[CHUNK][R + 4]; // of entries, then of tokens
-    float u[CHUNK][C];     // of entries, then of tokens
-    // Of a batch:
-    float q[BATCH][R + 4];
-    float v[BATCH][C]; // then the outputs
-    float gate[BATCH][C];
-    float first_by_query[HALF][BATCH][C], last_by_key[HALF][BATCH][C]; // chains that the other thread of a column goes on from
-    float dots[BATCH][2][CHUNK];                                       // by token, of its key and its query, by entry
-    float by_key[CHUNK][BATCH], by_query[CHUNK][BATCH];                // the same times the decay in between, by entry, then token
-    float decay[BATCH];
-    float norm[C];
-    float g[CHUNK], beta[CHUNK], fold_decay[CHUNK + 4];
-};
-static_assert(sizeof(Memory) == 4 * (R * C + CHUNK * (R + 4) + CHUNK * C + BATCH * (R + 4) + (2 + CHAINS) * BATCH * C + 4 * CHUNK * BATCH + BATCH + C + 3 * CHUNK + 4)); // what `src/ops/mix.rs` asks for
+// Eight warps compute, one more fetches: of the next item everything but the state while this one is at work, its state as soon as this one's has been multiplied.
+constexpr int WARPS = 2 * C / 32, WORKERS = WARPS * 32, THREADS = WORKERS + 32;
+constexpr int GAP = 4, SHIFT = 16; // between the halves of a vector and of the state: a warp reads both halves at once, from banks of their own
 
 // Whose work a thread block is at, found out by one thread: divisions are dear.
 struct Place {
     StateRow row;
-    int item, head, group;
-    int entry; // of the position of the state, in the ring
+    int head, group;
+    int entry;  // of the position of the state, in the ring
+    int turn;   // of the thread block
+    int parity; // in which the state will be there
     bool leads, there, more;
 
-    __device__ void find(const MixArgs& a) {
+    __device__ void find(const MixArgs& a, int item) {
         const StateView& s = a.states;
         there = false, more = item < request_rows(a.tables) * static_cast<int>(s.heads);
         if (!more) return;
@@ -176,6 +163,36 @@ struct Place {
         return at < room ? at : at - room;
     }
 };
+// Of a head of a request, all but its state.
+struct alignas(16) Stage {
+    float k[CHUNK][R + GAP]; // of entries, then of tokens
+    float u[CHUNK][C];       // of entries, then of tokens
+    // Of a batch:
+    float q[BATCH][R + GAP];
+    float v[BATCH][C]; // then the outputs
+    float gate[BATCH][C];
+    float dots[BATCH][2][CHUNK]; // by token, of its key and its query, by entry
+    float g[CHUNK], beta[CHUNK];
+    Place place;
+};
+struct alignas(16) Memory {
+    float state[R * C + SHIFT];
+    Stage stages[2];
+    float by_key[CHUNK][BATCH], by_query[CHUNK][BATCH]; // dots times the decay in between, by entry, then token
+    float decay[BATCH];
+    float norm[C];
+    float fold_decay[CHUNK + 4];
+    uint64_t stage_filled[2], stage_free[2], state_filled, state_free;
+};
+static_assert(sizeof(Memory) == 113872); // what `src/ops/mix.rs` asks for
+
+__device__ __forceinline__ void workers_meet() { meet(1, WORKERS); }
+__device__ __forceinline__ int in_vector(int row) { return row + (row >= R / 2 ? GAP : 0); }
+__device__ __forceinline__ int in_state(int row, int column) { return row * C + (row >= R / 2 ? SHIFT : 0) + column; }
+// A column is two threads', sixteen lanes apart: the first has the upper half of its rows.
+__device__ __forceinline__ int own_column() { return threadIdx.x / 32 * 16 + threadIdx.x % 16; }
+__device__ __forceinline__ bool is_first() { return threadIdx.x % 32 < 16; }
+
 // Some tokens of a chunk: the first of them in the chunk, how many, and where they stand among the entries.
 struct Batch {
     int first, live, at;
@@ -185,278 +202,299 @@ struct Batch {
 __device__ __forceinline__ float* matrix_of(const MixArgs& a, const Place& p, float* matrices, int index) { return matrices + (static_cast<size_t>(index) * a.states.heads + p.head) * R * C; }
 __device__ __forceinline__ size_t ring_of(const MixArgs& a, const Place& p) { return (static_cast<size_t>(p.row.slot) * a.states.heads + p.head) * a.states.entries; }
 
-// Asks for the state.
-__device__ __forceinline__ void fetch_state(Memory& m, const MixArgs& a, const Place& p) {
-    const float* from = p.row.restore >= 0 ? matrix_of(a, p, a.states.saved_matrices, p.row.restore) : matrix_of(a, p, a.states.matrices, p.row.slot);
-#pragma unroll 4
-    for (int i = 0; i < R * C / 4 / THREADS; i++) {
-        const int at = (i * THREADS + threadIdx.x) * 4;
-        if (p.row.state_at > 0) copy_async(&m.state[0][0] + at, from + at);
-        else *reinterpret_cast<float4*>(&m.state[0][0] + at) = make_float4(0, 0, 0, 0);
-    }
-    copies_commit();
-}
-// Asks for a chunk's entries, keys and factors.
-__device__ __forceinline__ void fetch_chunk(Memory& m, const MixArgs& a, const Place& p, const Span& span) {
+// Asks for a chunk's entries, keys and factors: `warp` is one of `Warps` that do.
+template <int Warps> __device__ __forceinline__ void fetch_chunk(Stage& m, const MixArgs& a, const Span& span, int warp) {
+    const Place& p = m.place;
     const StateView& s = a.states;
-    const int thread = threadIdx.x, c = thread % 32 * 4;
+    const int lane = threadIdx.x % 32, c = lane * 4;
     const size_t ring = ring_of(a, p), keys = (static_cast<size_t>(p.row.slot) * s.groups + p.group) * s.entries;
 #pragma unroll 1
-    for (int at = thread / 32; at < span.entries + span.tokens; at += WARPS) {
+    for (int at = warp; at < span.entries + span.tokens; at += Warps) {
         const int place = p.entry_at(s, span.base + at);
         const bool old = at < span.entries;
-        copy_async(&m.k[at][c], (old ? s.keys + (keys + place) * R : a.unit_keys + (static_cast<size_t>(span.token + at - span.entries) * s.groups + p.group) * R) + c);
+        copy_async(&m.k[at][in_vector(c)], (old ? s.keys + (keys + place) * R : a.unit_keys + (static_cast<size_t>(span.token + at - span.entries) * s.groups + p.group) * R) + c);
         if (old) copy_async(&m.u[at][c], s.values + (ring + place) * C + c);
     }
-    if (thread < span.entries + span.tokens) {
-        const float* factors = a.factors + (static_cast<size_t>(span.token + thread - span.entries) * s.heads + p.head) * 2;
-        copy_async_word(&m.g[thread], thread < span.entries ? s.decays + ring + p.entry_at(s, span.base + thread) : factors);
-        if (thread >= span.entries) copy_async_word(&m.beta[thread], factors + 1);
+    if (warp == 0 && lane < span.entries + span.tokens) {
+        const float* factors = a.factors + (static_cast<size_t>(span.token + lane - span.entries) * s.heads + p.head) * 2;
+        copy_async_word(&m.g[lane], lane < span.entries ? s.decays + ring + p.entry_at(s, span.base + lane) : factors);
+        if (lane >= span.entries) copy_async_word(&m.beta[lane], factors + 1);
     }
-    if (thread >= THREADS - C / 4) copy_async(&m.norm[c], a.norm + c);
 }
 // Asks for a batch's queries, values, gates and dots.
-__device__ __forceinline__ void fetch_batch(Memory& m, const MixArgs& a, const Place& p, const Span& span, const Batch& b) {
-    const int warp = threadIdx.x / 32, c = threadIdx.x % 32 * 4, t = warp % BATCH, token = span.token + b.first + t;
-    if (t >= b.live) return;
-    const size_t of_group = static_cast<size_t>(token) * a.states.groups + p.group;
-    if (warp < BATCH) {
-        copy_async(&m.q[t][c], a.unit_queries + of_group * R + c);
+template <int Warps> __device__ __forceinline__ void fetch_batch(Stage& m, const MixArgs& a, const Span& span, const Batch& b, int warp) {
+    const Place& p = m.place;
+    const int c = threadIdx.x % 32 * 4;
+#pragma unroll 1
+    for (int t = warp; t < b.live; t += Warps) {
+        const int token = span.token + b.first + t;
+        const size_t of_group = static_cast<size_t>(token) * a.states.groups + p.group;
+        copy_async(&m.q[t][in_vector(c)], a.unit_queries + of_group * R + c);
         copy_async(&m.v[t][c], row_of(a.mixed, token) + a.values + p.head * C + c);
-    } else {
         copy_async(&m.gate[t][c], row_of(a.gate, token) + p.head * C + c);
         if (c < 2 * CHUNK) copy_async(&m.dots[t][0][0] + c, a.dots + of_group * 2 * CHUNK + c);
     }
 }
-
-// Dots times the decay in between, a thread per pair; decays from the grid position.
-__device__ __forceinline__ void weigh(Memory& m, const Batch& b) {
-    const int thread = threadIdx.x, s = thread / BATCH, t = thread % BATCH;
-    if (s < CHUNK && t < b.live && s <= b.at + t) {
-        const float factor = decay_between(m.g, s, b.at + t);
-        m.by_key[s][t] = factor * m.dots[t][0][s], m.by_query[s][t] = factor * m.dots[t][1][s];
+// Fetches the state; what is before a sequence is zero.
+__device__ __forceinline__ void fetch_state(Memory& m, const MixArgs& a, const Place& p) {
+    const int lane = threadIdx.x % 32;
+    const uint32_t filled = shared_address(&m.state_filled);
+    if (p.row.state_at == 0) {
+#pragma unroll 4
+        for (int at = lane * 4; at < R * C + SHIFT; at += 32 * 4) *reinterpret_cast<float4*>(m.state + at) = make_float4(0, 0, 0, 0);
+        stores_to_async();
+        __syncwarp();
+        if (lane == 0) barrier_arrive(filled);
+    } else if (lane == 0) {
+        const float* from = p.row.restore >= 0 ? matrix_of(a, p, a.states.saved_matrices, p.row.restore) : matrix_of(a, p, a.states.matrices, p.row.slot);
+        constexpr int BYTES = R * C * sizeof(float);
+        barrier_expect(filled, BYTES);
+        bulk_load(shared_address(m.state), from, BYTES / 2, filled);
+        bulk_load(shared_address(m.state + in_state(R / 2, 0)), from + R * C / 2, BYTES / 2, filled);
     }
-    if (s == CHUNK && t < b.live) m.decay[t] = decay_between(m.g, -1, b.at + t);
 }
 
-// Chains of S'k and S'q of a batch's tokens, of which there are up to `Live`: this thread's half of its column. One kind is kept, the other left for the other thread.
-template <int Live> __device__ __forceinline__ void products(Memory& m, const Batch& b, float (&kept)[HALF][BATCH]) {
-    const int c = threadIdx.x % C;
-    const bool lower = threadIdx.x < C;
+// The ninth warp: item by item, as far ahead as there is room.
+__device__ __forceinline__ void feed(Memory& m, const MixArgs& a) {
+    int states = 0; // fetched
+#pragma unroll 1
+    for (int turn = 0, item = blockIdx.x;; turn++, item += gridDim.x) {
+        Stage& stage = m.stages[turn % 2];
+        const uint32_t filled = shared_address(&m.stage_filled[turn % 2]);
+        barrier_wait(shared_address(&m.stage_free[turn % 2]), (turn / 2 & 1) ^ 1);
+        if (threadIdx.x % 32 == 0) stage.place.find(a, item), stage.place.turn = turn, stage.place.parity = states & 1;
+        __syncwarp();
+        const Place& p = stage.place;
+        if (p.there) {
+            const Span span(p.row, p.row.state_at);
+            fetch_chunk<1>(stage, a, span, 0);
+            fetch_batch<1>(stage, a, span, Batch(span, 0), 0);
+        }
+        barrier_arrive_behind_copies(filled);
+        if (threadIdx.x % 32 == 0) barrier_arrive(filled); // the place is there
+        if (!p.more) return;
+        if (p.there) {
+            barrier_wait(shared_address(&m.state_free), (states & 1) ^ 1);
+            fetch_state(m, a, p);
+            states++;
+        }
+    }
+}
+
+// Says that a warp is done with what the barrier guards.
+__device__ __forceinline__ void warp_frees(uint64_t& barrier) {
+    __syncwarp();
+    if (threadIdx.x % 32 == 0) barrier_arrive(shared_address(&barrier));
+}
+
+// Dots times the decay in between, a thread per pair; decays from the grid position.
+__device__ __forceinline__ void weigh(Memory& m, const Stage& stage, const Batch& b) {
+    const int thread = threadIdx.x, s = thread / BATCH, t = thread % BATCH;
+    if (s < CHUNK && t < b.live && s <= b.at + t) {
+        const float factor = decay_between(stage.g, s, b.at + t);
+        m.by_key[s][t] = factor * stage.dots[t][0][s], m.by_query[s][t] = factor * stage.dots[t][1][s];
+    }
+    if (s == CHUNK && t < b.live) m.decay[t] = decay_between(stage.g, -1, b.at + t);
+}
+
+// S'k of a batch's tokens, of which there are up to `Live`, for the first thread of a column, S'q for the second: each runs the chains over its half of the rows for both, and they swap.
+template <int Live> __device__ __forceinline__ void products(const Memory& m, const Stage& stage, const Batch& b, float (&sum)[BATCH]) {
+    const bool first = is_first();
+    const int top = first ? 0 : R / 2;
+    const float *state = m.state + in_state(top, own_column()), *k = &stage.k[b.at][in_vector(top)], *q = &stage.q[0][in_vector(top)];
+    float later[HALF][Live];
 #pragma unroll
     for (int chain = 0; chain < HALF; chain++) {
         float by_key[Live] = {}, by_query[Live] = {};
-        const int first = (lower ? chain : chain + HALF) * LINKS;
-#pragma unroll 2
-        for (int i = 0; i < LINKS; i += 4) {
-            float state[4];
+#pragma unroll (Live > 2 ? 1 : 2)
+        for (int i = chain * LINKS; i < (chain + 1) * LINKS; i += 4) {
+            float x[4];
 #pragma unroll
-            for (int j = 0; j < 4; j++) state[j] = m.state[first + i + j][c];
+            for (int j = 0; j < 4; j++) x[j] = state[(i + j) * C];
 #pragma unroll
             for (int t = 0; t < Live; t++) {
-                const float4 k = *reinterpret_cast<const float4*>(&m.k[b.at + t][first + i]), q = *reinterpret_cast<const float4*>(&m.q[t][first + i]);
-                by_key[t] = __fmaf_rn(k.x, state[0], by_key[t]), by_key[t] = __fmaf_rn(k.y, state[1], by_key[t]), by_key[t] = __fmaf_rn(k.z, state[2], by_key[t]), by_key[t] = __fmaf_rn(k.w, state[3], by_key[t]);
-                by_query[t] = __fmaf_rn(q.x, state[0], by_query[t]), by_query[t] = __fmaf_rn(q.y, state[1], by_query[t]), by_query[t] = __fmaf_rn(q.z, state[2], by_query[t]),
-                by_query[t] = __fmaf_rn(q.w, state[3], by_query[t]);
+                const float4 kt = *reinterpret_cast<const float4*>(k + t * (R + GAP) + i), qt = *reinterpret_cast<const float4*>(q + t * (R + GAP) + i);
+                by_key[t] = __fmaf_rn(kt.x, x[0], by_key[t]), by_key[t] = __fmaf_rn(kt.y, x[1], by_key[t]), by_key[t] = __fmaf_rn(kt.z, x[2], by_key[t]), by_key[t] = __fmaf_rn(kt.w, x[3], by_key[t]);
+                by_query[t] = __fmaf_rn(qt.x, x[0], by_query[t]), by_query[t] = __fmaf_rn(qt.y, x[1], by_query[t]), by_query[t] = __fmaf_rn(qt.z, x[2], by_query[t]), by_query[t] = __fmaf_rn(qt.w, x[3], by_query[t]);
             }
         }
 #pragma unroll
         for (int t = 0; t < Live; t++) {
-            kept[chain][t] = lower ? by_key[t] : by_query[t];
-            (lower ? m.first_by_query : m.last_by_key)[chain][t][c] = lower ? by_query[t] : by_key[t];
+            const float mine = first ? by_key[t] : by_query[t], other = __shfl_xor_sync(0xffffffffu, first ? by_query[t] : by_key[t], 16);
+            const float sooner = first ? mine : other;
+            sum[t] = chain == 0 ? sooner : __fadd_rn(sum[t], sooner);
+            later[chain][t] = first ? other : mine;
         }
         asm volatile("" ::: "memory"); // what the next chain reads is not asked for before: registers are few
     }
+#pragma unroll
+    for (int t = 0; t < Live; t++)
+#pragma unroll
+        for (int chain = 0; chain < HALF; chain++) sum[t] = __fadd_rn(sum[t], later[chain][t]);
 }
 
 // u of a batch, by the first thread of a column, and its outputs, by the second: entries are added in order, old and new alike. What is past the last token is never looked at.
-__device__ __forceinline__ void run_tokens(Memory& m, const Batch& b) {
-    const int c = threadIdx.x % C;
-    const bool lower = threadIdx.x < C;
-    float chains[HALF][BATCH] = {}, sum[BATCH] = {};
-    if (b.live == 1) products<1>(m, b, chains);
-    else if (b.live == 2) products<2>(m, b, chains);
-    else products<BATCH>(m, b, chains);
-    __syncthreads();
+__device__ __forceinline__ void run_tokens(Memory& m, Stage& stage, const Batch& b, bool frees_state) {
+    const int c = own_column();
+    const bool first = is_first();
+    float sum[BATCH] = {};
+    if (b.live == 1) products<1>(m, stage, b, sum);
+    else if (b.live == 2) products<2>(m, stage, b, sum);
+    else products<BATCH>(m, stage, b, sum);
+    if (frees_state) warp_frees(m.state_free);
+#pragma unroll
+    for (int t = 0; t < BATCH; t++) sum[t] = m.decay[t] * sum[t];
+    const float(*weights)[BATCH] = first ? m.by_key : m.by_query;
+    auto add = [&](int s, float u, int from) {
+        const float4 w = *reinterpret_cast<const float4*>(weights[s]);
+        if (from <= 0) sum[0] = __fmaf_rn(w.x, u, sum[0]);
+        if (from <= 1) sum[1] = __fmaf_rn(w.y, u, sum[1]);
+        if (from <= 2) sum[2] = __fmaf_rn(w.z, u, sum[2]);
+        sum[3] = __fmaf_rn(w.w, u, sum[3]);
+    };
+#pragma unroll 4
+    for (int s = 0; s < b.at; s++) add(s, stage.u[s][c], 0);
 #pragma unroll
     for (int t = 0; t < BATCH; t++) {
-        sum[t] = lower ? chains[0][t] : m.first_by_query[0][t][c];
-#pragma unroll
-        for (int chain = 1; chain < CHAINS; chain++) {
-            const bool own = lower == (chain < HALF);
-            sum[t] = __fadd_rn(sum[t], own ? chains[chain % HALF][t] : (lower ? m.last_by_key : m.first_by_query)[chain % HALF][t][c]);
-        }
-        sum[t] = m.decay[t] * sum[t];
-        if (t + 1 >= b.live) break;
-    }
-    const float(*weights)[BATCH] = lower ? m.by_key : m.by_query;
-#pragma unroll 2
-    for (int s = 0; s < b.at; s++) {
-        const float u = m.u[s][c];
-        const float4 w = *reinterpret_cast<const float4*>(weights[s]);
-        sum[0] = __fmaf_rn(w.x, u, sum[0]), sum[1] = __fmaf_rn(w.y, u, sum[1]), sum[2] = __fmaf_rn(w.z, u, sum[2]), sum[3] = __fmaf_rn(w.w, u, sum[3]);
-    }
-    if (lower) {
-#pragma unroll
-        for (int t = 0; t < BATCH; t++) {
-            if (t >= b.live) break;
-            const float u = m.beta[b.at + t] * (m.v[t][c] - sum[t]);
-            m.u[b.at + t][c] = u;
-#pragma unroll
-            for (int j = t + 1; j < BATCH; j++) sum[j] = __fmaf_rn(weights[b.at + t][j], u, sum[j]);
-        }
-    }
-    __syncthreads();
-    if (!lower) {
-#pragma unroll
-        for (int t = 0; t < BATCH; t++) {
-            if (t >= b.live) break;
-#pragma unroll
-            for (int j = 0; j <= t; j++) sum[t] = __fmaf_rn(weights[b.at + j][t], m.u[b.at + j][c], sum[t]);
-            m.v[t][c] = sum[t];
-        }
+        if (t >= b.live) break;
+        const float u = __shfl_sync(0xffffffffu, stage.beta[b.at + t] * (stage.v[t][c] - sum[t]), threadIdx.x % 16);
+        add(b.at + t, u, t);
+        __syncwarp(); // both have read the value
+        if (first) stage.u[b.at + t][c] = u;
+        else stage.v[t][c] = sum[t];
     }
 }
 
 // The gated norm of outputs, a warp per token.
-__device__ __forceinline__ void finish(const Memory& m, const MixArgs& a, const Place& p, const Span& span, const Batch& b) {
+__device__ __forceinline__ void finish(const Memory& m, const Stage& stage, const MixArgs& a, const Span& span, const Batch& b) {
     const int t = threadIdx.x / 32, c = threadIdx.x % 32 * 4;
     if (t >= b.live) return;
-    const float4 x = *reinterpret_cast<const float4*>(&m.v[t][c]), gate = *reinterpret_cast<const float4*>(&m.gate[t][c]);
+    const float4 x = *reinterpret_cast<const float4*>(&stage.v[t][c]), gate = *reinterpret_cast<const float4*>(&stage.gate[t][c]);
     const float factor = 1.0f / sqrtf(warp_sum(add_squares(x, 0)) / static_cast<float>(C) + a.eps);
     const float4 y = each(scaled(x, factor, *reinterpret_cast<const float4*>(&m.norm[c])), gate, [](float x, float g) { return x * silu(g); });
-    const int token = span.token + b.first + t, column = p.head * C + c;
+    const int token = span.token + b.first + t, column = stage.place.head * C + c;
     store_four(row_of(a.out, token), column, a.out.columns, y);
     store_rounded(a.rounded, token, column, y);
 }
 
 // The entries of a chunk's tokens that no stored state contains, a warp per entry.
-__device__ __forceinline__ void leave(const Memory& m, const MixArgs& a, const Place& p, const Span& span) {
+__device__ __forceinline__ void leave(const Stage& stage, const MixArgs& a, const Span& span) {
+    const Place& p = stage.place;
     const StateView& s = a.states;
     const int c = threadIdx.x % 32 * 4;
 #pragma unroll 1
-    for (int e = max(max(p.row.start, p.row.state_end) - span.base, span.entries) + threadIdx.x / 32; e < span.entries + span.tokens; e += WARPS) {
+    for (int e = max(max(p.row.start, p.row.state_end) - span.base, span.entries) + (WARPS - 1 - threadIdx.x / 32); e < span.entries + span.tokens; e += WARPS) {
         const int place = p.entry_at(s, span.base + e);
         const size_t at = ring_of(a, p) + place;
-        *reinterpret_cast<float4*>(s.values + at * C + c) = *reinterpret_cast<const float4*>(&m.u[e][c]);
-        if (c == 0) s.decays[at] = m.g[e];
-        if (p.leads) *reinterpret_cast<float4*>(s.keys + ((static_cast<size_t>(p.row.slot) * s.groups + p.group) * s.entries + place) * R + c) = *reinterpret_cast<const float4*>(&m.k[e][c]);
+        *reinterpret_cast<float4*>(s.values + at * C + c) = *reinterpret_cast<const float4*>(&stage.u[e][c]);
+        if (c == 0) s.decays[at] = stage.g[e];
+        if (p.leads) *reinterpret_cast<float4*>(s.keys + ((static_cast<size_t>(p.row.slot) * s.groups + p.group) * s.entries + place) * R + c) = *reinterpret_cast<const float4*>(&stage.k[e][in_vector(c)]);
     }
 }
 
 // A full chunk goes into the state: a thread has half of a column, a chain's rows at a time.
-__device__ __forceinline__ void fold(Memory& m) {
-    const int c = threadIdx.x % C;
+__device__ __forceinline__ void fold(Memory& m, const Stage& stage) {
+    int c = own_column(), top = is_first() ? 0 : R / 2;
+    asm volatile("" : "+r"(c), "+r"(top)); // what follows from them is computed here: registers are few
 #pragma unroll 1
-    for (int first = threadIdx.x / C * (R / 2), end = first + R / 2; first < end; first += LINKS) {
-        float state[LINKS];
+    for (int i = 0; i < R / 2; i += LINKS) {
+        float state[LINKS], *at = m.state + in_state(top, c) + i * C;
 #pragma unroll
-        for (int i = 0; i < LINKS; i++) state[i] = m.state[first + i][c] * m.fold_decay[0];
+        for (int j = 0; j < LINKS; j++) state[j] = at[j * C] * m.fold_decay[0];
 #pragma unroll 2
         for (int s = 0; s < CHUNK; s++) {
-            const float u = m.fold_decay[s + 1] * m.u[s][c];
+            const float u = m.fold_decay[s + 1] * stage.u[s][c];
 #pragma unroll
-            for (int i = 0; i < LINKS; i += 4) {
-                const float4 k = *reinterpret_cast<const float4*>(&m.k[s][first + i]);
-                state[i] = __fmaf_rn(k.x, u, state[i]), state[i + 1] = __fmaf_rn(k.y, u, state[i + 1]), state[i + 2] = __fmaf_rn(k.z, u, state[i + 2]), state[i + 3] = __fmaf_rn(k.w, u, state[i + 3]);
+            for (int j = 0; j < LINKS; j += 4) {
+                const float4 k = *reinterpret_cast<const float4*>(&stage.k[s][in_vector(top) + i + j]);
+                state[j] = __fmaf_rn(k.x, u, state[j]), state[j + 1] = __fmaf_rn(k.y, u, state[j + 1]), state[j + 2] = __fmaf_rn(k.z, u, state[j + 2]), state[j + 3] = __fmaf_rn(k.w, u, state[j + 3]);
             }
         }
 #pragma unroll
-        for (int i = 0; i < LINKS; i++) m.state[first + i][c] = state[i];
+        for (int j = 0; j < LINKS; j++) at[j * C] = state[j];
     }
 }
 __device__ __forceinline__ void store_state(const Memory& m, float* to) {
+    int at = threadIdx.x * 4;
+    asm volatile("" : "+r"(at)); // as above
 #pragma unroll 4
-    for (int at = threadIdx.x * 4; at < R * C; at += THREADS * 4) *reinterpret_cast<float4*>(to + at) = *reinterpret_cast<const float4*>(&m.state[0][0] + at);
+    for (; at < R * C; at += WORKERS * 4) *reinterpret_cast<float4*>(to + at) = *reinterpret_cast<const float4*>(m.state + in_state(at / C, at % C));
 }
 
-// The next row is found by a thread that has nothing else to do, in three steps, so that it need not wait for what the step before has asked for.
-__device__ __forceinline__ int ask(const int32_t* p) {
-    int x;
-    asm volatile("ld.global.s32 %0, [%1];" : "=r"(x) : "l"(p) : "memory");
-    return x;
-}
-struct Scout {
-    int first_token;
-
-    __device__ static bool is_here() { return threadIdx.x == THREADS - 1; }
-    __device__ void ask_for_request(const MixArgs& a, int item) {
-        if (is_here()) first_token = ask(&a.tables.requests[min(item / a.states.heads, a.tables.request_bucket - 1)].first_token);
-    }
-    __device__ void ask_for_token(const MixArgs& a) const {
-        if (is_here()) ask(&a.tables.tokens[min(max(first_token, 0), static_cast<int>(a.tables.token_bucket) - 1)].position);
-    }
-    __device__ void find(const MixArgs& a, Place& next, int item) const {
-        if (is_here()) next.item = item, next.find(a);
-    }
-};
-
-// A row whose state has been asked for; asks for that of the next.
-__device__ __forceinline__ void mix_row(Memory& m, const MixArgs& a, const Place& p, Place& next) {
-    const StateView& s = a.states;
+// Behind a chunk: the state is kept as it is, taken further, or both. The state is there.
+__device__ __forceinline__ void move_state(Memory& m, const Stage& stage, const MixArgs& a, int base, bool carried, bool folded) {
+    const Place& p = stage.place;
     const StateRow& row = p.row;
-    Scout scout;
-    scout.ask_for_request(a, p.item + gridDim.x);
+    if (threadIdx.x <= CHUNK) m.fold_decay[threadIdx.x] = decay_between(stage.g, static_cast<int>(threadIdx.x) - 1, CHUNK - 1);
+    workers_meet();
+    if (carried) store_state(m, matrix_of(a, p, a.states.matrices, row.slot)), workers_meet();
+    if (!folded) return;
+    fold(m, stage);
+    workers_meet();
+    if (base + CHUNK == row.snapshot_at) store_state(m, matrix_of(a, p, a.states.saved_matrices, row.snapshot));
+    if (base + CHUNK == row.state_end) store_state(m, matrix_of(a, p, a.states.matrices, row.slot));
+    workers_meet(); // before the next chunk multiplies or another state comes
+}
+
+// A row whose first chunk and batch have been fetched.
+__device__ __forceinline__ void mix_row(Memory& m, Stage& stage, const MixArgs& a) {
+    const StateRow& row = stage.place.row;
+    const int warp = threadIdx.x / 32;
 #pragma unroll 1
     for (int base = row.state_at; base < row.end; base += CHUNK) {
         asm volatile("" : "+r"(base)); // what follows from it is computed anew: registers are few
         const Span span(row, base);
-        fetch_chunk(m, a, p, span);
-        if (span.tokens > 0) fetch_batch(m, a, p, span, Batch(span, 0));
-        copies_commit();
-        copies_wait<0>();
-        __syncthreads();
-        const bool last = base + CHUNK >= row.end;
+        const bool last = base + CHUNK >= row.end, carried = row.restore >= 0 && base == row.state_at && row.state_end == row.state_at, folded = folds(row, base);
+        bool freed = false;
 #pragma unroll 1
-        for (int first = 0; first < span.tokens; first += BATCH) {
+        for (int first = 0; first < max(span.tokens, 1); first += BATCH) {
             const Batch b(span, first);
-            if (first > 0) fetch_batch(m, a, p, span, b), copies_commit(), copies_wait<0>(), __syncthreads();
-            weigh(m, b);
-            if (last) scout.ask_for_token(a);
-            __syncthreads();
-            run_tokens(m, b);
-            __syncthreads();
-            finish(m, a, p, span, b);
-            if (last && first + BATCH >= span.tokens) scout.find(a, next, p.item + gridDim.x);
-            __syncthreads(); // done with the batch
-        }
-        const bool carried = row.restore >= 0 && base == row.state_at && row.state_end == row.state_at, folded = folds(row, base);
-        if (last && !carried && !folded && next.there) fetch_state(m, a, next);
-        leave(m, a, p, span);
-        if (carried || folded) {
-            if (threadIdx.x <= CHUNK) m.fold_decay[threadIdx.x] = decay_between(m.g, static_cast<int>(threadIdx.x) - 1, CHUNK - 1);
-            __syncthreads();
-            if (carried) store_state(m, matrix_of(a, p, s.matrices, row.slot)), __syncthreads();
-            if (folded) {
-                fold(m);
-                __syncthreads();
-                if (base + CHUNK == row.snapshot_at) store_state(m, matrix_of(a, p, s.saved_matrices, row.snapshot));
-                if (base + CHUNK == row.state_end) store_state(m, matrix_of(a, p, s.matrices, row.slot));
+            if (first > 0 || base > row.state_at) {
+                if (first == 0) fetch_chunk<WARPS>(stage, a, span, warp);
+                fetch_batch<WARPS>(stage, a, span, b, warp);
+                copies_commit(), copies_wait<0>(), workers_meet();
             }
-            __syncthreads(); // done with the state
-            if (last && next.there) fetch_state(m, a, next);
+            if (b.live <= 0) break;
+            weigh(m, stage, b);
+            workers_meet();
+            barrier_wait(shared_address(&m.state_filled), stage.place.parity);
+            freed = last && !carried && !folded && first + BATCH >= span.tokens;
+            run_tokens(m, stage, b, freed);
+            workers_meet();
+            finish(m, stage, a, span, b);
+            if (!last || first + BATCH < span.tokens) workers_meet(); // done with the batch
         }
-        __syncthreads(); // done with the chunk
+        leave(stage, a, span);
+        if (carried || folded) {
+            barrier_wait(shared_address(&m.state_filled), stage.place.parity);
+            move_state(m, stage, a, base, carried, folded);
+        }
+        if (!last) workers_meet(); // done with the chunk
+        else if (!freed) stores_to_async(), warp_frees(m.state_free);
     }
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, 2) mix_states(const __grid_constant__ MixArgs a) {
+#if SM90 && __CUDA_ARCH__ < 1200 // whose thread blocks have too little shared memory
     extern __shared__ __align__(16) char memory[];
-    __shared__ Place places[2];
     Memory& m = *reinterpret_cast<Memory*>(memory);
-    enter();
-    if (threadIdx.x == 0) places[0].item = blockIdx.x, places[0].find(a);
-    __syncthreads();
-    if (places[0].there) fetch_state(m, a, places[0]);
-#pragma unroll 1
-    for (int turn = 0; places[turn].more; turn ^= 1) {
-        Place& next = places[turn ^ 1];
-        if (places[turn].there) mix_row(m, a, places[turn], next);
-        else {
-            if (threadIdx.x == 0) next.item = places[turn].item + gridDim.x, next.find(a);
-            __syncthreads();
-            if (next.there) fetch_state(m, a, next);
-        }
-        __syncthreads();
+    if (threadIdx.x == 0) {
+        for (int i = 0; i < 2; i++) barrier_init(shared_address(&m.stage_filled[i]), 32 + 1), barrier_init(shared_address(&m.stage_free[i]), WARPS);
+        barrier_init(shared_address(&m.state_filled), 1), barrier_init(shared_address(&m.state_free), WARPS);
+        barrier_init_fence();
     }
+    if (threadIdx.x < C) m.norm[threadIdx.x] = a.norm[threadIdx.x];
+    __syncthreads();
+    enter();
+    if (threadIdx.x >= WORKERS) return feed(m, a);
+#pragma unroll 1
+    for (int turn = 0;; turn++) {
+        Stage& stage = m.stages[turn % 2];
+        barrier_wait(shared_address(&m.stage_filled[turn % 2]), turn / 2 & 1);
+        if (!stage.place.more) break;
+        if (stage.place.there) mix_row(m, stage, a);
+        turn = stage.place.turn; // which it is: there is no register to keep it in
+        warp_frees(m.stage_free[turn % 2]);
+    }
+#endif
 }

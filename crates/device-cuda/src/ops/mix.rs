@@ -11,7 +11,6 @@ use crate::pack::Architecture;
 use crate::storage::CudaTensor;
 use crate::views::{Matrix, RoundedRows, StateView, Tables, optional};
 use paceline_device::{CausalConv, DeltaRule, GateOrder, GatedNorm, HeadMap};
-use paceline_types::STATE_GRID;
 
 arguments! { "mix.h";
     /// Of `mix_keys` and `mix_states`. `queries`, `keys` and `values` are the first channels of the convolution that belong to them.
@@ -47,23 +46,17 @@ arguments! { "mix.h";
 const MIX_KEYS: Kernel<MixArgs> = Kernel::new("mix", "mix_keys");
 const MIX_STATES: Kernel<MixArgs> = Kernel::new("mix", "mix_states");
 
-/// Rows and columns of a state, taps of the convolution, and tokens at a time that the kernel is made for.
+/// Rows and columns of a state, and taps of the convolution, that the kernels are made for.
 const SIDE: usize = 128;
 const TAPS: usize = 4;
-const BATCH: usize = 4;
 /// Thread blocks of `mix_states` per multiprocessor.
 const TOGETHER: u32 = 2;
 /// Threads of a thread block of either kernel.
 const KEY_THREADS: u32 = 128;
-const STATE_THREADS: u32 = 256;
+const STATE_THREADS: u32 = 288;
 
-/// Shared memory of a thread block of `mix_states`, as `Memory` in `kernels/mix.cu` has it.
-const SHARED: usize = {
-    let entries = STATE_GRID * (SIDE + 4) + STATE_GRID * SIDE;
-    let tokens = BATCH * (SIDE + 4) + (2 + 8) * BATCH * SIDE;
-    let small = 4 * STATE_GRID * BATCH + BATCH + SIDE + 3 * STATE_GRID + 4;
-    4 * (SIDE * SIDE + entries + tokens + small)
-};
+/// Shared memory of a thread block of `mix_states`: the size of `Memory` in `kernels/mix.cu`.
+const SHARED: usize = 113_872;
 
 impl Cuda {
     /// Enqueues convolution, delta rule and gated norm: as two kernels for decodes and verify windows, whose rows
