@@ -42,7 +42,7 @@ struct Row {
     output_len: usize,
     /// Median over requests, from a request's arrival.
     ttft_ms: f64,
-    /// Median over requests of the time between tokens.
+    /// Time between tokens of the request that began last, when no prompts were left: the median over runs.
     step_ms: f64,
     /// Of all requests together while they decode.
     decode_tok_s: f64,
@@ -113,7 +113,9 @@ impl Bench<'_> {
             // The first run warms up.
             if run > 0 {
                 ttft.extend(usages.iter().map(|usage| ms(usage.first_token)));
-                steps.extend(usages.iter().filter_map(token_ms));
+                // The request that began last saw nothing but decode steps from its first token on.
+                let last = usages.iter().max_by_key(|usage| usage.first_token);
+                steps.extend(last.and_then(token_ms));
                 rates.push((batch * output) as f64 / elapsed.as_secs_f64());
             }
         }

@@ -182,9 +182,9 @@ struct alignas(16) Memory {
     float decay[BATCH];
     float norm[C];
     float fold_decay[CHUNK + 4];
-    uint64_t stage_filled[2], stage_free[2], state_filled, state_free;
+    uint64_t stage_filled[2], stage_free[2], state_filled[HALF], state_free[HALF]; // of the state: by the chains that are computed together
 };
-static_assert(sizeof(Memory) == 113872); // what `src/ops/mix.rs` asks for
+static_assert(sizeof(Memory) == 113920); // what `src/ops/mix.rs` asks for
 
 __device__ __forceinline__ void workers_meet() { meet(1, WORKERS); }
 __device__ __forceinline__ int in_vector(int row) { return row + (row >= R / 2 ? GAP : 0); }
@@ -235,22 +235,26 @@ template <int Warps> __device__ __forceinline__ void fetch_batch(Stage& m, const
         if (c < 2 * CHUNK) copy_async(&m.dots[t][0][0] + c, a.dots + of_group * 2 * CHUNK + c);
     }
 }
-// Fetches the state; what is before a sequence is zero.
+// Fetches the state, the rows of a chain of either half at a time, as soon as there is room; what is before a sequence is zero.
 __device__ __forceinline__ void fetch_state(Memory& m, const MixArgs& a, const Place& p) {
     const int lane = threadIdx.x % 32;
-    const uint32_t filled = shared_address(&m.state_filled);
-    if (p.row.state_at == 0) {
-#pragma unroll 4
-        for (int at = lane * 4; at < R * C + SHIFT; at += 32 * 4) *reinterpret_cast<float4*>(m.state + at) = make_float4(0, 0, 0, 0);
-        stores_to_async();
-        __syncwarp();
-        if (lane == 0) barrier_arrive(filled);
-    } else if (lane == 0) {
-        const float* from = p.row.restore >= 0 ? matrix_of(a, p, a.states.saved_matrices, p.row.restore) : matrix_of(a, p, a.states.matrices, p.row.slot);
-        constexpr int BYTES = R * C * sizeof(float);
-        barrier_expect(filled, BYTES);
-        bulk_load(shared_address(m.state), from, BYTES / 2, filled);
-        bulk_load(shared_address(m.state + in_state(R / 2, 0)), from + R * C / 2, BYTES / 2, filled);
+    const float* from = p.row.restore >= 0 ? matrix_of(a, p, a.states.saved_matrices, p.row.restore) : matrix_of(a, p, a.states.matrices, p.row.slot);
+#pragma unroll 1
+    for (int chain = 0; chain < HALF; chain++) {
+        constexpr int FLOATS = LINKS * C, BYTES = FLOATS * sizeof(float);
+        const uint32_t filled = shared_address(&m.state_filled[chain]);
+        float *upper = m.state + in_state(chain * LINKS, 0), *lower = m.state + in_state(R / 2 + chain * LINKS, 0);
+        barrier_wait(shared_address(&m.state_free[chain]), p.parity ^ 1);
+        if (p.row.state_at == 0) {
+            for (int at = lane * 4; at < FLOATS; at += 32 * 4) *reinterpret_cast<float4*>(upper + at) = *reinterpret_cast<float4*>(lower + at) = make_float4(0, 0, 0, 0);
+            stores_to_async();
+            __syncwarp();
+            if (lane == 0) barrier_arrive(filled);
+        } else if (lane == 0) {
+            barrier_expect(filled, 2 * BYTES);
+            bulk_load(shared_address(upper), from + chain * FLOATS, BYTES, filled);
+            bulk_load(shared_address(lower), from + (HALF + chain) * FLOATS, BYTES, filled);
+        }
     }
 }
 
@@ -269,23 +273,18 @@ __device__ __forceinline__ void feed(Memory& m, const MixArgs& a) {
             const Span span(p.row, p.row.state_at);
             fetch_chunk<1>(stage, a, span, 0);
             fetch_batch<1>(stage, a, span, Batch(span, 0), 0);
-        }
-        barrier_arrive_behind_copies(filled);
-        if (threadIdx.x % 32 == 0) barrier_arrive(filled); // the place is there
-        if (!p.more) return;
-        if (p.there) {
-            barrier_wait(shared_address(&m.state_free), (states & 1) ^ 1);
+            copies_commit();
             fetch_state(m, a, p);
             states++;
+            copies_wait<0>();
         }
+        barrier_arrive(filled);
+        if (!p.more) return;
     }
 }
 
-// Says that a warp is done with what the barrier guards.
-__device__ __forceinline__ void warp_frees(uint64_t& barrier) {
-    __syncwarp();
-    if (threadIdx.x % 32 == 0) barrier_arrive(shared_address(&barrier));
-}
+// Says that a thread is done with what the barrier guards.
+__device__ __forceinline__ void done_with(uint64_t& barrier) { barrier_arrive(shared_address(&barrier)); }
 
 // Dots times the decay in between, a thread per pair; decays from the grid position.
 __device__ __forceinline__ void weigh(Memory& m, const Stage& stage, const Batch& b) {
@@ -298,7 +297,7 @@ __device__ __forceinline__ void weigh(Memory& m, const Stage& stage, const Batch
 }
 
 // S'k of a batch's tokens, of which there are up to `Live`, for the first thread of a column, S'q for the second: each runs the chains over its half of the rows for both, and they swap.
-template <int Live> __device__ __forceinline__ void products(const Memory& m, const Stage& stage, const Batch& b, float (&sum)[BATCH]) {
+template <int Live> __device__ __forceinline__ void products(Memory& m, const Stage& stage, const Batch& b, bool frees_state, float (&sum)[BATCH]) {
     const bool first = is_first();
     const int top = first ? 0 : R / 2;
     const float *state = m.state + in_state(top, own_column()), *k = &stage.k[b.at][in_vector(top)], *q = &stage.q[0][in_vector(top)];
@@ -306,6 +305,7 @@ template <int Live> __device__ __forceinline__ void products(const Memory& m, co
 #pragma unroll
     for (int chain = 0; chain < HALF; chain++) {
         float by_key[Live] = {}, by_query[Live] = {};
+        barrier_wait(shared_address(&m.state_filled[chain]), stage.place.parity);
 #pragma unroll (Live > 2 ? 1 : 2)
         for (int i = chain * LINKS; i < (chain + 1) * LINKS; i += 4) {
             float x[4];
@@ -325,7 +325,7 @@ template <int Live> __device__ __forceinline__ void products(const Memory& m, co
             sum[t] = chain == 0 ? sooner : __fadd_rn(sum[t], sooner);
             later[chain][t] = first ? other : mine;
         }
-        asm volatile("" ::: "memory"); // what the next chain reads is not asked for before: registers are few
+        if (frees_state) done_with(m.state_free[chain]);
     }
 #pragma unroll
     for (int t = 0; t < Live; t++)
@@ -338,10 +338,9 @@ __device__ __forceinline__ void run_tokens(Memory& m, Stage& stage, const Batch&
     const int c = own_column();
     const bool first = is_first();
     float sum[BATCH] = {};
-    if (b.live == 1) products<1>(m, stage, b, sum);
-    else if (b.live == 2) products<2>(m, stage, b, sum);
-    else products<BATCH>(m, stage, b, sum);
-    if (frees_state) warp_frees(m.state_free);
+    if (b.live == 1) products<1>(m, stage, b, frees_state, sum);
+    else if (b.live == 2) products<2>(m, stage, b, frees_state, sum);
+    else products<BATCH>(m, stage, b, frees_state, sum);
 #pragma unroll
     for (int t = 0; t < BATCH; t++) sum[t] = m.decay[t] * sum[t];
     const float(*weights)[BATCH] = first ? m.by_key : m.by_query;
@@ -392,26 +391,36 @@ __device__ __forceinline__ void leave(const Stage& stage, const MixArgs& a, cons
     }
 }
 
-// A full chunk goes into the state: a thread has half of a column, a chain's rows at a time.
+// A full chunk goes into the state: a warp has 32 rows of 64 columns, a thread two columns, sixteen rows at a time, so that what is read of a key serves eight FMA.
 __device__ __forceinline__ void fold(Memory& m, const Stage& stage) {
-    int c = own_column(), top = is_first() ? 0 : R / 2;
-    asm volatile("" : "+r"(c), "+r"(top)); // what follows from them is computed here: registers are few
+    int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    asm volatile("" : "+r"(warp), "+r"(lane)); // what follows from them is computed here: registers are few
+    const int c = warp / 4 * 64 + lane * 2;
 #pragma unroll 1
-    for (int i = 0; i < R / 2; i += LINKS) {
-        float state[LINKS], *at = m.state + in_state(top, c) + i * C;
+    for (int top = warp % 4 * 32, end = top + 32; top < end; top += 16) {
+        float* at = m.state + in_state(top, c);
+        const float* key = &stage.k[0][in_vector(top)];
+        float2 state[16];
 #pragma unroll
-        for (int j = 0; j < LINKS; j++) state[j] = at[j * C] * m.fold_decay[0];
+        for (int i = 0; i < 16; i++) {
+            state[i] = *reinterpret_cast<const float2*>(at + i * C);
+            state[i].x *= m.fold_decay[0], state[i].y *= m.fold_decay[0];
+        }
 #pragma unroll 2
         for (int s = 0; s < CHUNK; s++) {
-            const float u = m.fold_decay[s + 1] * stage.u[s][c];
+            const float2 u = *reinterpret_cast<const float2*>(&stage.u[s][c]);
+            const float x = m.fold_decay[s + 1] * u.x, y = m.fold_decay[s + 1] * u.y;
 #pragma unroll
-            for (int j = 0; j < LINKS; j += 4) {
-                const float4 k = *reinterpret_cast<const float4*>(&stage.k[s][in_vector(top) + i + j]);
-                state[j] = __fmaf_rn(k.x, u, state[j]), state[j + 1] = __fmaf_rn(k.y, u, state[j + 1]), state[j + 2] = __fmaf_rn(k.z, u, state[j + 2]), state[j + 3] = __fmaf_rn(k.w, u, state[j + 3]);
+            for (int i = 0; i < 16; i += 4) {
+                const float4 k = *reinterpret_cast<const float4*>(key + s * (R + GAP) + i);
+                state[i].x = __fmaf_rn(k.x, x, state[i].x), state[i].y = __fmaf_rn(k.x, y, state[i].y);
+                state[i + 1].x = __fmaf_rn(k.y, x, state[i + 1].x), state[i + 1].y = __fmaf_rn(k.y, y, state[i + 1].y);
+                state[i + 2].x = __fmaf_rn(k.z, x, state[i + 2].x), state[i + 2].y = __fmaf_rn(k.z, y, state[i + 2].y);
+                state[i + 3].x = __fmaf_rn(k.w, x, state[i + 3].x), state[i + 3].y = __fmaf_rn(k.w, y, state[i + 3].y);
             }
         }
 #pragma unroll
-        for (int j = 0; j < LINKS; j++) at[j * C] = state[j];
+        for (int i = 0; i < 16; i++) *reinterpret_cast<float2*>(at + i * C) = state[i];
     }
 }
 __device__ __forceinline__ void store_state(const Memory& m, float* to) {
@@ -457,7 +466,6 @@ __device__ __forceinline__ void mix_row(Memory& m, Stage& stage, const MixArgs& 
             if (b.live <= 0) break;
             weigh(m, stage, b);
             workers_meet();
-            barrier_wait(shared_address(&m.state_filled), stage.place.parity);
             freed = last && !carried && !folded && first + BATCH >= span.tokens;
             run_tokens(m, stage, b, freed);
             workers_meet();
@@ -466,11 +474,14 @@ __device__ __forceinline__ void mix_row(Memory& m, Stage& stage, const MixArgs& 
         }
         leave(stage, a, span);
         if (carried || folded) {
-            barrier_wait(shared_address(&m.state_filled), stage.place.parity);
+            for (uint64_t& filled : m.state_filled) barrier_wait(shared_address(&filled), stage.place.parity);
             move_state(m, stage, a, base, carried, folded);
         }
         if (!last) workers_meet(); // done with the chunk
-        else if (!freed) stores_to_async(), warp_frees(m.state_free);
+        else if (!freed) {
+            stores_to_async();
+            for (uint64_t& free : m.state_free) done_with(free);
+        }
     }
 }
 
@@ -479,8 +490,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2) mix_states(const __grid
     extern __shared__ __align__(16) char memory[];
     Memory& m = *reinterpret_cast<Memory*>(memory);
     if (threadIdx.x == 0) {
-        for (int i = 0; i < 2; i++) barrier_init(shared_address(&m.stage_filled[i]), 32 + 1), barrier_init(shared_address(&m.stage_free[i]), WARPS);
-        barrier_init(shared_address(&m.state_filled), 1), barrier_init(shared_address(&m.state_free), WARPS);
+        for (int i = 0; i < 2; i++) barrier_init(shared_address(&m.stage_filled[i]), 32), barrier_init(shared_address(&m.stage_free[i]), WORKERS);
+        for (int i = 0; i < HALF; i++) barrier_init(shared_address(&m.state_filled[i]), 1), barrier_init(shared_address(&m.state_free[i]), WORKERS);
         barrier_init_fence();
     }
     if (threadIdx.x < C) m.norm[threadIdx.x] = a.norm[threadIdx.x];
@@ -494,7 +505,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2) mix_states(const __grid
         if (!stage.place.more) break;
         if (stage.place.there) mix_row(m, stage, a);
         turn = stage.place.turn; // which it is: there is no register to keep it in
-        warp_frees(m.stage_free[turn % 2]);
+        done_with(m.stage_free[turn % 2]);
     }
 #endif
 }

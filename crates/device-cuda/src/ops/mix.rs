@@ -56,7 +56,7 @@ const KEY_THREADS: u32 = 128;
 const STATE_THREADS: u32 = 288;
 
 /// Shared memory of a thread block of `mix_states`: the size of `Memory` in `kernels/mix.cu`.
-const SHARED: usize = 113_872;
+const SHARED: usize = 113_920;
 
 impl Cuda {
     /// Enqueues convolution, delta rule and gated norm: as two kernels for decodes and verify windows, whose rows
