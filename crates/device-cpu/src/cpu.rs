@@ -217,6 +217,10 @@ impl Backend for Cpu {
         Ok(weight)
     }
 
+    fn first_outputs(&self, weight: &CpuWeight, outputs: usize) -> CpuWeight {
+        weight.first_outputs(outputs)
+    }
+
     fn experts(&self, gate_up: Vec<CpuWeight>, down: Vec<CpuWeight>) -> Result<CpuExperts, DeviceError> {
         CpuExperts::new(gate_up, down)
     }

@@ -250,6 +250,10 @@ impl Backend for Cuda {
         CudaWeight::pack(self, parts, store_as, true)
     }
 
+    fn first_outputs(&self, weight: &CudaWeight, outputs: usize) -> CudaWeight {
+        weight.first_outputs(self, outputs)
+    }
+
     fn experts(&self, gate_up: Vec<CudaWeight>, down: Vec<CudaWeight>) -> Result<CudaExperts, DeviceError> {
         CudaExperts::new(self, &gate_up, &down)
     }

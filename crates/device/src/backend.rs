@@ -109,6 +109,9 @@ pub trait Backend: Clone + Send + Sync + 'static {
     /// or where [`DeviceInfo::quantises`] says so, floating-point parts to Q8_0 or Q4_1.
     /// A value that is not finite is an error that names the part.
     fn weight(&self, parts: &[WeightPart<'_>], store_as: Option<DType>) -> Result<Self::Weight, DeviceError>;
+    /// The first `outputs` rows of a weight as one of its own, in the same storage. Not of a gated weight, whose rows may be
+    /// in another order.
+    fn first_outputs(&self, weight: &Self::Weight, outputs: usize) -> Self::Weight;
     /// Groups expert matrices: `gate_up[e]` is `[2·width, hidden]` (or `[width, hidden]` for ungated
     /// activations), `down[e]` is `[hidden, width]`.
     fn experts(

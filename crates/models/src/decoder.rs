@@ -193,12 +193,24 @@ impl<B: Backend> Decoder<B> {
         hidden: &B::Tensor,
         sampling: Sampling<'_, B>,
     ) -> Result<(), DeviceError> {
+        self.sample_with(&self.head, cx, hidden, sampling)
+    }
+
+    /// The same with another output matrix in place of the model's, such as the first rows of that one: tokens are chosen
+    /// among its outputs.
+    pub fn sample_with(
+        &self,
+        head: &Linear<B>,
+        cx: &Forward<'_, B>,
+        hidden: &B::Tensor,
+        sampling: Sampling<'_, B>,
+    ) -> Result<(), DeviceError> {
         let mut states = cx.samples(self.dims.hidden)?;
-        let mut logits = cx.samples(self.dims.vocabulary)?;
+        let mut logits = cx.samples(head.outputs())?;
         let product: SampledProduct<'_, B> = SampledProduct {
             states: &mut states,
-            w: self.head.weight(),
-            epilogue: self.head.epilogue(),
+            w: head.weight(),
+            epilogue: head.epilogue(),
             logits: &mut logits,
         };
         cx.backend.sample_states(hidden, product, sampling);

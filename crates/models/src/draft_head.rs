@@ -3,6 +3,15 @@
 use crate::{CacheSizes, Caches, Decoder, Forward, ModelError};
 use paceline_device::{Backend, DeviceError, KvShape, Sampling, Scratch};
 
+/// The tokens that a draft is chosen among.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum DraftScope {
+    /// All that the drafter knows.
+    Whole,
+    /// Those of the first rows of its output matrix, which is as much of it as is read.
+    Part,
+}
+
 /// A head that drafts the token after next from a model's state and the token that followed it.
 ///
 /// Its rows are at the positions of the states. It keeps keys and values in caches of its own, in the blocks that the
@@ -48,18 +57,21 @@ pub trait DraftHead<B: Backend>: Send + Sync {
         normed: &B::Tensor,
     ) -> Result<Scratch<B>, DeviceError>;
 
-    /// Chooses a draft at each of the step's sampled positions.
+    /// Rows of its output matrix.
+    fn rows(&self, model: &Decoder<B>) -> usize;
+
+    /// Makes the first `rows` of its output matrix the part that [`DraftScope::Part`] names.
+    fn set_part(&mut self, backend: &B, model: &Decoder<B>, rows: usize) -> Result<(), DeviceError>;
+
+    /// Chooses a draft at each of the step's sampled positions. Without a part, the scope is the whole.
     fn sample(
         &self,
         model: &Decoder<B>,
         cx: &Forward<'_, B>,
+        scope: DraftScope,
         normed: &B::Tensor,
         sampling: Sampling<'_, B>,
-    ) -> Result<(), DeviceError> {
-        let logits = self.logits(model, cx, normed)?;
-        cx.backend.sample(&logits, sampling);
-        Ok(())
-    }
+    ) -> Result<(), DeviceError>;
 
     /// KV block shapes of its attention layers, for this many blocks.
     fn kv_shapes(&self, blocks: usize, block_size: usize) -> Vec<KvShape>;

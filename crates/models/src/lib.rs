@@ -20,7 +20,7 @@ mod summary;
 
 pub use config::Config;
 pub use decoder::{CacheSizes, Caches, Decoder, Forward, ModelDims};
-pub use draft_head::{DraftHead, DraftStates};
+pub use draft_head::{DraftHead, DraftScope, DraftStates};
 pub use eagle3::Eagle3;
 pub use error::ModelError;
 pub use loader::{LoadStats, Loader};

@@ -2,7 +2,7 @@
 
 use crate::decoder::kv_shapes;
 use crate::layers::{Block, Linear, Norm, NormKind, Stack};
-use crate::{Decoder, DraftHead, DraftStates, Forward, Loader, ModelError};
+use crate::{Decoder, DraftHead, DraftScope, DraftStates, Forward, Loader, ModelError};
 use paceline_device::{Backend, DeviceError, KvShape, Sampling, Scratch};
 
 /// Drafts from a hidden state and the token that followed it. Shares embedding and output matrix with the model.
@@ -13,6 +13,8 @@ pub struct Mtp<B: Backend> {
     /// One attention block and one feed-forward block.
     pub blocks: Vec<Block<B>>,
     norm: Norm<B>,
+    /// The first rows of the model's output matrix.
+    part: Option<Linear<B>>,
 }
 
 impl<B: Backend> Mtp<B> {
@@ -37,6 +39,7 @@ impl<B: Backend> Mtp<B> {
             join: Linear::load(loader, "mtp.fc", hidden, 2 * hidden)?,
             blocks,
             norm: norm("norm")?,
+            part: None,
         })
     }
 }
@@ -104,14 +107,25 @@ impl<B: Backend> DraftHead<B> for Mtp<B> {
         model.logits(cx, normed)
     }
 
+    fn rows(&self, model: &Decoder<B>) -> usize {
+        model.head.outputs()
+    }
+
+    fn set_part(&mut self, backend: &B, model: &Decoder<B>, rows: usize) -> Result<(), DeviceError> {
+        self.part = Some(model.head.first_outputs(backend, rows)?);
+        Ok(())
+    }
+
     fn sample(
         &self,
         model: &Decoder<B>,
         cx: &Forward<'_, B>,
+        scope: DraftScope,
         normed: &B::Tensor,
         sampling: Sampling<'_, B>,
     ) -> Result<(), DeviceError> {
-        model.sample(cx, normed, sampling)
+        let part = self.part.as_ref().filter(|_| scope == DraftScope::Part);
+        model.sample_with(part.unwrap_or(&model.head), cx, normed, sampling)
     }
 
     fn kv_shapes(&self, blocks: usize, block_size: usize) -> Vec<KvShape> {

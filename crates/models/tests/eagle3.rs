@@ -4,9 +4,9 @@
 
 mod support;
 
-use paceline_device::{Backend, DeviceError, KvShape, Scratch};
+use paceline_device::{Backend, DeviceError, KvShape, Sampling, Scratch};
 use paceline_device_cpu::{Cpu, Instructions};
-use paceline_models::{Decoder, DraftHead, DraftStates, Eagle3, Forward};
+use paceline_models::{Decoder, DraftHead, DraftScope, DraftStates, Eagle3, Forward};
 use paceline_testkit::{
     FIXTURES, Fixture, HEADS, HeadFixture, Program, Solo, assert_same_bits, random_draft_model,
     random_eagle3, relative_error, storyteller,
@@ -135,6 +135,25 @@ impl<B: Backend> DraftHead<B> for Listener {
     }
 
     fn logits(&self, _: &Decoder<B>, _: &Forward<'_, B>, _: &B::Tensor) -> Result<Scratch<B>, DeviceError> {
+        unreachable!("only states are asked for")
+    }
+
+    fn rows(&self, _: &Decoder<B>) -> usize {
+        unreachable!("only states are asked for")
+    }
+
+    fn set_part(&mut self, _: &B, _: &Decoder<B>, _: usize) -> Result<(), DeviceError> {
+        unreachable!("only states are asked for")
+    }
+
+    fn sample(
+        &self,
+        _: &Decoder<B>,
+        _: &Forward<'_, B>,
+        _: DraftScope,
+        _: &B::Tensor,
+        _: Sampling<'_, B>,
+    ) -> Result<(), DeviceError> {
         unreachable!("only states are asked for")
     }
 

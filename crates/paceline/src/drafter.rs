@@ -79,10 +79,24 @@ impl<B: Backend> Drafter<B> {
         config: &RunnerConfig,
     ) -> Result<Option<Box<dyn Proposer<B>>>, ModelError> {
         let own = model.mtp.take();
-        let head = |head: Box<dyn DraftHead<B>>| HeadProposer::new((backend, model), head, config);
+        let model = &*model;
+        let rows_read = |rows: usize| {
+            speculation
+                .draft_vocabulary
+                .rows_read(rows, model.dims.vocabulary)
+        };
+        let head = |head: Box<dyn DraftHead<B>>| -> Result<HeadProposer<B>, ModelError> {
+            let read = rows_read(head.rows(model));
+            let proposer = HeadProposer::new((backend, model), head, config)?;
+            Ok(proposer.reading((backend, model), read)?)
+        };
         let neural: Option<Box<dyn Proposer<B>>> = match self {
             Self::Head(eagle) => Some(Box::new(head(eagle)?)),
-            Self::Model(drafter) => Some(Box::new(ModelProposer::new(backend, *drafter, config)?)),
+            Self::Model(drafter) => {
+                let read = rows_read(drafter.head.outputs());
+                let proposer = ModelProposer::new(backend, *drafter, config)?;
+                Some(Box::new(proposer.reading(backend, read)?))
+            }
             Self::Own => match (speculation.neural, own) {
                 (Some(_), Some(mtp)) => Some(Box::new(head(Box::new(mtp))?)),
                 _ => None,

@@ -145,7 +145,9 @@ pub use paceline_types::{Constraint, DType, FinishReason, Pooling, SamplingParam
 pub use paceline_weights::Checkpoint;
 pub use packed::pack_weights;
 pub use request::{Continuations, MAX_DEADLINE, Request, RequestSpeculation};
-pub use speculation::{DrafterShape, NeuralDrafter, Speculation, SpeculationConfig, SpeculationMethod};
+pub use speculation::{
+    DraftVocabulary, DrafterShape, NeuralDrafter, Speculation, SpeculationConfig, SpeculationMethod,
+};
 pub use stats::{EngineLimits, Sizes, Stats};
 pub use streams::Streams;
 pub use watch::{StepViewer, WatchedStep};

@@ -354,6 +354,7 @@ mod tests {
                 neural: Some(NeuralDrafter::Mtp),
                 draft_tokens: 5,
                 depth_control: true,
+                draft_vocabulary: crate::DraftVocabulary::Whole,
             },
             constraints: true,
             clock: RealClock::start(),

@@ -3,6 +3,7 @@
 use crate::StartError;
 use paceline_device::{Backend, KvShape, NgramIndex, StateShape};
 use paceline_models::{Decoder, DraftHead};
+use paceline_runner::RowsRead;
 use paceline_types::{DraftBudget, MAX_DRAFTS};
 use std::fmt;
 
@@ -48,6 +49,8 @@ pub struct SpeculationConfig {
     pub ngram_min: usize,
     /// Longest n-gram that is looked up.
     pub ngram_max: usize,
+    /// What a neural drafter reads of its output matrix.
+    pub draft_vocabulary: DraftVocabulary,
 }
 
 impl Default for SpeculationConfig {
@@ -58,6 +61,42 @@ impl Default for SpeculationConfig {
             depth_control: true,
             ngram_min: 2,
             ngram_max: 5,
+            draft_vocabulary: DraftVocabulary::Auto,
+        }
+    }
+}
+
+/// The tokens that a neural drafter chooses among, and with them the rows of its output matrix that it reads. Vocabularies
+/// have their frequent tokens first, so a part names most of what comes, in a fraction of the bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum DraftVocabulary {
+    /// A third of a large vocabulary in steps whose texts have few tokens outside it, and else all.
+    #[default]
+    Auto,
+    /// All.
+    Whole,
+    /// This many, the first.
+    First(usize),
+}
+
+/// The smallest vocabulary of which a part is chosen where nothing is said: with fewer rows an output matrix is a small part of
+/// a draft forward.
+const LARGE_VOCABULARY: usize = 1 << 16;
+/// The part of it, and what it is a multiple of.
+const USUAL_PART: usize = 3;
+const WHOLE_TILES: usize = 1024;
+
+impl DraftVocabulary {
+    /// What a drafter reads of an output matrix of `rows` rows, for a model with a vocabulary of so many tokens. A matrix
+    /// that has fewer to begin with (EAGLE-3 heads with a `d2t`) has been cut by those that made it.
+    pub(crate) fn rows_read(self, rows: usize, vocabulary: usize) -> RowsRead {
+        match self {
+            Self::First(first) if first < rows => RowsRead::Part(first),
+            Self::Auto if rows == vocabulary && vocabulary >= LARGE_VOCABULARY => {
+                let part = vocabulary.div_ceil(USUAL_PART).next_multiple_of(WHOLE_TILES);
+                RowsRead::PartWhereItFits(part)
+            }
+            _ => RowsRead::Whole,
         }
     }
 }
@@ -143,6 +182,8 @@ pub struct Speculation {
     pub draft_tokens: usize,
     /// See [`SpeculationConfig::depth_control`].
     pub depth_control: bool,
+    /// See [`SpeculationConfig::draft_vocabulary`].
+    pub draft_vocabulary: DraftVocabulary,
 }
 
 impl Speculation {
@@ -152,6 +193,7 @@ impl Speculation {
         neural: None,
         draft_tokens: 0,
         depth_control: false,
+        draft_vocabulary: DraftVocabulary::Whole,
     };
 
     /// Most drafts from each source.
@@ -221,6 +263,7 @@ impl Speculation {
             neural,
             draft_tokens,
             depth_control: config.depth_control,
+            draft_vocabulary: config.draft_vocabulary,
         })
     }
 }
@@ -237,6 +280,9 @@ impl SpeculationConfig {
         let longest = NgramIndex::<paceline_device::Recorder>::LONGEST;
         if let Some(drafts) = self.draft_tokens.filter(|drafts| *drafts > MAX_DRAFTS) {
             return wrong("draft-tokens", drafts, format!("within 0..={MAX_DRAFTS}"));
+        }
+        if self.draft_vocabulary == DraftVocabulary::First(0) {
+            return wrong("draft-vocab", 0, "at least 1".to_owned());
         }
         if !(1..=longest).contains(&self.ngram_max) {
             return wrong("ngram-max", self.ngram_max, format!("within 1..={longest}"));
@@ -261,9 +307,13 @@ impl fmt::Display for Speculation {
         };
         let most = self.draft_tokens;
         if self.depth_control {
-            write!(f, "{drafters}; up to {most} drafts, as many as pay")
+            write!(f, "{drafters}; up to {most} drafts, as many as pay")?;
         } else {
-            write!(f, "{drafters}; always up to {most} drafts")
+            write!(f, "{drafters}; always up to {most} drafts")?;
+        }
+        match (self.neural, self.draft_vocabulary) {
+            (Some(_), DraftVocabulary::First(first)) => write!(f, ", among the first {first} tokens"),
+            _ => Ok(()),
         }
     }
 }
@@ -380,5 +430,25 @@ mod tests {
         assert!(message(|c| c.ngram_max = 9).contains("ngram-max"));
         assert!(message(|c| c.ngram_min = 6).contains("ngram-min"));
         assert!(message(|c| c.ngram_min = 0).contains("ngram-min"));
+        assert!(message(|c| c.draft_vocabulary = DraftVocabulary::First(0)).contains("draft-vocab"));
+    }
+
+    #[test]
+    fn a_part_is_read_where_that_is_less() {
+        use DraftVocabulary::{Auto, First, Whole};
+        for (asked, rows, vocabulary, read) in [
+            (Whole, 248_320, 248_320, RowsRead::Whole),
+            (Auto, 248_320, 248_320, RowsRead::PartWhereItFits(82_944)),
+            (Auto, 65_536, 65_536, RowsRead::PartWhereItFits(22_528)),
+            (Auto, 49_152, 49_152, RowsRead::Whole),
+            // What an EAGLE-3 head has is a part already.
+            (Auto, 32_000, 151_936, RowsRead::Whole),
+            (First(8_000), 32_000, 151_936, RowsRead::Part(8_000)),
+            (First(32_768), 32_000, 151_936, RowsRead::Whole),
+            (First(100), 4096, 4096, RowsRead::Part(100)),
+            (First(4096), 4096, 4096, RowsRead::Whole),
+        ] {
+            assert_eq!(asked.rows_read(rows, vocabulary), read, "{asked:?} of {rows}");
+        }
     }
 }

@@ -3,8 +3,8 @@
 #![allow(clippy::unwrap_used, reason = "a failure here fails the test")]
 
 use paceline::{
-    DeviceInfo, ElementTypes, EngineConfig, EngineParts, Handle, MemoryPlan, ModelFiles, Outline,
-    SpeculationConfig, SpeculationMethod, StartError, UsualLoad,
+    DeviceInfo, DraftVocabulary, ElementTypes, EngineConfig, EngineParts, Handle, MemoryPlan, ModelFiles,
+    Outline, SpeculationConfig, SpeculationMethod, StartError, UsualLoad,
 };
 use paceline_device::{Backend, Recorder};
 use paceline_device_cpu::{Cpu, CpuOptions, Instructions};
@@ -159,14 +159,33 @@ fn what_is_planned_is_what_is_allocated() {
     }
     // An engine gives its memory back when its thread has ended, which is not before the next one is measured.
     let mut engines = Vec::new();
-    for (name, method, drafter) in [
-        ("storyteller", SpeculationMethod::Auto, None),
-        ("qwen3_next", SpeculationMethod::Chain, None),
-        ("granite_h", SpeculationMethod::Draft, Some("granite_h")),
-        ("llama", SpeculationMethod::Off, None),
-    ] {
-        engines.push(an_engine_takes_what_is_planned(&cpu, (name, drafter), method));
-    }
+    let all = DraftVocabulary::Auto;
+    let mut measure = |files, method, draft_vocabulary| {
+        let speculation = SpeculationConfig {
+            method,
+            draft_vocabulary,
+            ..SpeculationConfig::default()
+        };
+        let handle = an_engine_takes_what_is_planned(&cpu, files, speculation);
+        let scratch = handle.memory().scratch;
+        engines.push(handle);
+        scratch
+    };
+    let whole = measure(("storyteller", None), SpeculationMethod::Auto, all);
+    measure(("qwen3_next", None), SpeculationMethod::Chain, all);
+    // The head of this one has a scale, which is copied.
+    let scaled = ("granite_h", Some("granite_h"));
+    measure(scaled, SpeculationMethod::Draft, all);
+    measure(scaled, SpeculationMethod::Draft, DraftVocabulary::First(77));
+    measure(("llama", None), SpeculationMethod::Off, all);
+    // A part of the output matrix is the matrix itself: what changes is the room for logits.
+    let part = measure(
+        ("storyteller", None),
+        SpeculationMethod::Auto,
+        DraftVocabulary::First(1024),
+    );
+    let slots = config().max_num_seqs as u64;
+    assert_eq!(whole - part, slots * (4096 - 1024) * 4);
 }
 
 fn checkpoint(name: &str) -> Checkpoint {
@@ -263,14 +282,11 @@ fn a_draft_model_takes_what_is_planned(cpu: &Cpu, name: &str) {
 fn an_engine_takes_what_is_planned(
     cpu: &Cpu,
     (name, drafter): (&str, Option<&str>),
-    method: SpeculationMethod,
+    speculation: SpeculationConfig,
 ) -> Handle {
     let (model, drafter) = (checkpoint(name), drafter.map(checkpoint));
     let config = EngineConfig {
-        speculation: SpeculationConfig {
-            method,
-            ..SpeculationConfig::default()
-        },
+        speculation,
         ..config()
     };
     let files = ModelFiles {
@@ -283,7 +299,7 @@ fn an_engine_takes_what_is_planned(
     let caches = plan.kv + plan.states + plan.rings + plan.snapshots + plan.ngram_index;
     println!(
         "{name} {}: {bytes} bytes taken, {caches} + {} planned",
-        method.name(),
+        handle.speculation(),
         plan.scratch
     );
     assert_eq!(bytes, caches + plan.scratch, "{name}\n{plan}");

@@ -2,11 +2,13 @@
 
 use paceline_device::abi::{DraftsMade, Logprobs, Record, RecordHeader, RecordRow, Slot};
 use paceline_schedule::RunnerFault;
-use paceline_types::{DraftSource, RowEnd, RowOutput, StepOutput, TokenId, TokenLogprobs};
+use paceline_types::{DraftSource, RowEnd, RowOutput, SlotId, StepOutput, TokenId, TokenLogprobs};
 
 /// What the host remembers of a plan row until its record arrives.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RowNote {
+    /// Its slot.
+    pub(crate) slot: SlotId,
     /// Alternatives to report per chosen token.
     pub(crate) logprobs: Option<usize>,
     /// Alternatives to report per known token, and how many of those the plan row has.
@@ -149,6 +151,7 @@ mod tests {
 
     fn note(logprobs: Option<usize>, prompt_logprobs: Option<(usize, usize)>) -> RowNote {
         RowNote {
+            slot: SlotId(0),
             logprobs,
             prompt_logprobs,
             embeds: false,

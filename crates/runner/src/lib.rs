@@ -6,8 +6,9 @@ mod encode;
 mod programs;
 mod propose;
 mod runner;
+mod text_fit;
 
 pub use encode::{ListsTooLong, list_words};
 pub use programs::{ProgramReport, ProgramSet, Shape};
-pub use propose::{Chain, HeadProposer, ModelProposer, NgramProposer, Proposer, Stage};
+pub use propose::{Chain, HeadProposer, ModelProposer, NgramProposer, Proposer, RowsRead, Stage};
 pub use runner::{DeviceRunner, InFlight, RunnerConfig};

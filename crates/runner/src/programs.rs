@@ -1,7 +1,8 @@
 //! The programs of a runner: a set that is known before the first request.
 
-use crate::RunnerConfig;
+use crate::{RowsRead, RunnerConfig};
 use paceline_device::Backend;
+use paceline_models::DraftScope;
 use paceline_types::MAX_DRAFTS;
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -16,6 +17,8 @@ pub struct Shape {
     pub draft_forwards: usize,
     /// Whether there may be prompts among the plan rows: without, each has its newest token and drafts.
     pub prompts: bool,
+    /// The tokens that the neural drafter chooses among.
+    pub scope: DraftScope,
 }
 
 /// What capturing the programs at start took.
@@ -35,15 +38,15 @@ pub struct ProgramSet<B: Backend> {
     shapes: Vec<Shape>,
     captured: BTreeMap<Shape, B::Program>,
     config: RunnerConfig,
-    neural: bool,
+    neural: Option<RowsRead>,
     /// All are there.
     complete: bool,
     late: usize,
 }
 
 impl<B: Backend> ProgramSet<B> {
-    /// The programs of a runner, with or without a neural drafter.
-    pub(crate) fn new(config: &RunnerConfig, neural: bool) -> Self {
+    /// The programs of a runner, with or without a neural drafter, and by what that one reads.
+    pub(crate) fn new(config: &RunnerConfig, neural: Option<RowsRead>) -> Self {
         let mut set = Self {
             shapes: Vec::new(),
             captured: BTreeMap::new(),
@@ -66,11 +69,13 @@ impl<B: Backend> ProgramSet<B> {
             for draft_forwards in forwards.iter().rev().copied() {
                 for prompts in [true, false] {
                     if prompts || tokens <= decodes {
-                        set.shapes.push(Shape {
+                        let scopes = set.scopes(draft_forwards, prompts);
+                        set.shapes.extend(scopes.iter().map(|scope| Shape {
                             tokens,
                             draft_forwards,
                             prompts,
-                        });
+                            scope: *scope,
+                        }));
                     }
                 }
             }
@@ -93,12 +98,37 @@ impl<B: Backend> ProgramSet<B> {
         self.late
     }
 
-    /// The smallest program that holds a step.
-    pub(crate) fn shape(&self, tokens: usize, wanted_drafts: usize, prompts: bool) -> Shape {
+    /// The smallest program that holds a step. Where it has the choice, it drafts in the `preferred` scope.
+    pub(crate) fn shape(
+        &self,
+        tokens: usize,
+        wanted_drafts: usize,
+        prompts: bool,
+        preferred: DraftScope,
+    ) -> Shape {
+        let draft_forwards = self.draft_forwards(wanted_drafts);
+        let scopes = self.scopes(draft_forwards, prompts);
         Shape {
             tokens: bucket(tokens, self.config.tokens),
-            draft_forwards: self.draft_forwards(wanted_drafts),
+            draft_forwards,
             prompts,
+            scope: if scopes.contains(&preferred) {
+                preferred
+            } else {
+                scopes[0]
+            },
+        }
+    }
+
+    /// The scopes that drafts of such steps can have. With prompts, what the output matrix takes is a small part of a step,
+    /// and programs for both are not worth their capture.
+    fn scopes(&self, draft_forwards: usize, prompts: bool) -> &'static [DraftScope] {
+        const WHOLE: DraftScope = DraftScope::Whole;
+        const PART: DraftScope = DraftScope::Part;
+        match self.neural {
+            Some(RowsRead::Part(_)) if draft_forwards > 0 => &[PART],
+            Some(RowsRead::PartWhereItFits(_)) if draft_forwards > 0 && !prompts => &[WHOLE, PART],
+            _ => &[WHOLE],
         }
     }
 
@@ -131,7 +161,7 @@ impl<B: Backend> ProgramSet<B> {
     /// are fewer programs than numbers of draft forwards: one too many finds no plan rows and costs next to nothing.
     fn draft_forwards(&self, drafts: usize) -> usize {
         match drafts {
-            _ if !self.neural => 0,
+            _ if self.neural.is_none() => 0,
             0..=4 => drafts,
             5..=6 => 6,
             7..=8 => 8,
@@ -166,22 +196,36 @@ mod tests {
         }
     }
 
+    const SCOPES: [DraftScope; 2] = [DraftScope::Whole, DraftScope::Part];
+
     /// Whatever a step has, its program is one of the list.
     #[test]
     fn every_step_has_its_program_in_the_list() {
         for (slots, tokens, drafts) in [(1, 1, 0), (3, 20, 5), (16, 512, 3), (8, 100, 15), (64, 64, 7)] {
-            for neural in [false, true] {
+            for neural in [
+                None,
+                Some(RowsRead::Whole),
+                Some(RowsRead::Part(9)),
+                Some(RowsRead::PartWhereItFits(9)),
+            ] {
                 let set = ProgramSet::<Recorder>::new(&config(slots, tokens, drafts), neural);
                 for count in 1..=tokens {
-                    for wanted in 0..=drafts {
-                        let prompt = set.shape(count, wanted, true);
+                    for (wanted, scope) in (0..=drafts).flat_map(|wanted| SCOPES.map(|scope| (wanted, scope)))
+                    {
+                        let prompt = set.shape(count, wanted, true, scope);
                         assert!(set.shapes().contains(&prompt), "{prompt:?}");
                         assert!(prompt.tokens >= count);
-                        assert!(!neural || prompt.draft_forwards >= wanted);
-                        let decode = set.shape(count, wanted, false);
+                        assert!(neural.is_none() || prompt.draft_forwards >= wanted);
+                        let decode = set.shape(count, wanted, false, scope);
                         if count <= slots * (1 + drafts) {
                             assert!(set.shapes().contains(&decode), "{decode:?}");
                         }
+                        let expected = match neural {
+                            Some(RowsRead::Part(_)) if wanted > 0 => DraftScope::Part,
+                            Some(RowsRead::PartWhereItFits(_)) if wanted > 0 => scope,
+                            _ => DraftScope::Whole,
+                        };
+                        assert_eq!(decode.scope, expected, "{neural:?}");
                     }
                 }
                 let first = set.shapes()[0];
@@ -195,10 +239,16 @@ mod tests {
     /// As many as there are powers of two up to the tokens of a step, times the numbers of draft forwards, twice.
     #[test]
     fn the_list_is_short() {
-        let set = ProgramSet::<Recorder>::new(&config(16, 512, 3), true);
+        let count = |neural| {
+            ProgramSet::<Recorder>::new(&config(16, 512, 3), neural)
+                .shapes()
+                .len()
+        };
         // 10 sizes with prompts, 7 without, 4 numbers of draft forwards.
-        assert_eq!(set.shapes().len(), (10 + 7) * 4);
-        let plain = ProgramSet::<Recorder>::new(&config(16, 512, 3), false);
-        assert_eq!(plain.shapes().len(), 10 + 7);
+        assert_eq!(count(Some(RowsRead::Whole)), (10 + 7) * 4);
+        assert_eq!(count(Some(RowsRead::Part(9))), (10 + 7) * 4);
+        // Both scopes for steps that draft and have no prompts.
+        assert_eq!(count(Some(RowsRead::PartWhereItFits(9))), (10 + 7) * 4 + 7 * 3);
+        assert_eq!(count(None), 10 + 7);
     }
 }

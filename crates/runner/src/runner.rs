@@ -3,14 +3,15 @@
 use crate::decode::{RowNote, decode};
 use crate::encode::encode;
 use crate::programs::{ProgramReport, ProgramSet, Shape};
-use crate::propose::{Proposer, Stage};
+use crate::propose::{Proposer, RowsRead, Stage};
+use crate::text_fit::TextFit;
 use paceline_device::abi::{Logprobs, PlanLimits, PlanMessage, RecordLimits};
 use paceline_device::{
     Accept, Backend, DeviceError, FreePlaces, Pending, PoolStates, PoolTable, Prepare, Publish, RingPlace,
     SampleOptions, SampledText, Sampling, SlotLimits, SlotTable, StepLimits, StepRecord, StepRings,
     StepTables, Workspace,
 };
-use paceline_models::{Caches, Decoder, Forward, ModelError};
+use paceline_models::{Caches, Decoder, DraftScope, Forward, ModelError};
 use paceline_schedule::{RunnerFault, StepRunner};
 use paceline_types::{MAX_DRAFTS, PlanRow, SamplingParams, StepOutput, StepPlan, Work};
 use std::sync::Arc;
@@ -74,6 +75,8 @@ pub struct DeviceRunner<B: Backend> {
     logprobs: B::Buffer<Logprobs>,
     pooled: PoolTable<B>,
     params: Vec<Option<Arc<SamplingParams>>>,
+    /// Of a proposer that has the choice between its output matrix and a part of it.
+    text_fit: Option<TextFit>,
     message: PlanMessage,
     config: RunnerConfig,
 }
@@ -119,7 +122,7 @@ impl<B: Backend> DeviceRunner<B> {
             slots: slot_table,
             tables,
             workspace: Workspace::new(backend.clone()),
-            programs: ProgramSet::new(&config, false),
+            programs: ProgramSet::new(&config, None),
             rings: StepRings::new(&backend, config.depth, (plan_words, record_words))?,
             free: FreePlaces::new(config.depth),
             notes: vec![Vec::new(); config.depth],
@@ -130,6 +133,7 @@ impl<B: Backend> DeviceRunner<B> {
             logprobs: backend.buffer(samples)?,
             pooled: PoolTable::new(&backend, slots, model.dims.hidden)?,
             params: vec![None; slots],
+            text_fit: None,
             message: PlanMessage::new(mask_words(&model)),
             config,
             proposer: None,
@@ -141,7 +145,12 @@ impl<B: Backend> DeviceRunner<B> {
     /// The same runner with a proposer.
     #[must_use]
     pub fn with_proposer(mut self, proposer: Box<dyn Proposer<B>>) -> Self {
-        self.programs = ProgramSet::new(&self.config, proposer.is_neural());
+        let read = proposer.rows_read();
+        self.programs = ProgramSet::new(&self.config, proposer.is_neural().then_some(read));
+        self.text_fit = match read {
+            RowsRead::PartWhereItFits(part) => Some(TextFit::new(part, self.config.slots)),
+            RowsRead::Whole | RowsRead::Part(_) => None,
+        };
         self.proposer = Some(proposer);
         self
     }
@@ -250,6 +259,7 @@ impl<B: Backend> DeviceRunner<B> {
                 record: &self.record,
                 states: tapped.as_ref().unwrap_or(&hidden),
                 draft_forwards: shape.draft_forwards,
+                scope: shape.scope,
             })?;
         }
         backend.publish(Publish {
@@ -262,6 +272,22 @@ impl<B: Backend> DeviceRunner<B> {
             pooled: &self.pooled,
         });
         Ok(())
+    }
+
+    /// Takes in what the plan tells of texts, and says which tokens drafts are to be chosen among.
+    fn draft_scope(&mut self, step: &StepPlan) -> DraftScope {
+        let Some(fit) = &mut self.text_fit else {
+            return DraftScope::Whole;
+        };
+        for admission in &step.admissions {
+            fit.forget(admission.slot);
+        }
+        for row in &step.rows {
+            if let Work::Prefill { tokens, .. } = &row.work {
+                fit.see(row.slot, tokens);
+            }
+        }
+        fit.scope(&step.rows)
     }
 
     /// Most drafts wanted behind any plan row. A plan row that chooses no token has none, but is to be seen.
@@ -326,6 +352,7 @@ fn note(row: &PlanRow, params: &[Option<Arc<SamplingParams>>]) -> RowNote {
         .and_then(|params| params.prompt_logprobs)
         .filter(|_| prompt_rows > 0);
     RowNote {
+        slot: row.slot,
         logprobs: params
             .and_then(|params| params.logprobs)
             .filter(|_| row.work.samples() > 0),
@@ -350,10 +377,12 @@ impl<B: Backend> StepRunner for DeviceRunner<B> {
             self.params[admission.slot.0 as usize] = Some(Arc::clone(&admission.params));
         }
         let prompts = |row: &PlanRow| !matches!(row.work, Work::Verify { .. });
+        let scope = self.draft_scope(step);
         let shape = self.programs.shape(
             step.tokens(),
             Self::wanted_drafts(step),
             step.rows.iter().any(prompts),
+            scope,
         );
         let program = self.program(shape).map_err(|error| fault(&error))?;
         encode(step, &mut self.message).map_err(|error| fault(&error))?;
@@ -382,6 +411,11 @@ impl<B: Backend> StepRunner for DeviceRunner<B> {
             .map_err(|error| RunnerFault(error.to_string()))?;
         let notes = &self.notes[step.place.index()];
         let output = decode((step.step, step.number), &words, notes);
+        if let (Some(fit), Ok(output)) = (&mut self.text_fit, &output) {
+            for (row, note) in output.rows.iter().zip(notes) {
+                fit.see(note.slot, &row.tokens);
+            }
+        }
         self.free.put_back(step.place);
         output
     }

@@ -2,13 +2,13 @@
 //! and snapshots held something else before. The output would be right all the same: only drafts would be worse.
 
 use paceline_device_cpu::{Cpu, CpuOptions};
-use paceline_models::Decoder;
-use paceline_runner::{DeviceRunner, HeadProposer, ModelProposer, Proposer, RunnerConfig};
+use paceline_models::{Decoder, Eagle3};
+use paceline_runner::{DeviceRunner, HeadProposer, ModelProposer, Proposer, RowsRead, RunnerConfig};
 use paceline_schedule::StepRunner;
-use paceline_testkit::{Fixture, storyteller, storyteller_reference};
+use paceline_testkit::{Fixture, Program, Solo, random_eagle3, storyteller, storyteller_reference};
 use paceline_types::{
-    Admission, BlockId, DraftBudget, PlanRow, RowConstraint, STATE_GRID, SamplingParams, SlotId, SnapshotId,
-    SnapshotPlan, StepPlan, TokenId, TokenMask, Work,
+    Admission, BlockId, DraftBudget, PlanRow, RowConstraint, RowOutput, STATE_GRID, SamplingParams, SlotId,
+    SnapshotId, SnapshotPlan, StepPlan, TokenId, TokenMask, Work,
 };
 use paceline_weights::Checkpoint;
 use std::sync::Arc;
@@ -117,15 +117,55 @@ impl Bench {
                 masks: [everything].into(),
             }),
         };
+        self.step(if first { vec![admission] } else { Vec::new() }, row)
+            .made
+            .0
+    }
+
+    fn step(&mut self, admissions: Vec<Admission>, row: PlanRow) -> RowOutput {
         self.steps += 1;
         let plan = StepPlan {
             step: self.steps,
-            admissions: if first { vec![admission] } else { Vec::new() },
+            admissions,
             rows: vec![row],
         };
         let flight = self.runner.submit(&plan).expect("it runs");
         let output = self.runner.collect(flight).expect("it ran");
-        output.rows[0].made.0.clone()
+        output.rows[0].clone()
+    }
+
+    /// A step behind the prompt of slot 0: its tokens, and what was drafted behind them.
+    fn decode(&mut self) -> (Vec<TokenId>, Vec<TokenId>) {
+        let row = PlanRow {
+            slot: SlotId(0),
+            generation: 1,
+            work: Work::Verify {
+                drafts: CONFIG.drafts,
+            },
+            new_blocks: Vec::new(),
+            snapshot: None,
+            propose: DraftBudget {
+                ngram: 0,
+                neural: CONFIG.drafts,
+            },
+            show_drafts: true,
+            constraint: None,
+        };
+        let output = self.step(Vec::new(), row);
+        (output.tokens, output.made.0)
+    }
+
+    /// Drafts behind a prompt.
+    fn drafts(&mut self, tokens: &[TokenId]) -> Vec<TokenId> {
+        self.run(&Piece {
+            slot: 0,
+            tokens,
+            from: 0,
+            to: tokens.len(),
+            seen: true,
+            save: None,
+            restore: None,
+        })
     }
 
     /// Drafts behind a prompt of which the drafter did not see the first block.
@@ -173,6 +213,16 @@ fn load(cpu: &Cpu, checkpoint: &Checkpoint) -> Decoder<Cpu> {
 fn own_head(cpu: &Cpu, model: &mut Decoder<Cpu>) -> Box<dyn Proposer<Cpu>> {
     let head = Box::new(model.mtp.take().expect("it has a head"));
     Box::new(HeadProposer::new((cpu, model), head, &CONFIG).expect("it fits the memory"))
+}
+
+/// The model's own head, which reads the first `rows` rows of the output matrix.
+fn cut_head(rows: RowsRead) -> impl FnOnce(&Cpu, &mut Decoder<Cpu>) -> Box<dyn Proposer<Cpu>> {
+    move |cpu, model| {
+        let head = Box::new(model.mtp.take().expect("it has a head"));
+        let proposer = HeadProposer::new((cpu, model), head, &CONFIG).expect("it fits the memory");
+        let proposer = proposer.reading((cpu, model), rows);
+        Box::new(proposer.expect("it fits the memory"))
+    }
 }
 
 fn same_model(checkpoint: &Checkpoint) -> impl FnOnce(&Cpu, &mut Decoder<Cpu>) -> Box<dyn Proposer<Cpu>> {
@@ -243,5 +293,109 @@ fn a_state_saved_behind_missed_tokens_restores_as_missed() {
         };
         let expected = if seen { CONFIG.drafts } else { 0 };
         assert_eq!(bench.run(&restored).len(), expected, "seen: {seen}");
+    }
+}
+
+/// The most likely of the tokens that drafts are chosen among, the first of equals.
+fn best(logits: &[f32], allowed: impl Fn(usize) -> bool) -> TokenId {
+    let tokens = logits.iter().enumerate().filter(|(token, _)| allowed(*token));
+    let largest = tokens.fold((0, f32::NEG_INFINITY), |best, (token, logit)| {
+        if *logit > best.1 { (token, *logit) } else { best }
+    });
+    largest.0 as TokenId
+}
+
+/// A chain of drafts behind a text from all logits of the head, each the best that is allowed.
+fn chain(solo: &mut Solo<Cpu>, text: &[TokenId], allowed: impl Fn(usize) -> bool) -> Vec<TokenId> {
+    solo.prompt_with_head(text, text.len() - 2, 1).expect("it runs");
+    let mut chain = vec![best(&solo.logits().expect("it ran"), &allowed)];
+    while chain.len() < CONFIG.drafts {
+        let (last, position) = (chain[chain.len() - 1], text.len() - 2 + chain.len());
+        solo.step(Program::DraftAgain, &[last], position, 1)
+            .expect("it runs");
+        chain.push(best(&solo.logits().expect("it ran"), &allowed));
+    }
+    chain
+}
+
+fn solo(checkpoint: &Checkpoint) -> Solo<Cpu> {
+    let cpu = Cpu::new(CpuOptions::default());
+    let model = load(&cpu, checkpoint);
+    Solo::new(&cpu, model, None).expect("it fits the memory")
+}
+
+/// The text that drafts are behind: a prompt and the token that the model chooses.
+fn with_next(checkpoint: &Checkpoint, prompt: &[TokenId]) -> Vec<TokenId> {
+    let next = solo(checkpoint).greedy(prompt, 1).expect("it runs");
+    [prompt, &next].concat()
+}
+
+#[test]
+fn drafts_of_a_part_are_the_best_of_its_tokens() {
+    let checkpoint = storyteller();
+    let (mut outside, mut bound) = (0, 0);
+    for part in [1, 15, 16, 333, 1000, 4095] {
+        let mut bench = Bench::new(&checkpoint, cut_head(RowsRead::Part(part)));
+        for prompt in prompts() {
+            let text = with_next(&checkpoint, &prompt);
+            let expected = chain(&mut solo(&checkpoint), &text, |token| token < part);
+            let drafts = bench.drafts(&prompt);
+            assert_eq!(drafts, expected, "{part} tokens behind {prompt:?}");
+            bound += usize::from(expected != chain(&mut solo(&checkpoint), &text, |_| true));
+            outside += text.iter().filter(|token| **token as usize >= part).count();
+        }
+    }
+    assert!(
+        outside > 0 && bound > 0,
+        "parts that leave nothing out prove nothing"
+    );
+}
+
+/// Whether the part is read follows from the text alone: without prompts in the step, and with few tokens outside.
+#[test]
+fn a_part_is_read_where_the_text_has_few_other_tokens() {
+    let checkpoint = storyteller();
+    let tokens = &prompts()[0];
+    let highest = *tokens.iter().max().expect("a prompt") as usize;
+    for (part, fits) in [(highest + 1, true), (tokens.len(), false)] {
+        let mut bench = Bench::new(&checkpoint, cut_head(RowsRead::PartWhereItFits(part)));
+        // The step of the prompt itself reads all.
+        let text = with_next(&checkpoint, tokens);
+        let whole = chain(&mut solo(&checkpoint), &text, |_| true);
+        assert_eq!(bench.drafts(tokens), whole);
+        let (given, drafts) = bench.decode();
+        let longer = [text.as_slice(), &given].concat();
+        let allowed = |token: usize| !fits || token < part;
+        assert_eq!(drafts, chain(&mut solo(&checkpoint), &longer, allowed), "{part}");
+    }
+}
+
+/// The rows of a head that has tokens of its own are cut like others; what they stand for stays.
+#[test]
+fn drafts_of_a_head_with_its_own_tokens_are_among_those_of_the_rows_read() {
+    let checkpoint = Fixture::read("llama").checkpoint();
+    let tokens: Vec<TokenId> = (0..100).map(|row| row * 2 + 5).collect();
+    let files = random_eagle3(&checkpoint, Some(&tokens), 11);
+    let head = |cpu: &Cpu, model: &Decoder<Cpu>| {
+        let head = Eagle3::load(cpu, &files, model, None, &|_| {}).expect("the head fits");
+        Box::new(head)
+    };
+    let prompt: Vec<TokenId> = (0..22).map(|at| (at * 7 + 3) % 90).collect();
+    for part in [1, 20, 50] {
+        let proposer = |cpu: &Cpu, model: &mut Decoder<Cpu>| -> Box<dyn Proposer<Cpu>> {
+            let proposer = HeadProposer::new((cpu, model), head(cpu, model), &CONFIG);
+            let proposer = proposer.expect("it fits the memory");
+            let proposer = proposer.reading((cpu, model), RowsRead::Part(part));
+            Box::new(proposer.expect("it fits the memory"))
+        };
+        let drafts = Bench::new(&checkpoint, proposer).drafts(&prompt);
+        let cpu = Cpu::new(CpuOptions::default());
+        let model = load(&cpu, &checkpoint);
+        let other = head(&cpu, &model);
+        let mut solo = Solo::new(&cpu, model, Some(other)).expect("it fits the memory");
+        let text = with_next(&checkpoint, &prompt);
+        let kept = &tokens[..part];
+        let expected = chain(&mut solo, &text, |token| kept.contains(&(token as TokenId)));
+        assert_eq!(drafts, expected, "{part} rows");
     }
 }

@@ -54,8 +54,23 @@ pub(crate) fn judge<B: Backend>(judge: &mut Judge<'_, B>) {
         let linear = Linear::new(judge, Matrix::new(dtype, 130, 512), true);
         judge_rows(judge, "linear gguf", &linear.name(), &linear);
     }
+    first_rows(judge);
     large(judge);
     wide(judge);
+}
+
+/// The first rows of a weight, seen as one of its own: less than a tile or a panel, whole ones, and one more.
+fn first_rows<B: Backend>(judge: &mut Judge<'_, B>) {
+    for dtype in [DType::F32, DType::BF16, DType::F16, DType::Q8_0, DType::Q4K] {
+        for first in [1, 16, 100, 128, 129, 255] {
+            let linear = Linear::new(judge, Matrix::new(dtype, 300, 256), true);
+            let part = Linear {
+                first: Some(first),
+                ..linear
+            };
+            judge_rows(judge, "first_outputs", &part.name(), &part);
+        }
+    }
 }
 
 /// The products of a large model, and the law at up to 2048 tokens where the device is made for that.
@@ -130,6 +145,8 @@ fn tolerance<B: Backend>(judge: &Judge<'_, B>, dtype: DType) -> Limit {
 
 struct Linear {
     matrix: Matrix,
+    /// Its first rows, if it is not all of them.
+    first: Option<usize>,
     epilogue: bool,
     coarse: bool,
     limit: Limit,
@@ -145,6 +162,7 @@ impl Linear {
         };
         Self {
             coarse: matrix.dtype != DType::F32,
+            first: None,
             matrix,
             epilogue,
             limit,
@@ -160,15 +178,21 @@ impl Linear {
         }
     }
 
+    fn outputs(&self) -> usize {
+        self.first.unwrap_or(self.matrix.outputs)
+    }
+
     fn name(&self) -> String {
         let Matrix {
             dtype,
             outputs,
             inputs,
         } = self.matrix;
+        let first = self.first.map(|first| format!("the first {first} rows of "));
+        let first = first.unwrap_or_default();
         let epilogue = if self.epilogue { ", bias and scale" } else { "" };
         let inputs_are = if self.coarse { ", 16-bit inputs" } else { "" };
-        format!("{dtype} [{outputs}, {inputs}]{epilogue}{inputs_are}")
+        format!("{first}{dtype} [{outputs}, {inputs}]{epilogue}{inputs_are}")
     }
 }
 
@@ -182,11 +206,11 @@ impl RowOperation for Linear {
     }
 
     fn outs(&self) -> Vec<Out> {
-        vec![Out::Tensor(self.matrix.outputs, self.limit)]
+        vec![Out::Tensor(self.outputs(), self.limit)]
     }
 
     fn buffers(&self) -> Vec<(usize, f32)> {
-        vec![(self.matrix.outputs, 1.0), (self.matrix.outputs, 2.0)]
+        vec![(self.outputs(), 1.0), (self.outputs(), 2.0)]
     }
 
     fn weights(&self) -> Vec<Packed> {
@@ -202,7 +226,11 @@ impl RowOperation for Linear {
         } else {
             Epilogue::NONE
         };
-        let (x, w) = (&operands.inputs[0], &operands.weights[0]);
+        let x = &operands.inputs[0];
+        let w = match self.first {
+            Some(first) => &device.first_outputs(&operands.weights[0], first),
+            None => &operands.weights[0],
+        };
         device.linear(x, w, epilogue, &mut operands.outs[0].clone());
     }
 }

@@ -26,20 +26,17 @@ const CHOSEN: usize = 1;
 pub(crate) fn judge<B: Backend>(judge: &mut Judge<'_, B>) {
     for (vocabulary, rows) in [(97, 300), (2048, 100), (1000, 200), (151_936, 12)] {
         for text in [SampledText::Step, SampledText::Drafts] {
-            let scene = Scene {
-                vocabulary,
-                rows,
-                text,
-                plain: false,
-                nudge: Nudge::NONE,
-            };
-            let case = format!("{rows} rows of {vocabulary} logits, {text:?}");
-            compare_choices(judge, "sample", &case, &Choice::new(scene, None));
+            compare_logits(judge, (vocabulary, vocabulary), rows, text);
         }
+    }
+    // Drafts from the first rows of an output matrix.
+    for (vocabulary, logits, rows) in [(97, 23, 300), (1000, 33, 200), (151_936, 38_912, 12)] {
+        compare_logits(judge, (vocabulary, logits), rows, SampledText::Drafts);
     }
     for dtype in [None, Some(DType::F32), Some(DType::BF16)] {
         let scene = Scene {
             vocabulary: 256,
+            logits: 256,
             rows: 160,
             text: SampledText::Step,
             plain: dtype == Some(DType::BF16),
@@ -62,6 +59,25 @@ pub(crate) fn judge<B: Backend>(judge: &mut Judge<'_, B>) {
         });
         judge.law(&operation, case, variants);
     }
+}
+
+/// Choices from logits as they are, of all tokens or of the first ones.
+fn compare_logits<B: Backend>(
+    judge: &mut Judge<'_, B>,
+    (vocabulary, logits): (usize, usize),
+    rows: usize,
+    text: SampledText,
+) {
+    let scene = Scene {
+        vocabulary,
+        logits,
+        rows,
+        text,
+        plain: false,
+        nudge: Nudge::NONE,
+    };
+    let case = format!("{rows} rows of {logits} of {vocabulary} logits, {text:?}");
+    compare_choices(judge, "sample", &case, &Choice::new(scene, None));
 }
 
 /// Compares what was chosen, with near ties taken for what they are.
@@ -145,7 +161,7 @@ impl Case for Choice {
     fn run<B: Backend>(&self, rig: &Rig<'_, B>) -> Result<Vec<Output>, DeviceError> {
         let requests = self.scene.requests(rig.seed);
         let sampler = Sampler::new(rig, self.scene, &requests)?;
-        let (device, step, vocabulary) = (rig.device, &sampler.step, self.scene.vocabulary);
+        let (device, step, vocabulary) = (rig.device, &sampler.step, self.scene.logits);
         let samples = step.limits.samples;
         let (tokens, logprobs) = (device.buffer(samples)?, device.buffer(samples)?);
         let sampling = || Sampling {

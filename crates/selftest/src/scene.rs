@@ -44,6 +44,8 @@ impl Nudge {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Scene {
     pub(crate) vocabulary: usize,
+    /// Tokens that have a logit, the first: options and texts may name others.
+    pub(crate) logits: usize,
     /// Rows of logits, at least.
     pub(crate) rows: usize,
     /// What the text before a row is.
@@ -122,7 +124,7 @@ impl Scene {
         let rows = places.map(|place| LogitsRow {
             position: (text.len() + place) as i32,
             known: if !self.plain && random.once_in(8) {
-                1 + random.below(self.vocabulary) as i32
+                1 + random.below(self.logits) as i32
             } else {
                 0
             },

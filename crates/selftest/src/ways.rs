@@ -6,18 +6,20 @@ use crate::mixes::{Bench, Opened, Programs, Said};
 use crate::models::ModelsConfig;
 use paceline::{Open, Openers};
 use paceline_device::Backend;
+use paceline_runner::RowsRead;
 use paceline_types::DType;
 
 /// A hybrid model, a dense one and the default model; then hybrids of other kinds, one with experts, and full precision.
-const MODELS: [(&str, Option<DType>); 8] = [
-    ("qwen3_5", Some(DType::BF16)),
-    ("llama", Some(DType::BF16)),
-    ("storyteller", None),
-    ("qwen3_5_moe", Some(DType::BF16)),
-    ("granite_h", Some(DType::BF16)),
-    ("falcon_h1", Some(DType::BF16)),
-    ("qwen3", Some(DType::BF16)),
-    ("qwen3_5", None),
+/// Some draft with a part of their vocabulary.
+const MODELS: [(&str, Option<DType>, RowsRead); 8] = [
+    ("qwen3_5", Some(DType::BF16), RowsRead::Whole),
+    ("llama", Some(DType::BF16), RowsRead::Whole),
+    ("storyteller", None, RowsRead::Part(1000)),
+    ("qwen3_5_moe", Some(DType::BF16), RowsRead::Part(100)),
+    ("granite_h", Some(DType::BF16), RowsRead::Whole),
+    ("falcon_h1", Some(DType::BF16), RowsRead::Part(128)),
+    ("qwen3", Some(DType::BF16), RowsRead::Whole),
+    ("qwen3_5", None, RowsRead::Part(129)),
 ];
 /// Of these, what a slow device has the time for.
 const FEW: usize = 3;
@@ -86,9 +88,11 @@ fn programs<B: Backend>(open: &Open<'_, B>) -> Vec<Programs> {
     } else {
         (1024, 16, MODELS.len())
     };
-    let programs = MODELS.into_iter().take(count).map(|(model, dtype)| Programs {
+    let models = MODELS.into_iter().take(count);
+    let programs = models.map(|(model, dtype, rows_read)| Programs {
         model,
         dtype,
+        rows_read,
         tokens,
         slots,
     });

@@ -4,7 +4,7 @@ use super::numbers::{self, parsed};
 use super::vllm::SpeculativeConfig;
 use crate::model::ModelSource;
 use clap::{Args, ValueEnum};
-use paceline::{SpeculationConfig, SpeculationMethod};
+use paceline::{DraftVocabulary, SpeculationConfig, SpeculationMethod};
 use std::str::FromStr;
 
 const HEADING: &str = "Speculation (changes how fast a text comes, never which)";
@@ -60,6 +60,28 @@ impl FromStr for DraftTokens {
     }
 }
 
+/// The tokens that a neural drafter chooses among, as typed: `auto`, `off` or a number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct DraftVocab(DraftVocabulary);
+
+impl FromStr for DraftVocab {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let vocabulary = match text {
+            "auto" => DraftVocabulary::Auto,
+            "off" => DraftVocabulary::Whole,
+            number => {
+                let number = number
+                    .parse()
+                    .map_err(|_| format!("`{text}` is neither a number, nor off, nor auto"))?;
+                DraftVocabulary::First(numbers::at_least_one(number)?)
+            }
+        };
+        Ok(Self(vocabulary))
+    }
+}
+
 // A plain comment: a doc comment would replace the description of the command that takes these in.
 
 // Drafters and the number of drafts.
@@ -75,6 +97,10 @@ pub(crate) struct SpeculationFlags {
     /// Folder, GGUF file or hub id of a small model with the same vocabulary or of an EAGLE-3 head, to guess with.
     #[arg(long, value_name = "MODEL", help_heading = HEADING)]
     draft_model: Option<String>,
+    /// Let a neural drafter choose among the N tokens of lowest id, and read only their rows of its output matrix; off: among
+    /// all. auto: a third of vocabularies of 65,536 tokens and more, while texts have few others [default: auto].
+    #[arg(long, value_name = "N|off|auto", help_heading = HEADING)]
+    draft_vocab: Option<DraftVocab>,
     /// Fewest tokens at the end of a text to look for in it, 1 to 8 [default: 2].
     #[arg(long, value_name = "N", value_parser = parsed(numbers::ngram_length), help_heading = HEADING)]
     ngram_min: Option<usize>,
@@ -129,6 +155,10 @@ impl SpeculationFlags {
             SpeculationMethod::Off | SpeculationMethod::Ngram | SpeculationMethod::Mtp
         );
         let unused = |flag: &str| Some(format!("--{flag} has no use with --speculation {name}"));
+        let drafts_itself = matches!(method, SpeculationMethod::Off | SpeculationMethod::Ngram);
+        if drafts_itself && self.draft_vocab.is_some() {
+            return unused("draft-vocab");
+        }
         if own && self.draft_model.is_some() {
             return unused("draft-model");
         }
@@ -160,6 +190,7 @@ impl SpeculationFlags {
                 depth_control: !self.no_depth_control,
                 ngram_min,
                 ngram_max,
+                draft_vocabulary: self.draft_vocab.map(|DraftVocab(it)| it).unwrap_or_default(),
             },
             draft_model: config.model.map(|name| DraftModel {
                 source: ModelSource::new(Some(name)),
@@ -213,6 +244,7 @@ mod tests {
             "--draft-model=org/small",
             "--ngram-min=3",
             "--ngram-max=6",
+            "--draft-vocab=32768",
             "--no-depth-control",
         ]);
         assert_eq!(flags.conflict(), None);
@@ -223,6 +255,7 @@ mod tests {
             depth_control: false,
             ngram_min: 3,
             ngram_max: 6,
+            draft_vocabulary: DraftVocabulary::First(32_768),
         };
         assert_eq!(options.config, expected);
         let drafter = DraftModel {
@@ -234,6 +267,23 @@ mod tests {
             parse(&["--draft-tokens=auto"]).options().config.draft_tokens,
             None
         );
+    }
+
+    #[test]
+    fn a_part_of_the_vocabulary_is_a_number_off_or_auto() {
+        for (text, expected) in [
+            ("auto", DraftVocabulary::Auto),
+            ("off", DraftVocabulary::Whole),
+            ("1", DraftVocabulary::First(1)),
+        ] {
+            assert_eq!(text.parse(), Ok(DraftVocab(expected)));
+        }
+        for text in ["0", "-1", "half", ""] {
+            assert!(text.parse::<DraftVocab>().is_err(), "{text}");
+        }
+        // vLLM has no such key, so the flag stands beside its object.
+        let flags = parse(&[r#"--speculative-config={"method": "mtp"}"#, "--draft-vocab=off"]);
+        assert_eq!(flags.options().config.draft_vocabulary, DraftVocabulary::Whole);
     }
 
     #[test]
@@ -273,6 +323,10 @@ mod tests {
                 "--ngram-min has no use",
             ),
             (&["--speculation=mtp", "--ngram-max=2"], "--ngram-max has no use"),
+            (
+                &["--speculation=ngram", "--draft-vocab=9"],
+                "--draft-vocab has no use",
+            ),
         ] {
             let conflict = parse(arguments).conflict();
             assert!(conflict.is_some_and(|why| why.contains(part)), "{arguments:?}");

@@ -213,6 +213,8 @@ impl RowOptions<'_> {
         if counts.len() < logits.len() {
             counts.resize(logits.len(), 0);
         }
+        // Tokens without a logit are counted nowhere: no visit below would clear their counts for the rows that come.
+        let counts = &mut counts[..logits.len()];
         self.text.for_each(|position, token| {
             if let Some(count) = place(counts, token) {
                 *count = (*count | 1) + 2 * u32::from(position >= penalties.prompt);

@@ -23,6 +23,7 @@ use std::sync::Arc;
 pub(crate) use crate::simd::PANEL;
 
 /// Where panels are.
+#[derive(Clone)]
 enum Panels {
     Own(Arc<Storage<f32>>),
     /// From this byte of a file on.
@@ -39,6 +40,7 @@ impl Panels {
 }
 
 /// Consecutive outputs that are stored alike.
+#[derive(Clone)]
 pub(crate) struct Segment {
     pub(crate) dtype: DType,
     /// First output of the segment in the whole weight.
@@ -181,6 +183,29 @@ impl CpuWeight {
     pub(crate) fn is_mapped(&self) -> bool {
         let mapped = |segment: &Segment| matches!(segment.data, Panels::Mapped(..));
         self.inner.segments.iter().all(mapped)
+    }
+
+    /// The first `outputs` rows, in the same storage: panels up to the last that has one of them.
+    pub(crate) fn first_outputs(&self, outputs: usize) -> Self {
+        let all = self.outputs();
+        assert!(
+            (1..=all).contains(&outputs),
+            "first_outputs: {outputs} of {all} rows"
+        );
+        let segments = self.inner.segments.iter();
+        let segments = segments
+            .filter(|segment| segment.first < outputs)
+            .map(|segment| Segment {
+                outputs: segment.outputs.min(outputs - segment.first),
+                ..segment.clone()
+            });
+        Self {
+            inner: Arc::new(Inner {
+                segments: segments.collect(),
+                outputs,
+                inputs: self.inputs(),
+            }),
+        }
     }
 
     /// Rows of the matrix.

@@ -7,7 +7,7 @@ use paceline_device::abi::{
 use paceline_device::{
     Backend, Pending, SampleOptions, SampledText, Sampling, SlotLimits, SlotTable, StepLimits, StepTables,
 };
-use paceline_device_cpu::Cpu;
+use paceline_device_cpu::{Cpu, CpuTensor};
 
 const VOCABULARY: usize = 97;
 const BLOCK: usize = 4;
@@ -191,6 +191,7 @@ fn sample(cpu: &Cpu, requests: &[Options], rows: &[Row<'_>]) -> Vec<Vec<(i32, Lo
         .iter()
         .flat_map(|row| (0..=row.drafts.len()).flat_map(|i| logits(row.request, row.text.len() + i)))
         .collect();
+    let data = tensor(cpu, &step.samples, &data, VOCABULARY);
     let mut results = run(cpu, (&slots, &step), SampledText::Step, &data).into_iter();
     rows.iter()
         .map(|row| results.by_ref().take(row.drafts.len() + 1).collect())
@@ -228,6 +229,7 @@ fn sample_draft(cpu: &Cpu, requests: &[Options], rows: &[Row<'_>], place: usize)
         .iter()
         .flat_map(|row| logits(row.request, row.text.len() + place))
         .collect();
+    let data = tensor(cpu, &step.samples, &data, VOCABULARY);
     run(cpu, (&slots, &step), SampledText::Drafts, &data)
 }
 
@@ -236,7 +238,7 @@ fn run(
     cpu: &Cpu,
     (slots, step): (&SlotTable<Cpu>, &StepTables<Cpu>),
     text: SampledText,
-    logits: &[f32],
+    logits: &CpuTensor,
 ) -> Vec<(i32, Logprobs)> {
     let samples = step.limits.samples;
     let tokens = cpu.buffer(samples).unwrap();
@@ -249,7 +251,7 @@ fn run(
         tokens: &tokens,
         logprobs: &logprobs,
     };
-    cpu.sample(&tensor(cpu, &step.samples, logits, VOCABULARY), sampling);
+    cpu.sample(logits, sampling);
     let tokens = cpu.read(&tokens, samples).wait().unwrap();
     let reported = cpu.read(&logprobs, samples).wait().unwrap();
     tokens.into_iter().zip(reported).collect()
@@ -499,6 +501,59 @@ fn drafts_are_chosen_as_the_same_positions_are_when_verified() {
                     assert_eq!(bits(&[verified[place].1]), bits(&[drafted.1]), "{what}");
                 }
             }
+        }
+    }
+}
+
+/// Drafts from the first rows of an output matrix. Texts and options name tokens that have no logit there, and rows of all
+/// tokens before and behind, on the same threads, notice nothing of it.
+#[test]
+fn the_first_logits_are_chosen_from_as_if_the_others_were_impossible() {
+    let mut requests = requests();
+    // Whoever has said a token likes to say it again.
+    requests.push(Options {
+        frequency: -0.5,
+        ..NONE
+    });
+    for (device, cpu) in devices() {
+        for (first, length) in [(1, 9), (16, 12), (29, 30), (96, 47)] {
+            let texts = (0..requests.len() as i32).map(|request| -> Vec<i32> {
+                let token = |at: i32| (at * (7 + request) + request) % VOCABULARY as i32;
+                (0..length).map(token).collect()
+            });
+            let texts: Vec<Vec<i32>> = texts.collect();
+            let rows: Vec<Row<'_>> = texts
+                .iter()
+                .enumerate()
+                .map(|(request, text)| Row {
+                    request,
+                    text,
+                    start: text.len() - 1,
+                    drafts: Vec::new(),
+                })
+                .collect();
+            let slots = slot_table(&cpu, &requests, &rows);
+            let step = Tables::new(&requests, &rows).on(&cpu);
+            let first_logits = |tokens: usize| {
+                let of_row = |request| logits(request, length as usize).into_iter().take(tokens);
+                let all: Vec<f32> = (0..requests.len()).flat_map(of_row).collect();
+                tensor(&cpu, &step.samples, &all, tokens)
+            };
+            let choose = |logits: &CpuTensor| -> Vec<i32> {
+                let chosen = run(&cpu, (&slots, &step), SampledText::Drafts, logits);
+                chosen.into_iter().map(|(token, _)| token).collect()
+            };
+            let (whole, part) = (first_logits(VOCABULARY), first_logits(first));
+            let mut others_impossible = cpu.tensor(&step.samples, VOCABULARY).unwrap();
+            let columns: Vec<i32> = (0..first as i32).collect();
+            cpu.spread(&part, &cpu.buffer_from(&columns).unwrap(), &mut others_impossible);
+            let (before, expected) = (choose(&whole), choose(&others_impossible));
+            let what = format!("{device}, {first} of {VOCABULARY}");
+            // Often, so that what each left behind would add up.
+            for _ in 0..60 {
+                assert_eq!(choose(&part), expected, "{what}");
+            }
+            assert_eq!(choose(&whole), before, "{what}, behind it");
         }
     }
 }

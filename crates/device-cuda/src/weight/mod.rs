@@ -96,6 +96,32 @@ impl CudaWeight {
         Ok(weight)
     }
 
+    /// The first `outputs` rows, in the same storage: whole tiles come first. Sums are cut by a plan of their own, so their
+    /// bits need not be those of the whole weight.
+    pub(crate) fn first_outputs(&self, cuda: &Cuda, outputs: usize) -> Self {
+        let (all, inputs) = (self.outputs(), self.inputs());
+        assert!(
+            (1..=all).contains(&outputs),
+            "first_outputs: {outputs} of {all} rows"
+        );
+        assert!(
+            self.gated() == 0,
+            "first_outputs: the rows of gate and up take turns"
+        );
+        let kind = self.kind();
+        Self {
+            inner: Arc::new(Inner {
+                kind,
+                outputs,
+                inputs,
+                gated: 0,
+                address: self.address(),
+                bytes: stored_bytes(kind, outputs, inputs),
+                plan: KPlan::shared(outputs, inputs, cuda.multiprocessors() as usize),
+            }),
+        }
+    }
+
     /// A weight of zeros.
     fn zeroed(
         cuda: &Cuda,
@@ -103,13 +129,7 @@ impl CudaWeight {
         (outputs, inputs, gated): (usize, usize, usize),
         name: &str,
     ) -> Result<Self, DeviceError> {
-        let elements = match kind {
-            Kind::F32 => outputs as u64 * f32_pitch(inputs) as u64 * 2,
-            Kind::Bf16 | Kind::F16 => {
-                (outputs.next_multiple_of(TILE) as u64) * inputs.next_multiple_of(BLOCK) as u64
-            }
-        };
-        let bytes = elements * 2;
+        let bytes = stored_bytes(kind, outputs, inputs);
         let address = cuda.context.zeroed(bytes, name)?;
         Ok(Self {
             inner: Arc::new(Inner {
@@ -173,6 +193,16 @@ impl CudaWeight {
             rows: self.inner.outputs as u32,
             columns: self.inner.inputs as u32,
             pitch: self.pitch() as u32,
+        }
+    }
+}
+
+/// Bytes of a weight, the padding of tiles included.
+fn stored_bytes(kind: Kind, outputs: usize, inputs: usize) -> u64 {
+    match kind {
+        Kind::F32 => (outputs * f32_pitch(inputs)) as u64 * 4,
+        Kind::Bf16 | Kind::F16 => {
+            (outputs.next_multiple_of(TILE) * inputs.next_multiple_of(BLOCK)) as u64 * 2
         }
     }
 }

@@ -130,6 +130,14 @@ impl<B: Backend> Backend for Checked<B> {
         })
     }
 
+    fn first_outputs(&self, weight: &CheckedWeight<B>, outputs: usize) -> CheckedWeight<B> {
+        Self::stored_rows("first_outputs", weight);
+        CheckedWeight {
+            inner: self.inner.first_outputs(&weight.inner, outputs),
+            gated: false,
+        }
+    }
+
     fn experts(
         &self,
         gate_up: Vec<CheckedWeight<B>>,

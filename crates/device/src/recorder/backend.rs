@@ -114,6 +114,13 @@ impl Backend for Recorder {
         })
     }
 
+    fn first_outputs(&self, weight: &RecorderWeight, outputs: usize) -> RecorderWeight {
+        RecorderWeight {
+            outputs,
+            ..weight.clone()
+        }
+    }
+
     fn experts(
         &self,
         gate_up: Vec<RecorderWeight>,

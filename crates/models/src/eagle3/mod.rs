@@ -8,9 +8,9 @@ mod options;
 use crate::arch::Builder;
 use crate::decoder::kv_shapes;
 use crate::layers::{Attention, AttentionConfig, Block, BlockOp, Linear, Mlp, Norm, NormKind, Rope, Stack};
-use crate::{Config, Decoder, DraftHead, DraftStates, Forward, LoadStats, Loader, ModelError};
+use crate::{Config, Decoder, DraftHead, DraftScope, DraftStates, Forward, LoadStats, Loader, ModelError};
 use options::Options;
-use paceline_device::{Backend, DeviceError, KvShape, Scratch};
+use paceline_device::{Backend, DeviceError, KvShape, Sampling, Scratch};
 use paceline_types::DType;
 use paceline_weights::Checkpoint;
 use serde_json::Value;
@@ -28,14 +28,53 @@ pub struct Eagle3<B: Backend> {
     /// Everything behind it.
     blocks: Vec<Block<B>>,
     norm: Norm<B>,
-    head: Linear<B>,
-    /// The model's token for each of the head's, if they differ.
-    tokens: Option<B::Buffer<i32>>,
+    output: Output<B>,
+    /// The first rows of it.
+    part: Option<Output<B>>,
     norm_before_residual: bool,
     norm_output: bool,
     width: usize,
     /// What was loaded.
     pub stats: LoadStats,
+}
+
+/// An output matrix, and the model's token for each of its rows where that is not the row's number: in memory, and on the
+/// device.
+struct Output<B: Backend> {
+    matrix: Linear<B>,
+    tokens: Option<(Vec<i32>, B::Buffer<i32>)>,
+}
+
+impl<B: Backend> Output<B> {
+    fn new(backend: &B, matrix: Linear<B>, tokens: Option<Vec<i32>>) -> Result<Self, DeviceError> {
+        let tokens = tokens.map(|tokens| Ok::<_, DeviceError>((backend.buffer_from(&tokens)?, tokens)));
+        let tokens = tokens.transpose()?.map(|(buffer, tokens)| (tokens, buffer));
+        Ok(Self { matrix, tokens })
+    }
+
+    fn first(&self, backend: &B, rows: usize) -> Result<Self, DeviceError> {
+        let tokens = self.tokens.as_ref().map(|(tokens, _)| tokens[..rows].to_vec());
+        Self::new(backend, self.matrix.first_outputs(backend, rows)?, tokens)
+    }
+
+    /// Logits of the step's sampled positions: a column per row of the matrix, or per token of the model.
+    fn logits(
+        &self,
+        model: &Decoder<B>,
+        cx: &Forward<'_, B>,
+        (normed, width): (&B::Tensor, usize),
+    ) -> Result<Scratch<B>, DeviceError> {
+        let mut rows = cx.samples(width)?;
+        cx.backend.gather_sampled(normed, cx.step, &mut rows);
+        let mut logits = cx.samples(self.matrix.outputs())?;
+        self.matrix.run_into(cx, &rows, &mut logits);
+        let Some((_, tokens)) = &self.tokens else {
+            return Ok(logits);
+        };
+        let mut spread = cx.samples(model.dims.vocabulary)?;
+        cx.backend.spread(&logits, tokens, &mut spread);
+        Ok(spread)
+    }
 }
 
 /// States of the model's layers to one of the head's.
@@ -132,8 +171,12 @@ impl<B: Backend> Eagle3<B> {
             rope,
             blocks: builder.take_blocks(),
             norm: norm("norm")?,
-            head: shared.head(loader, options.vocabulary)?,
-            tokens: tokens(loader, options.vocabulary, target.dims.vocabulary)?,
+            output: Output::new(
+                loader.backend(),
+                shared.head(loader, options.vocabulary)?,
+                tokens(loader, options.vocabulary, target.dims.vocabulary)?,
+            )?,
+            part: None,
             norm_before_residual: options.norm_before_residual,
             norm_output: options.norm_output,
             width,
@@ -212,16 +255,32 @@ impl<B: Backend> DraftHead<B> for Eagle3<B> {
         cx: &Forward<'_, B>,
         normed: &B::Tensor,
     ) -> Result<Scratch<B>, DeviceError> {
-        let mut rows = cx.samples(self.width)?;
-        cx.backend.gather_sampled(normed, cx.step, &mut rows);
-        let mut logits = cx.samples(self.head.outputs())?;
-        self.head.run_into(cx, &rows, &mut logits);
-        let Some(tokens) = &self.tokens else {
-            return Ok(logits);
-        };
-        let mut spread = cx.samples(model.dims.vocabulary)?;
-        cx.backend.spread(&logits, tokens, &mut spread);
-        Ok(spread)
+        self.output.logits(model, cx, (normed, self.width))
+    }
+
+    fn rows(&self, _model: &Decoder<B>) -> usize {
+        self.output.matrix.outputs()
+    }
+
+    fn set_part(&mut self, backend: &B, _model: &Decoder<B>, rows: usize) -> Result<(), DeviceError> {
+        self.part = Some(self.output.first(backend, rows)?);
+        Ok(())
+    }
+
+    fn sample(
+        &self,
+        model: &Decoder<B>,
+        cx: &Forward<'_, B>,
+        scope: DraftScope,
+        normed: &B::Tensor,
+        sampling: Sampling<'_, B>,
+    ) -> Result<(), DeviceError> {
+        let part = self.part.as_ref().filter(|_| scope == DraftScope::Part);
+        let logits = part
+            .unwrap_or(&self.output)
+            .logits(model, cx, (normed, self.width))?;
+        cx.backend.sample(&logits, sampling);
+        Ok(())
     }
 
     fn kv_shapes(&self, blocks: usize, block_size: usize) -> Vec<KvShape> {
@@ -325,7 +384,7 @@ fn tokens<B: Backend>(
     loader: &Loader<'_, B>,
     drafted: usize,
     known: usize,
-) -> Result<Option<B::Buffer<i32>>, ModelError> {
+) -> Result<Option<Vec<i32>>, ModelError> {
     let name = "d2t";
     if drafted == known && !loader.has(name, false) {
         return Ok(None);
@@ -354,7 +413,5 @@ fn tokens<B: Backend>(
         }
     }
     let same = drafted == known && tokens.iter().enumerate().all(|(i, token)| i == *token as usize);
-    Ok((!same)
-        .then(|| loader.backend().buffer_from(&tokens))
-        .transpose()?)
+    Ok((!same).then_some(tokens))
 }

@@ -9,6 +9,8 @@ pub struct Linear<B: Backend> {
     weight: B::Weight,
     bias: Option<B::Buffer<f32>>,
     scale: Option<B::Buffer<f32>>,
+    /// The number in `scale`, if it is one for all outputs.
+    uniform_scale: Option<f32>,
     outputs: usize,
 }
 
@@ -65,12 +67,7 @@ impl<B: Backend> Linear<B> {
 
     /// Several matrices whose outputs stand side by side.
     pub fn stack(loader: &Loader<'_, B>, parts: &[Part], outputs: usize) -> Result<Self, ModelError> {
-        Ok(Self {
-            weight: loader.weight(parts)?,
-            bias: None,
-            scale: None,
-            outputs,
-        })
+        Ok(Self::shared(loader.weight(parts)?, outputs))
     }
 
     /// Gate and up of a gated feed-forward layer, stacked, for [`Backend::linear_activate`].
@@ -84,8 +81,24 @@ impl<B: Backend> Linear<B> {
             weight,
             bias: None,
             scale: None,
+            uniform_scale: None,
             outputs,
         }
+    }
+
+    /// The first `outputs` of an output matrix, which has no bias and one scale for all: the same weight, seen as a smaller
+    /// one.
+    pub fn first_outputs(&self, backend: &B, outputs: usize) -> Result<Self, DeviceError> {
+        assert!(
+            self.bias.is_none() && self.scale.is_some() == self.uniform_scale.is_some(),
+            "an output matrix"
+        );
+        let scale = self.uniform_scale.map(|scale| vec![scale; outputs]);
+        Ok(Self {
+            scale: scale.map(|scale| backend.buffer_from(&scale)).transpose()?,
+            uniform_scale: self.uniform_scale,
+            ..Self::shared(backend.first_outputs(&self.weight, outputs), outputs)
+        })
     }
 
     /// Adds these to the outputs.
@@ -106,7 +119,9 @@ impl<B: Backend> Linear<B> {
 
     /// Multiplies all outputs by one number.
     pub fn set_uniform_scale(&mut self, loader: &Loader<'_, B>, value: f32) -> Result<(), ModelError> {
-        self.set_scale(loader, &vec![value; self.outputs])
+        self.set_scale(loader, &vec![value; self.outputs])?;
+        self.uniform_scale = self.scale.as_ref().map(|_| value);
+        Ok(())
     }
 
     /// Number of outputs.

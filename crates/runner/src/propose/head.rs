@@ -1,7 +1,7 @@
 //! Drafts from a head on the model's own states: MTP or EAGLE-3.
 
 use super::draft_forwards::{DraftForwards, clear_unseen};
-use super::{Proposer, Stage};
+use super::{Proposer, RowsRead, Stage};
 use crate::RunnerConfig;
 use paceline_device::{Backend, DeviceError, DraftForward, GatherStates, KeepBlockEnds};
 use paceline_models::{Caches, Decoder, DraftHead, Forward, ModelError};
@@ -12,6 +12,7 @@ pub struct HeadProposer<B: Backend> {
     head: Box<dyn DraftHead<B>>,
     caches: Caches<B>,
     draft_forwards: DraftForwards<B>,
+    rows_read: RowsRead,
     /// Per block: the model's state at its last token, which the head has yet to join with what follows there.
     block_ends: B::Buffer<f32>,
 }
@@ -27,8 +28,22 @@ impl<B: Backend> HeadProposer<B> {
             block_ends: backend.buffer(config.blocks * head.input_width(model))?,
             caches: head.caches(backend, &config.cache_sizes())?,
             draft_forwards: DraftForwards::new(backend, config)?,
+            rows_read: RowsRead::Whole,
             head,
         })
+    }
+
+    /// The same with as much of the head's output matrix read.
+    pub fn reading(
+        mut self,
+        (backend, model): (&B, &Decoder<B>),
+        rows: RowsRead,
+    ) -> Result<Self, DeviceError> {
+        if let Some(part) = rows.part() {
+            self.head.set_part(backend, model, part)?;
+        }
+        self.rows_read = rows;
+        Ok(self)
     }
 }
 
@@ -39,6 +54,10 @@ impl<B: Backend> Proposer<B> for HeadProposer<B> {
 
     fn is_neural(&self) -> bool {
         true
+    }
+
+    fn rows_read(&self) -> RowsRead {
+        self.rows_read
     }
 
     fn propose(&self, stage: &Stage<'_, B>) -> Result<(), DeviceError> {
@@ -64,7 +83,8 @@ impl<B: Backend> Proposer<B> for HeadProposer<B> {
         });
         let mut states = self.head.first(model, &mut cx, &start)?;
         self.draft_forwards.choose(stage, (&before, 0), |sampling| {
-            self.head.sample(model, &cx, &states.normed, sampling)
+            self.head
+                .sample(model, &cx, stage.scope, &states.normed, sampling)
         })?;
         for place in 1..stage.draft_forwards {
             let again = (DraftForward::Again { place }, Some(&before));
@@ -74,7 +94,8 @@ impl<B: Backend> Proposer<B> for HeadProposer<B> {
             backend.gather(states.carried(), &self.draft_forwards.source, &mut carried);
             states = self.head.again(model, &mut cx, &carried)?;
             self.draft_forwards.choose(stage, (&tables, place), |sampling| {
-                self.head.sample(model, &cx, &states.normed, sampling)
+                self.head
+                    .sample(model, &cx, stage.scope, &states.normed, sampling)
             })?;
             before = tables;
         }

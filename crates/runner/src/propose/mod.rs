@@ -12,7 +12,7 @@ pub use model::ModelProposer;
 pub use ngram::NgramProposer;
 
 use paceline_device::{Backend, DeviceError, SlotTable, StepRecord, StepTables, Workspace};
-use paceline_models::Decoder;
+use paceline_models::{Decoder, DraftScope};
 
 /// Makes drafts.
 ///
@@ -27,8 +27,34 @@ pub trait Proposer<B: Backend>: Send {
     /// Whether it runs as many draft forwards as drafts are wanted, each of which costs.
     fn is_neural(&self) -> bool;
 
+    /// What of its output matrix it reads.
+    fn rows_read(&self) -> RowsRead {
+        RowsRead::Whole
+    }
+
     /// Enqueues the making of drafts.
     fn propose(&self, stage: &Stage<'_, B>) -> Result<(), DeviceError>;
+}
+
+/// What a neural drafter reads of its output matrix.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RowsRead {
+    /// All of it.
+    Whole,
+    /// This many rows, the first.
+    Part(usize),
+    /// The same in steps without prompts whose texts have few tokens outside; all of it in others.
+    PartWhereItFits(usize),
+}
+
+impl RowsRead {
+    /// Rows of the part, if there is one.
+    fn part(self) -> Option<usize> {
+        match self {
+            Self::Whole => None,
+            Self::Part(rows) | Self::PartWhereItFits(rows) => Some(rows),
+        }
+    }
 }
 
 /// The end of a step, as a proposer finds it: tokens are accepted, slots have advanced.
@@ -51,6 +77,8 @@ pub struct Stage<'a, B: Backend> {
     pub states: &'a B::Tensor,
     /// Most drafts that any plan row wants from a neural drafter; 0 if none is to see any token.
     pub draft_forwards: usize,
+    /// The tokens that a neural drafter chooses among.
+    pub scope: DraftScope,
 }
 
 /// The text first; a neural drafter where the text has no match, or a short one.
@@ -73,6 +101,10 @@ impl<B: Backend> Proposer<B> for Chain<B> {
 
     fn is_neural(&self) -> bool {
         self.then.is_neural()
+    }
+
+    fn rows_read(&self) -> RowsRead {
+        self.then.rows_read()
     }
 
     fn propose(&self, stage: &Stage<'_, B>) -> Result<(), DeviceError> {

@@ -1,10 +1,11 @@
 //! Drafts from a smaller model with the same vocabulary.
 
 use super::draft_forwards::{DraftForwards, clear_unseen};
-use super::{Proposer, Stage};
+use super::{Proposer, RowsRead, Stage};
 use crate::RunnerConfig;
 use paceline_device::{Backend, DeviceError, DraftForward, StepTables};
-use paceline_models::{Caches, Decoder, Forward, ModelError};
+use paceline_models::layers::Linear;
+use paceline_models::{Caches, Decoder, DraftScope, Forward, ModelError};
 
 /// A draft model. It runs along with the step over the same tokens, and is rolled back with it; then it looks ahead, one
 /// draft after the other, while its recurrent states stay where they are.
@@ -13,6 +14,9 @@ pub struct ModelProposer<B: Backend> {
     caches: Caches<B>,
     draft_forwards: DraftForwards<B>,
     recurrent: bool,
+    /// The first rows of the output matrix.
+    part: Option<Linear<B>>,
+    rows_read: RowsRead,
 }
 
 impl<B: Backend> ModelProposer<B> {
@@ -22,9 +26,21 @@ impl<B: Backend> ModelProposer<B> {
         Ok(Self {
             draft_forwards: DraftForwards::new(backend, config)?,
             recurrent: !caches.states.is_empty(),
+            part: None,
+            rows_read: RowsRead::Whole,
             caches,
             model,
         })
+    }
+
+    /// The same with as much of the output matrix read.
+    pub fn reading(mut self, backend: &B, rows: RowsRead) -> Result<Self, DeviceError> {
+        let part = rows.part();
+        self.part = part
+            .map(|part| self.model.head.first_outputs(backend, part))
+            .transpose()?;
+        self.rows_read = rows;
+        Ok(self)
     }
 
     fn pass<'a>(&'a self, stage: &Stage<'a, B>, tables: &'a StepTables<B>) -> Forward<'a, B> {
@@ -37,6 +53,10 @@ impl<B: Backend> Proposer<B> for ModelProposer<B> {
         true
     }
 
+    fn rows_read(&self) -> RowsRead {
+        self.rows_read
+    }
+
     fn propose(&self, stage: &Stage<'_, B>) -> Result<(), DeviceError> {
         clear_unseen(stage, &self.caches.kv);
         let recurrent = self.recurrent;
@@ -47,6 +67,8 @@ impl<B: Backend> Proposer<B> for ModelProposer<B> {
             return Ok(());
         }
         self.model.forward(&mut self.pass(stage, &along))?;
+        let part = self.part.as_ref().filter(|_| stage.scope == DraftScope::Part);
+        let head = part.unwrap_or(&self.model.head);
         for place in 0..stage.draft_forwards {
             let tables = self
                 .draft_forwards
@@ -54,7 +76,7 @@ impl<B: Backend> Proposer<B> for ModelProposer<B> {
             let mut cx = self.pass(stage, &tables);
             let hidden = self.model.forward(&mut cx)?;
             self.draft_forwards.choose(stage, (&tables, place), |sampling| {
-                self.model.sample(&cx, &hidden, sampling)
+                self.model.sample_with(head, &cx, &hidden, sampling)
             })?;
         }
         Ok(())

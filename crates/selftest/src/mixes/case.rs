@@ -2,6 +2,7 @@
 
 use super::{Asked, Bench, Devices, Drafter, Script, Setup, Whimsy};
 use crate::random::Random;
+use paceline_runner::RowsRead;
 use paceline_schedule::Counters;
 use paceline_types::{DType, SamplingParams, TokenId};
 
@@ -28,6 +29,9 @@ const DRAFTERS: [Drafter; 7] = [
     Drafter::Other,
     Drafter::Chain,
 ];
+
+/// Rows of output matrices that drafts come from: one, a panel and one more, and most of those that texts have.
+const PARTS: [usize; 4] = [1, 17, 128, 240];
 
 /// Some requests and a way to run them.
 #[derive(Clone, Debug)]
@@ -81,7 +85,8 @@ impl Mix {
     }
 }
 
-const SIMPLER_SETUPS: [fn(&mut Setup); 8] = [
+const SIMPLER_SETUPS: [fn(&mut Setup); 9] = [
+    |setup| setup.rows_read = RowsRead::Whole,
     |setup| setup.depth = 1,
     |setup| setup.depth_control = false,
     |setup| setup.spare_blocks = None,
@@ -191,6 +196,11 @@ fn setup(random: &mut Random, scripts: bool) -> Setup {
         dtype: dtype.filter(|_| model != "storyteller"),
         drafter,
         drafts: if drafter == Drafter::Off { 0 } else { drafts },
+        rows_read: match random.below(4) {
+            0 => RowsRead::Part(*random.pick(&PARTS)),
+            1 => RowsRead::PartWhereItFits(*random.pick(&PARTS)),
+            _ => RowsRead::Whole,
+        },
         depth_control: random.once_in(2),
         depth: 1 + random.below(4),
         batch: *random.pick(&[1, 3, 16]),

@@ -3,7 +3,7 @@
 use super::{Asked, Bench, Devices, Drafter, Ending, Given, Setup, Texts};
 use paceline::MaskPool;
 use paceline_device::Backend;
-use paceline_models::{Decoder, Eagle3};
+use paceline_models::{Decoder, DraftHead, Eagle3};
 use paceline_runner::{
     Chain, DeviceRunner, HeadProposer, ModelProposer, NgramProposer, Proposer, RunnerConfig,
 };
@@ -140,13 +140,11 @@ fn proposer<B: Backend>(
     let eagle = |model: &Decoder<B>| -> Box<dyn Proposer<B>> {
         let checkpoint = random_eagle3(checkpoint, None, 7);
         let head = Eagle3::load(backend, &checkpoint, model, None, &|_| {}).expect("the head fits");
-        Box::new(HeadProposer::new((backend, model), Box::new(head), config).expect("memory for the head"))
+        head_proposer((backend, model), Box::new(head), (setup, config))
     };
     let own = |model: &mut Decoder<B>| -> Option<Box<dyn Proposer<B>>> {
         let head = model.mtp.take()?;
-        Some(Box::new(
-            HeadProposer::new((backend, model), Box::new(head), config).expect("memory for the head"),
-        ))
+        Some(head_proposer((backend, model), Box::new(head), (setup, config)))
     };
     match setup.drafter {
         Drafter::Off | Drafter::Scripted(_) => None,
@@ -155,15 +153,29 @@ fn proposer<B: Backend>(
         Drafter::Eagle3 => Some(eagle(model)),
         Drafter::Itself | Drafter::Other => {
             let drafter = other.expect("a draft model");
-            Some(Box::new(
-                ModelProposer::new(backend, drafter, config).expect("memory for the draft model"),
-            ))
+            let proposer = ModelProposer::new(backend, drafter, config);
+            let proposer = proposer.expect("memory for the draft model");
+            let proposer = proposer.reading(backend, setup.rows_read);
+            Some(Box::new(proposer.expect("memory for the draft model")))
         }
         Drafter::Chain => {
             let neural = own(model).unwrap_or_else(|| eagle(model));
             Some(Box::new(Chain::new(ngram(), neural)))
         }
     }
+}
+
+fn head_proposer<B: Backend>(
+    place: (&B, &Decoder<B>),
+    head: Box<dyn DraftHead<B>>,
+    (setup, config): (&Setup, &RunnerConfig),
+) -> Box<dyn Proposer<B>> {
+    let proposer = HeadProposer::new(place, head, config).expect("memory for the head");
+    Box::new(
+        proposer
+            .reading(place, setup.rows_read)
+            .expect("memory for the head"),
+    )
 }
 
 /// Room for requests. Snapshots are for models that have states.

@@ -15,6 +15,7 @@ pub use whimsy::Whimsy;
 
 use engine::{Engine, budget, drive, runner_config, watch};
 use paceline_device::Backend;
+use paceline_runner::RowsRead;
 use paceline_schedule::{Counters, PipelineTotals, StepRecord};
 use paceline_testkit::{Fixture, repository, storyteller_in};
 use paceline_types::{Constraint, DType, SamplingParams, TokenId, TokenLogprobs};
@@ -57,6 +58,8 @@ pub struct Setup {
     pub drafter: Drafter,
     /// Most drafts per plan row.
     pub drafts: usize,
+    /// What a neural drafter reads of its output matrix.
+    pub rows_read: RowsRead,
     /// Whether their number is measured and chosen.
     pub depth_control: bool,
     /// Steps in flight.
@@ -85,6 +88,7 @@ impl Setup {
             dtype: None,
             drafter: Drafter::Off,
             drafts: 0,
+            rows_read: RowsRead::Whole,
             depth_control: false,
             depth: 1,
             batch: 1,

@@ -1,7 +1,7 @@
 //! Every program of a runner, each launched with plan rows that fill it.
 
 use super::{Bench, Devices, Drafter, Engine, Setup, Texts};
-use paceline_runner::{RunnerConfig, Shape};
+use paceline_runner::{RowsRead, RunnerConfig, Shape};
 use paceline_schedule::StepRunner;
 use paceline_types::{
     Admission, BlockId, DType, DraftBudget, PlanRow, Pooling, RowOutput, SamplingParams, SlotId, StepPlan,
@@ -24,6 +24,8 @@ pub struct Programs {
     pub model: &'static str,
     /// The type that its weights are converted to, if any.
     pub dtype: Option<DType>,
+    /// What the neural drafter reads of its output matrix.
+    pub rows_read: RowsRead,
     /// Most tokens of a step, a power of two.
     pub tokens: usize,
     /// Requests at a time, a power of two.
@@ -59,6 +61,7 @@ impl<D: Devices> Bench<D> {
             dtype: programs.dtype,
             drafter: Drafter::Chain,
             drafts: DRAFTS,
+            rows_read: programs.rows_read,
             ..Setup::plain(programs.model)
         };
         let mut engine = Engine::new(self, &setup, config, Texts::new());

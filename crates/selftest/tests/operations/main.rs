@@ -46,7 +46,7 @@ fn what_is_asked_of_a_device_keeps_the_contract() {
 }
 
 /// Faults, and the line of the table where each is found.
-const FAULTS: [(&str, &str); 33] = [
+const FAULTS: [(&str, &str); 34] = [
     ("embed", "embed"),
     ("weight", "embed"),
     ("copy", "copy"),
@@ -54,6 +54,7 @@ const FAULTS: [(&str, &str); 33] = [
     ("gather_sampled", "gather_sampled"),
     ("spread", "spread"),
     ("linear", "linear f32"),
+    ("first_outputs", "first_outputs"),
     ("rms_norm", "rms_norm"),
     ("add_rms_norm", "add_rms_norm"),
     ("add", "add"),

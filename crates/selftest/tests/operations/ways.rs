@@ -42,7 +42,7 @@ fn what_is_different_is_named_and_a_fault_that_does_not_show_is_a_miss() {
     let first = &outcomes[0].misses[0];
     assert!(
         first.starts_with(
-            "ways: other, qwen3_5 BF16: Shape { tokens: 32, draft_forwards: 3, prompts: true }, row 0"
+            "ways: other, qwen3_5 BF16: Shape { tokens: 32, draft_forwards: 3, prompts: true, scope: Whole }, row 0"
         ),
         "{first}"
     );

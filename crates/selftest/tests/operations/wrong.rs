@@ -4,9 +4,9 @@ use paceline_device::{
     Accept, Activation, Attention, Backend, CausalConv, ClearKv, DeltaRule, DeviceError, DeviceInfo,
     DraftForward, Element, Epilogue, Experts, GateOrder, GatedNorm, GatherStates, HeadMap, HeadNorms,
     KeepBlockEnds, KeyValueStore, KvShape, MoeRouting, NgramIndex, PoolStates, PoolTable, Prepare,
-    PrepareDrafts, ProposeNgram, Publish, ResidualNorm, RingPlace, RouteScores, Router, Rows, SampleOptions,
-    SampledText, Sampling, SlotTable, StateShape, StateSpace, StepRecord, StepRings, StepTables, TakeDrafts,
-    WeightPart,
+    PrepareDrafts, ProposeNgram, Publish, ResidualNorm, RingPlace, RouteScores, Router, RowOrder, Rows,
+    SampleOptions, SampledText, Sampling, SlotTable, StateShape, StateSpace, StepRecord, StepRings,
+    StepTables, TakeDrafts, WeightData, WeightPart,
 };
 use paceline_device_cpu::{
     Cpu, CpuArrival, CpuBuffer, CpuExperts, CpuKvCache, CpuOptions, CpuProgram, CpuRead, CpuRing,
@@ -158,6 +158,23 @@ impl Backend for Wrong {
     fn weight(&self, parts: &[WeightPart<'_>], store_as: Option<DType>) -> Result<CpuWeight, DeviceError> {
         let store_as = if self.is("weight") { None } else { store_as };
         self.cpu.weight(parts, store_as)
+    }
+
+    fn first_outputs(&self, weight: &CpuWeight, outputs: usize) -> CpuWeight {
+        if !self.is("first_outputs") {
+            return self.cpu.first_outputs(weight, outputs);
+        }
+        // The same shape, and nothing in it.
+        let zeros = vec![0; outputs * weight.inputs() * 4];
+        let part = WeightPart {
+            name: "zeros",
+            dtype: DType::F32,
+            stored_rows: outputs,
+            columns: weight.inputs(),
+            data: WeightData::Stored(&zeros),
+            order: RowOrder::Stored,
+        };
+        self.cpu.weight(&[part], None).expect("a small weight")
     }
 
     fn experts(&self, gate_up: Vec<CpuWeight>, mut down: Vec<CpuWeight>) -> Result<CpuExperts, DeviceError> {
