@@ -259,5 +259,7 @@ impl ForFormat for SegmentTask<'_> {
     }
 }
 
+#[cfg(all(test, not(loom), target_os = "linux", target_arch = "x86_64"))]
+mod counts;
 #[cfg(test)]
 mod tests;
