@@ -55,7 +55,11 @@ __device__ __forceinline__ void announce(int barrier, int threads) { asm volatil
 __device__ __forceinline__ void barrier_init(uint32_t bar, uint32_t arrivals) {
     asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(bar), "r"(arrivals));
 }
-__device__ __forceinline__ void barrier_init_fence() { asm volatile("fence.mbarrier_init.release.cluster;"); }
+__device__ __forceinline__ void barrier_init_fence() {
+#if SM90
+    asm volatile("fence.mbarrier_init.release.cluster;");
+#endif
+}
 __device__ __forceinline__ void barrier_expect(uint32_t bar, uint32_t bytes) {
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(bar), "r"(bytes) : "memory");
 }
@@ -63,8 +67,13 @@ __device__ __forceinline__ void barrier_arrive(uint32_t bar) {
     asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(bar) : "memory");
 }
 __device__ __forceinline__ void barrier_wait(uint32_t bar, uint32_t parity) {
+#if SM90
     asm volatile("{ .reg .pred done; again: mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1; @done bra over; bra again; over: }" ::"r"(bar), "r"(parity)
                  : "memory");
+#else
+    asm volatile("{ .reg .pred done; again: mbarrier.test_wait.parity.shared::cta.b64 done, [%0], %1; @done bra over; bra again; over: }" ::"r"(bar), "r"(parity)
+                 : "memory");
+#endif
 }
 
 // --- clusters: thread blocks that reach each other's shared memory. Nobody may leave while another may still reach in.

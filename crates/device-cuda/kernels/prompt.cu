@@ -3,8 +3,8 @@
 // A thread block per head, 32 columns and some requests, one after the other. Four warps hold the state in registers and do nothing but multiply and fold; four others fetch the
 // next chunk, weigh dots, solve for u and write outputs meanwhile. So the way through a chunk is S'k, fold; u is solved for while S'q is computed.
 //
-//   state warps   S'k           S'q                 fold           S'k of the next chunk
-//   other warps   fetch, weigh  sum S'k, solve      sum S'q, write outputs
+//   state warps   S'k      S'q               fold                    S'k of the next chunk
+//   other warps   weigh    sum S'k, solve    sum S'q, write outputs, fetch
 //
 // Two state warps share 16 columns: both hold all their rows, a lane a chain of 16 rows and four columns, so that what is read of a key serves 16 FMA. In products each has eight
 // tokens; in the fold each has half of the rows of every chain, which it hands to the other through shared memory. Places in a chunk are positions behind its first one: entries,
@@ -27,16 +27,26 @@ struct alignas(16) Chunk {
 struct Products {
     float of[CHAINS][CHUNK * C + 16];
 };
+// What one part announces to the other, every thread of it, once per chunk: that a chunk is there; that products with keys, with queries are there; that u is; that
+// products with queries have been read; that the state is done with a chunk; and what each of three warps announces to those behind it, its u.
+enum Announcement { FETCHED, KEYS, QUERIES, VALUES, READ, DONE, SOLVED, ANNOUNCEMENTS = SOLVED + 3 };
 struct alignas(16) Memory {
     Chunk chunk[2];
     Products by_key, by_query;
     float4 shared_rows[2][CHAIN][32];
     float u[CHUNK][C], folded_u[CHUNK][C]; // the latter times the decay to the end of the chunk
+    uint64_t announced[ANNOUNCEMENTS]; // barriers
+    int turn; // of the row's chunk at position 0, see `turn_of`
 };
-static_assert(sizeof(Memory) == 97792); // `src/ops/recurrence.rs` asks for it
+static_assert(sizeof(Memory) == 97872); // `src/ops/recurrence.rs` asks for it
 
-// Barriers. One that a part announces and the other waits for is never announced twice before the other has come.
-enum Meeting { FETCHED = 1, KEYS, QUERIES, VALUES, DONE, OTHERS, PAIR, SOLVED = PAIR + 2 };
+// Barriers of some warps: of those without a state, and of each pair that has one.
+enum Meeting { OTHERS = 1, PAIR };
+__device__ __forceinline__ void others_meet() { meet(OTHERS, HALF); }
+// Chunks of a thread block have turns: that of a row's chunk. Read again where it is needed, rather than kept in a register.
+__device__ __forceinline__ int turn_of(const Memory& m, int base) { return base / CHUNK + *static_cast<const volatile int*>(&m.turn); }
+__device__ __forceinline__ void announce(Memory& m, int what) { barrier_arrive(shared_address(&m.announced[what])); }
+__device__ __forceinline__ void await(Memory& m, int what, int turn) { barrier_wait(shared_address(&m.announced[what]), turn & 1); }
 // Where a row's four numbers from `4 * unit` on are: those that the eight chains read at a time are in different banks.
 __device__ __forceinline__ int unit_place(int unit) { return (unit ^ unit >> 3) * 4; }
 __device__ __forceinline__ float4 load4(const float* from) { return *reinterpret_cast<const float4*>(from); }
@@ -140,23 +150,24 @@ template <bool Delta> __device__ __forceinline__ void hold_state(const RecurArgs
     }
     if (row.restore >= 0 && row.state_end == row.state_at) keep(state, place(s.matrices, row.slot));
     for (int base = row.state_at; base < row.end; base += CHUNK) {
-        const Chunk& chunk = m.chunk[(base - row.state_at) / CHUNK % 2];
+        const Chunk& chunk = m.chunk[turn_of(m, base) & 1];
         const Span span(row, base);
-        meet(FETCHED, 2 * HALF);
+        await(m, FETCHED, turn_of(m, base));
         if constexpr (Delta) {
             multiply(state, chunk.k, m.by_key, lane, span);
-            announce(KEYS, 2 * HALF);
+            announce(m, KEYS);
         }
+        await(m, READ, turn_of(m, base) - 1);
         multiply(state, chunk.q, m.by_query, lane, span);
-        announce(QUERIES, 2 * HALF);
-        meet(VALUES, 2 * HALF);
+        announce(m, QUERIES);
+        await(m, VALUES, turn_of(m, base));
         if (folds(row, base)) {
             if (lane.side) fold<1>(state, m, chunk, lane), share<1>(state, m, lane);
             else fold<0>(state, m, chunk, lane), share<0>(state, m, lane);
             if (base + CHUNK == row.snapshot_at) keep(state, place(s.saved_matrices, row.snapshot));
             if (base + CHUNK == row.state_end) keep(state, place(s.matrices, row.slot));
         }
-        announce(DONE, 2 * HALF);
+        announce(m, DONE);
     }
 }
 
@@ -251,7 +262,7 @@ __device__ __forceinline__ void unpack(float (&to)[4], const float* from) {
     const float4 x = load4(from);
     to[0] = x.x, to[1] = x.y, to[2] = x.z, to[3] = x.w;
 }
-__device__ __forceinline__ void solve(Memory& m, const Chunk& chunk, const Span& span, int thread) {
+__device__ __forceinline__ void solve(Memory& m, const Chunk& chunk, const Span& span, int thread, int turn) {
     const int warp = thread / 32, c = thread % 32, first = warp * 4;
     float sum[4], v[4], u[4], decay[4], beta[4], rest[4], own[3][4];
     unpack(decay, &chunk.decay[first]), unpack(beta, &chunk.beta[first]), unpack(rest, &chunk.rest[first]);
@@ -269,7 +280,7 @@ __device__ __forceinline__ void solve(Memory& m, const Chunk& chunk, const Span&
         float weight[4][4];
 #pragma unroll
         for (int i = 0; i < 4; i++) unpack(weight[i], &chunk.key_weight[before * 4 + i][first]);
-        meet(SOLVED + before, HALF - before * 32);
+        await(m, SOLVED + before, turn);
 #pragma unroll
         for (int i = 0; i < 4; i++) u[i] = m.u[before * 4 + i][c];
 #pragma unroll
@@ -281,23 +292,22 @@ __device__ __forceinline__ void solve(Memory& m, const Chunk& chunk, const Span&
     else solve_own<true>(u, sum, v, beta, own, span.entries - first);
 #pragma unroll
     for (int i = 0; i < 4; i++) m.u[first + i][c] = u[i];
-    if (warp < HALF / 32 - 1) announce(SOLVED + warp, HALF - warp * 32);
+    if (warp < HALF / 32 - 1) announce(m, SOLVED + warp);
 #pragma unroll
     for (int i = 0; i < 4; i++) m.folded_u[first + i][c] = rest[i] * u[i];
 }
 
-template <bool Delta> __device__ __forceinline__ void find_values(Memory& m, const Chunk& chunk, const Span& span, int thread) {
+template <bool Delta> __device__ __forceinline__ void find_values(Memory& m, const Chunk& chunk, const Span& span, int thread, int turn) {
     if constexpr (Delta) {
-        meet(KEYS, 2 * HALF);
-        solve(m, chunk, span, thread);
+        await(m, KEYS, turn);
+        solve(m, chunk, span, thread, turn);
     } else {
-        meet(OTHERS, HALF); // decays are there
         const int at = thread / 8;
         float4 u = load4(&chunk.v[0][thread * 4]);
         if (at >= span.entries) u = times(chunk.beta[at], u);
         store4(&m.u[0][thread * 4], u), store4(&m.folded_u[0][thread * 4], times(chunk.rest[at], u));
     }
-    announce(VALUES, 2 * HALF);
+    announce(m, VALUES);
 }
 
 // One place and four columns.
@@ -344,40 +354,48 @@ template <bool Delta> __device__ __forceinline__ void leave(const RecurArgs& a, 
 
 template <bool Delta> __device__ __forceinline__ void help(const RecurArgs& a, Memory& m, const StateRow& row, int head, int part) {
     const int thread = threadIdx.x - HALF, group = group_of(a, head);
-    fetch<Delta>(a, m.chunk[0], row, Span(row, row.state_at), thread, head, group, part);
+    int turn = turn_of(m, row.state_at);
+    fetch<Delta>(a, m.chunk[turn & 1], row, Span(row, row.state_at), thread, head, group, part);
     copies_wait<0>();
-    meet(OTHERS, HALF);
-    announce(FETCHED, 2 * HALF);
-    for (int base = row.state_at, at = 0; base < row.end; base += CHUNK, at ^= 1) {
-        Chunk& chunk = m.chunk[at];
+    announce(m, FETCHED);
+    others_meet();
+    for (int base = row.state_at; base < row.end; base += CHUNK, turn++) {
+        Chunk& chunk = m.chunk[turn & 1];
         const Span span(row, base);
         const bool more = base + CHUNK < row.end;
-        if (more) fetch<Delta>(a, m.chunk[at ^ 1], row, Span(row, base + CHUNK), thread, head, group, part);
+        if (more) fetch<Delta>(a, m.chunk[~turn & 1], row, Span(row, base + CHUNK), thread, head, group, part);
         weigh<Delta>(chunk, thread);
-        find_values<Delta>(m, chunk, span, thread);
-        meet(QUERIES, 2 * HALF); // and u is there for all
+        others_meet(); // decays and weights are there
+        find_values<Delta>(m, chunk, span, thread, turn);
+        if (more) copies_wait<0>(), announce(m, FETCHED); // products with keys have been read, too
+        others_meet();                                    // u is there
+        await(m, QUERIES, turn);
         write_outputs<Delta>(a, m, chunk, span, thread, head, part);
+        announce(m, READ);
         leave<Delta>(a, m, chunk, row, span, thread, head, part);
-        if (more) copies_wait<0>(), announce(FETCHED, 2 * HALF); // and sums of products have been read
-        meet(DONE, 2 * HALF);
+        await(m, DONE, turn);
+        others_meet(); // done with the chunk, and the next one is there for all
     }
 }
 
 template <bool Delta> __device__ __forceinline__ void prompt(const RecurArgs& a) {
     extern __shared__ __align__(16) char memory[];
     Memory& m = *reinterpret_cast<Memory*>(memory);
+    if (threadIdx.x < ANNOUNCEMENTS) barrier_init(shared_address(&m.announced[threadIdx.x]), threadIdx.x < SOLVED ? HALF : 32), barrier_init_fence();
     enter();
     const int parts = a.states.columns / C, part = blockIdx.x % parts, head = blockIdx.x / parts;
     // Read again where they are needed, rather than kept in registers.
     __shared__ StateRow row;
-    __shared__ int request; // the next one
+    __shared__ int request, turns; // the next one; of rows so far
     __shared__ bool there, over;
-    if (threadIdx.x == 0) request = blockIdx.y;
+    if (threadIdx.x == 0) request = blockIdx.y, there = false, turns = 0;
     do {
         __syncthreads();
         if (threadIdx.x == 0) {
+            if (there) turns += (row.end - row.state_at + CHUNK - 1) / CHUNK;
             there = state_row(a.states, a.tables, request, live_rows(a.out), row, a.fault);
             if (there && a.leaves == 2 && !row.is_short(a.states)) report(a.fault, RecordHeader::BAD_SLOT);
+            m.turn = turns - row.state_at / CHUNK;
             request += gridDim.y, over = request >= request_rows(a.tables);
         }
         __syncthreads();
