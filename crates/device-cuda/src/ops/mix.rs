@@ -43,7 +43,7 @@ arguments! { "mix.h";
     }
 }
 
-const MIX_KEYS: Kernel<MixArgs> = Kernel::new("mix", "mix_keys");
+const MIX_KEYS: Kernel<MixArgs> = Kernel::new("mix_keys", "mix_keys");
 const MIX_STATES: Kernel<MixArgs> = Kernel::new("mix", "mix_states");
 
 /// Rows and columns of a state, and taps of the convolution, that the kernels are made for.
