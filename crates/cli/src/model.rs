@@ -1,10 +1,8 @@
 //! A model as the commands use it: its files, its tokenizer, its chat template and its sampling defaults.
 
-mod gguf;
-
 use crate::ui::Ui;
 use anyhow::{Context, Result};
-use paceline::{Options, SamplingDefaults};
+use paceline::{Options, SamplingDefaults, TextParts};
 use paceline_text::{ChatTemplate, Tokenizer, TokenizerConfig};
 use paceline_weights::hub::{self, HubConfig, ModelRef};
 use paceline_weights::{Bytes, Checkpoint, ModelParts};
@@ -94,26 +92,14 @@ impl LoadedModel {
 
     /// Reads what lies beside the tensors.
     pub(crate) fn new(checkpoint: Checkpoint, source: String) -> Result<Self> {
-        let (tokenizer, text_config) = match checkpoint.gguf() {
-            Some(metadata) => {
-                gguf::text_parts(metadata).with_context(|| format!("{source}: metadata tokenizer.ggml"))?
-            }
-            None => text_parts(&checkpoint)?,
-        };
-        let sampling = match (checkpoint.gguf(), checkpoint.generation_config()) {
-            (Some(metadata), _) => Options::from_gguf(metadata)
-                .with_context(|| format!("{source}: metadata general.sampling"))?,
-            (None, Some(config)) => Options::from_generation_config(config)
-                .with_context(|| format!("{}/generation_config.json", checkpoint.source()))?,
-            (None, None) => Options::default(),
-        };
+        let text = TextParts::of(&checkpoint)?;
         Ok(Self {
             checkpoint,
-            tokenizer,
-            sampling,
+            tokenizer: text.tokenizer,
+            sampling: text.sampling,
             source,
             path: None,
-            text_config,
+            text_config: text.config,
         })
     }
 
@@ -147,24 +133,6 @@ impl LoadedModel {
         let templates = self.text_config.chat_templates.iter();
         templates.map(|template| template.source.as_str())
     }
-}
-
-/// Tokenizer and configuration of a model in Hugging Face layout.
-fn text_parts(checkpoint: &Checkpoint) -> Result<(Option<Tokenizer>, TokenizerConfig)> {
-    let file = |name: &str| format!("{}/{name}", checkpoint.source());
-    let mut config = match checkpoint.tokenizer_config() {
-        Some(json) => TokenizerConfig::from_json_bytes(json.to_string().as_bytes())
-            .with_context(|| file("tokenizer_config.json"))?,
-        None => TokenizerConfig::default(),
-    };
-    if let Some(template) = checkpoint.chat_template_file() {
-        config = config.with_chat_template(template);
-    }
-    let tokenizer = checkpoint
-        .tokenizer_json()
-        .map(|bytes| Tokenizer::from_json_bytes(bytes).with_context(|| file("tokenizer.json")))
-        .transpose()?;
-    Ok((tokenizer.map(|tokenizer| tokenizer.with_config(&config)), config))
 }
 
 macro_rules! asset {

@@ -1,10 +1,28 @@
-//! The engine as a library.
-//!
-//! Tokens go in and come out; a tokenizer (`paceline_text`) makes them of text and text of them.
+//! Language models as a library.
 //!
 //! ```
-//! use paceline::{Checkpoint, Engine, EngineConfig, Event, Request};
-//! use paceline_text::{Detokenizer, Tokenizer};
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let name = concat!(env!("CARGO_MANIFEST_DIR"), "/../../assets/storyteller");
+//! // A folder, a GGUF file, or a model of the hub such as "org/name:Q4_K_M".
+//! let model = paceline::Model::load(name)?;
+//!
+//! // A text goes on; a conversation is answered, as it comes; a text becomes a vector.
+//! println!("{}", model.complete("Once upon a time").max_tokens(16).text()?);
+//! for piece in model.chat(&[("user", "Tell me about a fox.")]).max_tokens(16).stream()? {
+//!     print!("{}", piece?);
+//! }
+//! assert_eq!(model.embed("A fox.")?.len(), model.engine().width());
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # The engine
+//!
+//! [`Model`] is a thin layer over [`Engine`], where tokens go in and come out.
+//!
+//! ```
+//! use paceline::{Checkpoint, Engine, EngineConfig, Event, Request, Tokenizer};
+//! use paceline_text::Detokenizer;
 //! # let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../assets/storyteller");
 //!
 //! // A folder with safetensors, or a GGUF file.
@@ -108,6 +126,7 @@ mod handle;
 mod histogram;
 mod masks;
 mod memory_plan;
+mod model;
 mod options;
 mod outline;
 mod packed;
@@ -132,6 +151,7 @@ pub use handle::{Canceller, Generation, Handle};
 pub use histogram::Histogram;
 pub use masks::MaskPool;
 pub use memory_plan::{Held, MemoryPlan};
+pub use model::{Ask, AskError, LoadError, Model, TextParts, TextPartsError, TextStream};
 pub use options::{
     DefaultSource, NumberBound, OPTIONS, OptionKind, OptionValue, Options, RequestOption, SamplingDefaults,
 };
@@ -141,8 +161,10 @@ pub use paceline_runner::ProgramReport;
 pub use paceline_schedule::{
     CacheFeed, Counters, PipelineTotals, RequestStatus, Span, SpeculationReport, StepOrigins, StepRecord,
 };
+pub use paceline_text::{TextError, Tokenizer};
 pub use paceline_types::{Constraint, DType, FinishReason, Pooling, SamplingParams, TokenId, TokenLogprobs};
-pub use paceline_weights::Checkpoint;
+pub use paceline_weights::hub::HubError;
+pub use paceline_weights::{Checkpoint, WeightsError};
 pub use packed::pack_weights;
 pub use request::{Continuations, MAX_DEADLINE, Request, RequestSpeculation};
 pub use speculation::{

@@ -29,6 +29,7 @@ const ALLOWED: [(&str, &[&str]); 20] = [
             "models",
             "runner",
             "schedule",
+            "text",
             "weights",
         ],
     ),
