@@ -31,8 +31,16 @@ enum Ending {
 
 fn main() -> ExitCode {
     paceline::return_large_allocations();
-    let Cli { command, quiet, log } = Cli::parse_or_exit();
+    let Cli {
+        command,
+        quiet,
+        log,
+        notes,
+    } = Cli::parse_or_exit();
     let ui = Ui::new(quiet);
+    for note in notes {
+        ui.note(format_args!("note: {note}"));
+    }
     let result = run(command, log, ui);
     match result {
         Ok(Ending::Done) => ExitCode::SUCCESS,

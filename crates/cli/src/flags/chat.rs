@@ -156,9 +156,7 @@ impl TalkFlags {
     fn into_config(self) -> ChatConfig {
         let mut engine = self.engine.options(&self.model);
         engine.config.pipeline_depth = self.pipeline_depth;
-        let model = self
-            .model_argument
-            .or_else(|| self.model.name().map(str::to_owned));
+        let model = self.model.name(self.model_argument);
         let place = match self.base_url {
             Some(url) => Place::Server {
                 url,

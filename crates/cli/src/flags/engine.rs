@@ -1,6 +1,6 @@
 //! The flags of every command that runs a model.
 
-use super::numbers::{self, ByteSize, parsed};
+use super::numbers::{self, ByteSize, counted, parsed};
 use super::speculation::SpeculationFlags;
 use crate::engine::EngineOptions;
 use crate::model::ModelSource;
@@ -18,6 +18,9 @@ pub(crate) struct ModelFlags {
     /// address there [default: the built-in model].
     #[arg(short, long, value_name = "MODEL", help_heading = "Model")]
     model: Option<String>,
+    /// Branch, tag or commit of a model of the hub, as in `org/name@REVISION`.
+    #[arg(long, value_name = "REVISION", help_heading = "Model")]
+    revision: Option<String>,
     #[command(flatten)]
     weights: WeightFlags,
     /// Where weights come from: `auto` reads them, `dummy` makes them up for the model's config.json, to measure with.
@@ -96,14 +99,14 @@ pub(crate) struct EngineFlags {
     max_num_seqs: Option<usize>,
     /// Tokens of a step: the next token of every running request, and prompts in what is left [default: 512 on a
     /// CPU, 8192 on a GPU; fewer if fewer are asked for or fit].
-    #[arg(long, value_name = "N", value_parser = parsed(numbers::max_num_batched_tokens), help_heading = "Engine")]
+    #[arg(long, value_name = "N", value_parser = counted(numbers::max_num_batched_tokens), help_heading = "Engine")]
     max_num_batched_tokens: Option<usize>,
     /// Milliseconds that a step may take while streams wait for it: prompts get fewer tokens then; 0 for any
     /// length [default: 250].
     #[arg(long, value_name = "MS", help_heading = "Engine")]
     max_step_ms: Option<u32>,
     /// Longest sequence, prompt included [default: what is asked for, up to the model's limit].
-    #[arg(long, value_name = "N", value_parser = parsed(numbers::max_model_len), help_heading = "Engine")]
+    #[arg(long, value_name = "N", value_parser = counted(numbers::max_model_len), help_heading = "Engine")]
     max_model_len: Option<usize>,
     /// Tokens of a block of the cache [default: 16].
     #[arg(long, value_name = "N", value_parser = parsed(numbers::block_size), help_heading = "Engine")]
@@ -132,16 +135,23 @@ pub(crate) struct EngineFlags {
 }
 
 impl ModelFlags {
-    /// The model as it was typed.
-    pub(crate) fn name(&self) -> Option<&str> {
-        self.model.as_deref()
+    /// The model as it was typed, as an argument of the command or else with --model.
+    pub(crate) fn name(&self, argument: Option<String>) -> Option<String> {
+        let name = argument.or_else(|| self.model.clone())?;
+        let Some(revision) = &self.revision else {
+            return Some(name);
+        };
+        // Behind the repository, before the quantisation or file.
+        let slash = name.rfind('/').unwrap_or(0);
+        let end = name[slash..].find(':').map_or(name.len(), |colon| slash + colon);
+        Some(format!("{}@{revision}{}", &name[..end], &name[end..]))
     }
 
     /// Where the model comes from.
     pub(crate) fn source(&self) -> ModelSource {
-        match &self.model {
-            Some(name) if self.dummy() => ModelSource::Shape(name.clone()),
-            name => ModelSource::new(name.clone()),
+        match self.name(None) {
+            Some(name) if self.dummy() => ModelSource::Shape(name),
+            name => ModelSource::new(name),
         }
     }
 

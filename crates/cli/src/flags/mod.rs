@@ -3,7 +3,9 @@
 mod bench;
 mod bench_serve;
 mod chat;
+mod config_file;
 mod engine;
+mod foreign;
 mod generate;
 mod hub;
 mod limits;
@@ -30,6 +32,7 @@ pub(crate) use tools::{CompletionsFlags, DoctorFlags, InspectFlags, ManFlags, Pa
 
 use clap::error::ErrorKind;
 use clap::{CommandFactory, Parser, Subcommand, ValueEnum};
+use std::ffi::OsString;
 use tracing_subscriber::filter::LevelFilter;
 
 const EXAMPLES: &str = "\
@@ -59,12 +62,24 @@ pub(crate) struct Cli {
     /// Log to stderr from this level on [default: $PACELINE_LOG, or warn].
     #[arg(long, global = true, value_name = "LEVEL", help_heading = "Messages")]
     pub(crate) log: Option<LogLevel>,
+    /// What was left out of the command line, and why.
+    #[arg(skip)]
+    pub(crate) notes: Vec<String>,
 }
 
 impl Cli {
     /// What was typed, if it makes sense; ends the program if not.
     pub(crate) fn parse_or_exit() -> Self {
-        let cli = Self::parse();
+        // What is not text is no flag of anyone's, and clap says so.
+        let given: Result<Vec<String>, _> = std::env::args_os().map(OsString::into_string).collect();
+        let cli = match given.map(|given| foreign::translate(&Self::command(), given)) {
+            Ok(Ok(translated)) => Self {
+                notes: translated.notes,
+                ..Self::parse_from(translated.arguments)
+            },
+            Ok(Err(refusal)) => Self::command().error(ErrorKind::InvalidValue, refusal).exit(),
+            Err(_) => Self::parse(),
+        };
         if let Some(conflict) = cli.command.speculation().and_then(SpeculationFlags::conflict) {
             Self::command()
                 .error(ErrorKind::ArgumentConflict, conflict)

@@ -117,6 +117,27 @@ pub(super) fn parsed<T: FromStr>(
     }
 }
 
+/// The same for a number of tokens, which may end in `k`, `K`, `m` or `M`: thousands, 1024s, and so on.
+pub(super) fn counted(
+    check: fn(usize) -> Result<usize, String>,
+) -> impl Fn(&str) -> Result<usize, String> + Clone {
+    move |text| count(text).and_then(check)
+}
+
+fn count(text: &str) -> Result<usize, String> {
+    let unit = match text.chars().last() {
+        Some('k') => 1_000,
+        Some('K') => 1 << 10,
+        Some('m') => 1_000_000,
+        Some('M') => 1 << 20,
+        _ => 1,
+    };
+    let digits = if unit == 1 { text } else { &text[..text.len() - 1] };
+    let number = digits.parse::<usize>().ok();
+    let number = number.and_then(|number| number.checked_mul(unit));
+    number.ok_or_else(|| format!("`{text}` is not a number of tokens such as 4096 or 4k"))
+}
+
 /// Token ids as typed: `1,2,3`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct TokenIds(pub(crate) Vec<TokenId>);
@@ -186,6 +207,33 @@ impl FromStr for ByteSize {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn tokens_are_counted_in_thousands_and_in_1024s() {
+        let parse = counted(max_model_len);
+        for (text, tokens) in [
+            ("4096", 4096),
+            ("4k", 4000),
+            ("4K", 4096),
+            ("1m", 1_000_000),
+            ("1M", 1 << 20),
+        ] {
+            assert_eq!(parse(text), Ok(tokens));
+        }
+        for text in [
+            "",
+            "k",
+            "4kk",
+            "-1k",
+            "4.5k",
+            "99999999999999999999",
+            "99999999999999M",
+            "ß",
+        ] {
+            assert!(parse(text).is_err(), "{text}");
+        }
+        assert!(parse("1").is_err_and(|message| message.contains("at least 2")));
+    }
 
     #[test]
     fn ids_are_separated_by_commas() {

@@ -29,7 +29,8 @@ Examples:
 
 SIGTERM, SIGHUP and Ctrl-C let running requests finish (see --drain-timeout); a second one ends the server at once.
 API keys are also read from $PACELINE_API_KEY and $VLLM_API_KEY. With keys, all paths need one but /health, /ping,
-/ready, /version, /metrics and the page itself, which asks for one; without, every client that can connect may use all of them.";
+/ready, /version, /metrics and the page itself, which asks for one; without, every client that can connect may use all of them.
+Flags of vLLM and llama.cpp that are not listed here work too, or say why not: docs/flags.md. --config FILE reads flags from YAML.";
 
 /// Serve a model over HTTP, to clients of OpenAI's interface.
 #[derive(Debug, Args)]
@@ -148,9 +149,7 @@ impl ServeFlags {
 
     /// What the flags mean.
     pub(crate) fn into_config(self, log: Option<LogLevel>) -> ServeConfig {
-        let given = self
-            .model_argument
-            .or_else(|| self.model.name().map(str::to_owned));
+        let given = self.model.name(self.model_argument);
         let mut engine = self.engine.options(&self.model);
         engine.config.pipeline_depth = self.pipeline_depth;
         if let Some(waiting) = self.max_waiting {
