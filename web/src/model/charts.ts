@@ -2,15 +2,16 @@
 
 import type { Gauges } from "../api/engine";
 
-/** A line in a box and the area below it, as paths of SVG; gaps where nothing was measured. */
+/** A line in a box, the area below it, and values without neighbours, as paths of SVG; gaps where nothing was measured. */
 export interface Drawn {
   line: string;
   area: string;
+  dots: string;
 }
 
 export function draw(values: readonly (number | null)[], most: number, width: number, height: number): Drawn {
   const step = width / Math.max(1, values.length - 1);
-  const drawn: Drawn = { line: "", area: "" };
+  const drawn: Drawn = { line: "", area: "", dots: "" };
   let begin: number | null = null;
   values.forEach((value, index) => {
     if (value === null) return;
@@ -18,8 +19,13 @@ export function draw(values: readonly (number | null)[], most: number, width: nu
     const y = (height - (most > 0 ? (value / most) * height : 0)).toFixed(1);
     begin ??= index;
     const last = (values[index + 1] ?? null) === null;
-    // A value on its own is a line without length: its ends are round, so it is a dot.
-    drawn.line += begin === index ? `M${x} ${y}${last ? "h0" : ""}` : `L${x} ${y}`;
+    if (last && begin === index) {
+      // A line without length, whose ends are round.
+      drawn.dots += `M${x} ${y}h0`;
+      begin = null;
+      return;
+    }
+    drawn.line += `${begin === index ? "M" : "L"}${x} ${y}`;
     drawn.area += begin === index ? `M${x} ${height}V${y}` : `L${x} ${y}`;
     if (!last) return;
     drawn.area += `V${height}Z`;

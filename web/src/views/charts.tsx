@@ -62,7 +62,7 @@ function LineChart({ chart }: { chart: Chart }) {
   const most = last !== undefined && chart.most !== undefined ? chart.most(last) : ceiling(values, chart.least);
   const newest = values.findLast((value) => value !== null) ?? null;
   const peak = Math.max(0, ...values.map((value) => value ?? 0));
-  const { line, area } = draw(values, most, WIDTH, HEIGHT);
+  const { line, area, dots } = draw(values, most, WIDTH, HEIGHT);
   return (
     <figure class="chart">
       <figcaption>
@@ -77,6 +77,7 @@ function LineChart({ chart }: { chart: Chart }) {
       >
         <path class="chart-area" d={area} />
         <path class="chart-line" d={line} />
+        <path class="chart-line chart-dots" d={dots} />
       </svg>
       <span class="chart-scale">peak {chart.show(peak)}</span>
     </figure>
