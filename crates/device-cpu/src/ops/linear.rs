@@ -22,11 +22,12 @@ use std::ops::Range;
 /// Rows that a piece works on at most: their inputs stay in the second-level cache while weights stream by.
 const ROW_BLOCK: usize = 96;
 
-/// Panels come in multiples of this, as many as a kernel takes at a time.
+/// Panels of float weights come in multiples of this, as many as a kernel takes at a time. Quantised ones are taken one
+/// by one.
 const PANEL_STEP: usize = 4;
 
 /// Bounds of a piece's estimated nanoseconds: short enough to share out evenly, long enough to be worth claiming.
-const PIECE_NS: (usize, usize) = (8_000, 60_000);
+const PIECE_NS: (usize, usize) = (4_000, 60_000);
 
 /// Rows whose inputs are integers at a time: they stay in the second-level cache.
 const STRIP: usize = 512;
@@ -87,6 +88,7 @@ pub(crate) struct Plan {
     rows: usize,
     row_blocks: usize,
     panels: usize,
+    panel_step: usize,
     panel_groups: usize,
 }
 
@@ -97,12 +99,18 @@ impl Plan {
         let panels = w.panels();
         let piece_ns = (total_ns / (4 * threads)).clamp(PIECE_NS.0, PIECE_NS.1);
         let own_ns = nanoseconds(w, rows);
-        let wanted = (own_ns / piece_ns / row_blocks.max(1)).max(1);
-        let panel_groups = wanted.min(panels.div_ceil(PANEL_STEP));
+        let mut wanted = (own_ns / piece_ns / row_blocks.max(1)).max(1);
+        if wanted > threads {
+            // As many for every thread, so that none waits for another's last one.
+            wanted = wanted.next_multiple_of(threads);
+        }
+        let panel_step = if w.has_quantised() { 1 } else { PANEL_STEP };
+        let panel_groups = wanted.min(panels.div_ceil(panel_step));
         Self {
             rows,
             row_blocks,
             panels,
+            panel_step,
             panel_groups,
         }
     }
@@ -117,9 +125,9 @@ impl Plan {
         let (block, group) = (piece / self.panel_groups, piece % self.panel_groups);
         let rows =
             first + self.rows * block / self.row_blocks..first + self.rows * (block + 1) / self.row_blocks;
-        let steps = self.panels.div_ceil(PANEL_STEP);
-        let panels = steps * group / self.panel_groups * PANEL_STEP
-            ..(steps * (group + 1) / self.panel_groups * PANEL_STEP).min(self.panels);
+        let steps = self.panels.div_ceil(self.panel_step);
+        let panels = steps * group / self.panel_groups * self.panel_step
+            ..(steps * (group + 1) / self.panel_groups * self.panel_step).min(self.panels);
         product.run(pool, panels, rows);
     }
 }
