@@ -50,11 +50,17 @@ pub(crate) trait Dots: Copy + Send + Sync + 'static {
     /// The number of the table that each byte, less than 16, stands for.
     fn look_up(self, bytes: Self::Bytes, table: &[u8; 16]) -> Self::Bytes;
     fn zero(self) -> Self::Sums;
-    /// Adds the products of inputs `4·quad` to `4·quad + 3` of an encoded group with their weights.
+    /// Adds the products of inputs `8·pair` to `8·pair + 7` of an encoded group with their weights, four by four.
     ///
     /// # Safety
-    /// `2·GROUP` readable bytes at `group`, `quad < GROUP / QUAD`.
-    unsafe fn dot(self, sums: Self::Sums, weights: Self::Bytes, group: *const u8, quad: usize) -> Self::Sums;
+    /// `2·GROUP` readable bytes at `group`, `pair < GROUP / (2·QUAD)`.
+    unsafe fn dot(
+        self,
+        sums: Self::Sums,
+        weights: [Self::Bytes; 2],
+        group: *const u8,
+        pair: usize,
+    ) -> Self::Sums;
     /// The sums, plus `add`, as f32.
     fn total(self, sums: Self::Sums, add: i32) -> Self::F;
 
@@ -91,10 +97,20 @@ pub(crate) fn run<K: DotKernel>(instructions: Instructions, kernel: K) {
         Instructions::Portable => kernel.run(Portable),
         // SAFETY: the values prove that the instructions are there.
         #[cfg(target_arch = "x86_64")]
-        Instructions::Avx2(simd) => unsafe { avx2::run(kernel, simd) },
+        Instructions::Avx2(simd) => unsafe {
+            match avx2::AvxVnni::from(simd) {
+                Some(vnni) => avx2::run_vnni(kernel, vnni),
+                None => avx2::run(kernel, simd),
+            }
+        },
         #[cfg(target_arch = "aarch64")]
         // SAFETY: the value proves that the instructions are there.
-        Instructions::Neon(neon) => unsafe { neon::run(kernel, neon) },
+        Instructions::Neon(neon) => unsafe {
+            match neon::I8mm::from(neon) {
+                Some(i8mm) => neon::run_i8mm(kernel, i8mm),
+                None => neon::run(kernel, neon),
+            }
+        },
         // SAFETY: as above.
         #[cfg(target_arch = "x86_64")]
         Instructions::Avx512(simd) => unsafe {
@@ -139,6 +155,7 @@ fn encode_words(inputs: &[i16; GROUP]) -> [u8; 2 * GROUP] {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::weight::PANEL;
     use std::any::type_name;
 
     struct Name<'a>(&'a mut &'static str);
@@ -156,23 +173,98 @@ mod tests {
             let mut name = "";
             run(instructions, Name(&mut name));
             let expected = match instructions {
-                Instructions::Portable => "Portable",
+                Instructions::Portable => "::Portable",
                 #[cfg(target_arch = "x86_64")]
-                Instructions::Avx512(simd) if simd.vnni() => "Vnni",
+                Instructions::Avx512(simd) if simd.vnni() => "::Vnni",
                 #[cfg(target_arch = "x86_64")]
-                Instructions::Avx2(_) | Instructions::Avx512(_) => "Avx2",
+                Instructions::Avx2(simd) if simd.vnni() => "::AvxVnni",
+                #[cfg(target_arch = "x86_64")]
+                Instructions::Avx2(_) | Instructions::Avx512(_) => "::Avx2",
                 #[cfg(target_arch = "aarch64")]
-                Instructions::Neon(_) => "Neon",
+                Instructions::Neon(neon) if neon.i8mm() => "::I8mm",
+                #[cfg(target_arch = "aarch64")]
+                Instructions::Neon(_) => "::Neon",
             };
             assert!(name.ends_with(expected), "{instructions:?} runs {name}");
         }
         #[cfg(target_arch = "x86_64")]
         {
-            let vnni = matches!(Instructions::detect(), Instructions::Avx512(simd) if simd.vnni());
+            let has = |vnni: fn(Instructions) -> bool| Instructions::all().into_iter().any(vnni);
             assert_eq!(
-                vnni,
+                has(|family| matches!(family, Instructions::Avx512(simd) if simd.vnni())),
                 is_x86_feature_detected!("avx512vnni") && is_x86_feature_detected!("avx512vl")
             );
+            assert_eq!(
+                has(|family| matches!(family, Instructions::Avx2(simd) if simd.vnni())),
+                is_x86_feature_detected!("avxvnni")
+            );
+        }
+    }
+
+    /// Sixteen weights of each input of a group, and the sums of their products with it.
+    struct Sums<'a> {
+        weights: &'a [u8; GROUP * PANEL],
+        inputs: &'a [i16; GROUP],
+        out: &'a mut [f32; PANEL],
+    }
+
+    impl DotKernel for Sums<'_> {
+        #[inline(always)]
+        fn run<D: Dots>(self, d: D) {
+            let (inputs, mut sums) = (D::encode(self.inputs), d.zero());
+            let add = D::OFFSET * self.inputs.iter().map(|input| i32::from(*input)).sum::<i32>();
+            // SAFETY: there is a vector of weights for each quad, and sixteen outputs.
+            unsafe {
+                for pair in 0..GROUP / (2 * QUAD) {
+                    let from = self.weights.as_ptr().add(2 * pair * QUAD * PANEL);
+                    let weights = [d.load(from), d.load(from.add(QUAD * PANEL))];
+                    sums = d.dot(sums, weights, inputs.as_ptr(), pair);
+                }
+                d.store(d.total(sums, add), self.out.as_mut_ptr());
+            }
+        }
+    }
+
+    /// The largest numbers, too: nothing saturates and nothing overflows.
+    #[test]
+    fn sums_of_products_are_exact() {
+        let mut random = 1_u64;
+        let mut byte = || {
+            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            (random >> 56) as u8
+        };
+        for round in 0..64 {
+            let mut weights = [255; GROUP * PANEL];
+            let mut inputs = [if round == 0 { LARGEST } else { -LARGEST }; GROUP];
+            if round > 1 {
+                weights.fill_with(&mut byte);
+                inputs.fill_with(|| i16::from_le_bytes([byte(), byte()]).clamp(-LARGEST, LARGEST));
+            }
+            let expected: [f32; PANEL] = std::array::from_fn(|output| {
+                let weight = |input: usize| weights[(input / QUAD * PANEL + output) * QUAD + input % QUAD];
+                let products = (0..GROUP).map(|input| i64::from(weight(input)) * i64::from(inputs[input]));
+                products.sum::<i64>() as f32
+            });
+            let check = |family: &str, with: &dyn Fn(Sums<'_>)| {
+                let mut out = [0.0; PANEL];
+                with(Sums {
+                    weights: &weights,
+                    inputs: &inputs,
+                    out: &mut out,
+                });
+                assert!(
+                    out.map(f32::to_bits) == expected.map(f32::to_bits),
+                    "{family}, round {round}"
+                );
+            };
+            for instructions in Instructions::all() {
+                check(instructions.name(), &|sums| run(instructions, sums));
+            }
+            #[cfg(target_arch = "x86_64")]
+            if let Some(twin) = avx2::Twin::detect() {
+                // SAFETY: the value proves that the instructions are there.
+                check("AVX-VNNI's twin", &|sums| unsafe { avx2::run_twin(sums, twin) });
+            }
         }
     }
 }

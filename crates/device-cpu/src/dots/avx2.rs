@@ -1,4 +1,6 @@
-//! AVX2: two 256-bit vectors per panel. Weights are widened to 16 bits and multiplied with inputs pair by pair.
+//! AVX2: two 256-bit vectors per panel. Weights are widened to 16 bits and multiplied with inputs pair by pair. AVX-VNNI adds
+//! the products to the sums in the same instruction. It has one for bytes, too, as AVX-512 has it; that multiplies as many
+//! inputs per instruction, since ours have two bytes, and needs twice the registers for sums, of which there are sixteen.
 
 use super::{DotKernel, Dots, GROUP, QUAD, encode_words};
 use crate::simd::Avx2;
@@ -8,13 +10,84 @@ use crate::simd::Avx2;
 )]
 use std::arch::x86_64::*;
 
+/// Families that add products of pairs of 16-bit numbers to 32-bit sums.
+///
+/// # Safety
+/// A value of the type proves that its instructions are there, and AVX2, FMA and F16C.
+pub(super) unsafe trait Pairs: Copy + Send + Sync + 'static {
+    fn add_products(self, sums: __m256i, a: __m256i, b: __m256i) -> __m256i;
+}
+
+// SAFETY: that is what it proves.
+unsafe impl Pairs for Avx2 {
+    #[inline(always)]
+    fn add_products(self, sums: __m256i, a: __m256i, b: __m256i) -> __m256i {
+        // SAFETY: `self` proves that the instructions exist.
+        unsafe { _mm256_add_epi32(sums, _mm256_madd_epi16(a, b)) }
+    }
+}
+
+/// Proof that AVX-VNNI is there.
+#[derive(Clone, Copy)]
+pub(super) struct AvxVnni(());
+
+impl AvxVnni {
+    pub(super) fn from(simd: Avx2) -> Option<Self> {
+        simd.vnni().then_some(Self(()))
+    }
+}
+
+// SAFETY: `from` is the only source of values.
+unsafe impl Pairs for AvxVnni {
+    #[inline(always)]
+    fn add_products(self, sums: __m256i, a: __m256i, b: __m256i) -> __m256i {
+        // SAFETY: `self` proves that the instructions exist.
+        unsafe { _mm256_dpwssd_avx_epi32(sums, a, b) }
+    }
+}
+
+/// AVX-VNNI's instruction as AVX-512 writes it: it does the same where tests have nothing but AVX-512.
+#[cfg(test)]
+#[derive(Clone, Copy)]
+pub(super) struct Twin(());
+
+#[cfg(test)]
+impl Twin {
+    pub(super) fn detect() -> Option<Self> {
+        let family = crate::simd::Instructions::detect();
+        let vnni = matches!(family, crate::simd::Instructions::Avx512(simd) if simd.vnni());
+        vnni.then_some(Self(()))
+    }
+}
+
+#[cfg(test)]
+// SAFETY: `detect` is the only source of values.
+unsafe impl Pairs for Twin {
+    #[inline(always)]
+    fn add_products(self, sums: __m256i, a: __m256i, b: __m256i) -> __m256i {
+        // SAFETY: `self` proves that the instructions exist.
+        unsafe { _mm256_dpwssd_epi32(sums, a, b) }
+    }
+}
+
 #[target_feature(enable = "avx2,fma,f16c")]
 pub(super) unsafe fn run<K: DotKernel>(kernel: K, dots: Avx2) {
     kernel.run(dots);
 }
 
+#[target_feature(enable = "avx2,fma,f16c,avxvnni")]
+pub(super) unsafe fn run_vnni<K: DotKernel>(kernel: K, dots: AvxVnni) {
+    kernel.run(dots);
+}
+
+#[cfg(test)]
+#[target_feature(enable = "avx2,fma,f16c,avx512f,avx512vl,avx512vnni")]
+pub(super) unsafe fn run_twin<K: DotKernel>(kernel: K, dots: Twin) {
+    kernel.run(dots);
+}
+
 // SAFETY of every block below: `self` proves that the instructions exist; memory operands are vouched for by the caller.
-impl Dots for Avx2 {
+impl<P: Pairs> Dots for P {
     const ROWS: usize = 4;
     type Bytes = [__m256i; 2];
     type Sums = [__m256i; 2];
@@ -76,23 +149,14 @@ impl Dots for Avx2 {
     unsafe fn dot(
         self,
         sums: [__m256i; 2],
-        weights: [__m256i; 2],
+        weights: [[__m256i; 2]; 2],
         group: *const u8,
-        quad: usize,
+        pair: usize,
     ) -> [__m256i; 2] {
         // SAFETY: see above.
         unsafe {
-            let inputs = group.add(2 * QUAD * quad).cast::<[[u8; QUAD]; 2]>().read();
-            let [even, odd] = [inputs[0], inputs[1]].map(i32::from_le_bytes);
-            let (even, odd) = (_mm256_set1_epi32(even), _mm256_set1_epi32(odd));
-            let mut next = sums;
-            for half in 0..2 {
-                let low = _mm256_and_si256(weights[half], _mm256_set1_epi16(0xff));
-                let high = _mm256_srli_epi16::<8>(weights[half]);
-                next[half] = _mm256_add_epi32(next[half], _mm256_madd_epi16(low, even));
-                next[half] = _mm256_add_epi32(next[half], _mm256_madd_epi16(high, odd));
-            }
-            next
+            let first = add_quad(self, sums, weights[0], group.add(4 * QUAD * pair));
+            add_quad(self, first, weights[1], group.add(4 * QUAD * pair + 2 * QUAD))
         }
     }
     #[inline(always)]
@@ -157,5 +221,32 @@ impl Dots for Avx2 {
     fn prefetch(self, at: *const u8) {
         // SAFETY: see above; this reads nothing.
         unsafe { _mm_prefetch::<_MM_HINT_T0>(at.cast()) }
+    }
+}
+
+/// Adds the products of four inputs with their weights.
+///
+/// # Safety
+/// Four encoded inputs at `inputs`.
+#[inline(always)]
+unsafe fn add_quad<P: Pairs>(
+    pairs: P,
+    sums: [__m256i; 2],
+    weights: [__m256i; 2],
+    inputs: *const u8,
+) -> [__m256i; 2] {
+    // SAFETY: `pairs` proves that the instructions exist, and the inputs are there as the caller promises.
+    unsafe {
+        let inputs = inputs.cast::<[[u8; QUAD]; 2]>().read();
+        let [even, odd] = [inputs[0], inputs[1]].map(i32::from_le_bytes);
+        let (even, odd) = (_mm256_set1_epi32(even), _mm256_set1_epi32(odd));
+        let mut next = sums;
+        for half in 0..2 {
+            let low = _mm256_and_si256(weights[half], _mm256_set1_epi16(0xff));
+            let high = _mm256_srli_epi16::<8>(weights[half]);
+            next[half] = pairs.add_products(next[half], low, even);
+            next[half] = pairs.add_products(next[half], high, odd);
+        }
+        next
     }
 }

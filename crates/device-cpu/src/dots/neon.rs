@@ -1,5 +1,6 @@
 //! NEON with its dot products: four vectors per panel. The instruction multiplies signed with signed bytes, so inputs come as
-//! two planes as with VNNI, and weights are made signed by taking 128 from each.
+//! two planes as with VNNI, and weights are made signed by taking 128 from each. With I8MM, which multiplies matrices of
+//! two rows, unsigned with signed, two outputs meet eight inputs in both planes at once.
 
 use super::{DotKernel, Dots, GROUP, QUAD, encode_planes};
 use crate::simd::Neon;
@@ -14,23 +15,133 @@ use std::arch::asm;
 /// Vectors of a panel.
 const VECTORS: usize = 4;
 
+/// Four unsigned bytes for each output of a panel.
+type Bytes = [uint8x16_t; VECTORS];
+/// Unfinished sums of both planes.
+type Sums = [[int32x4_t; VECTORS]; 2];
+
+/// Families that add products of bytes to 32-bit sums.
+///
+/// # Safety
+/// A value of the type proves that its instructions are there.
+pub(super) unsafe trait Products: Copy + Send + Sync + 'static {
+    /// As [`Dots::OFFSET`].
+    const OFFSET: i32;
+
+    fn encode(inputs: &[i16; GROUP]) -> [u8; 2 * GROUP];
+    /// # Safety
+    /// As [`Dots::dot`].
+    unsafe fn add_products(self, sums: Sums, weights: [Bytes; 2], group: *const u8, pair: usize) -> Sums;
+    /// The sums of the upper and of the lower bytes, for outputs `4·i` to `4·i + 3`.
+    fn planes(self, sums: Sums, i: usize) -> [int32x4_t; 2];
+}
+
+// SAFETY: that is what it proves.
+unsafe impl Products for Neon {
+    const OFFSET: i32 = 128;
+
+    #[inline(always)]
+    fn encode(inputs: &[i16; GROUP]) -> [u8; 2 * GROUP] {
+        encode_planes(inputs)
+    }
+    #[inline(always)]
+    unsafe fn add_products(self, mut sums: Sums, weights: [Bytes; 2], group: *const u8, pair: usize) -> Sums {
+        // SAFETY: `self` proves that the instructions exist, and the inputs are in the group as the caller promises.
+        unsafe {
+            for quad in 0..2 {
+                let at = group.add(QUAD * (2 * pair + quad));
+                let upper = i32::from_le_bytes(at.cast::<[u8; QUAD]>().read());
+                let lower = i32::from_le_bytes(at.add(GROUP).cast::<[u8; QUAD]>().read());
+                let (upper, lower) = (vdupq_n_s32(upper), vdupq_n_s32(lower));
+                for i in 0..VECTORS {
+                    let signed = veorq_u8(weights[quad][i], vdupq_n_u8(128));
+                    sums[0][i] = sdot(sums[0][i], signed, upper);
+                    sums[1][i] = sdot(sums[1][i], signed, lower);
+                }
+            }
+        }
+        sums
+    }
+    #[inline(always)]
+    fn planes(self, sums: Sums, i: usize) -> [int32x4_t; 2] {
+        [sums[0][i], sums[1][i]]
+    }
+}
+
+/// Proof that products of matrices are there.
+#[derive(Clone, Copy)]
+pub(super) struct I8mm(());
+
+impl I8mm {
+    pub(super) fn from(neon: Neon) -> Option<Self> {
+        neon.i8mm().then_some(Self(()))
+    }
+}
+
+// SAFETY: `from` is the only source of values.
+unsafe impl Products for I8mm {
+    const OFFSET: i32 = 0;
+
+    /// Eight upper bytes, then the lower ones of the same inputs.
+    #[inline(always)]
+    fn encode(inputs: &[i16; GROUP]) -> [u8; 2 * GROUP] {
+        let (planes, mut pairs) = (encode_planes(inputs), [0; 2 * GROUP]);
+        for (pair, to) in pairs.chunks_exact_mut(4 * QUAD).enumerate() {
+            to[..2 * QUAD].copy_from_slice(&planes[2 * QUAD * pair..][..2 * QUAD]);
+            to[2 * QUAD..].copy_from_slice(&planes[GROUP + 2 * QUAD * pair..][..2 * QUAD]);
+        }
+        pairs
+    }
+    /// Sums are those of the first two of four outputs, and of the last two: of either, upper and lower bytes.
+    #[inline(always)]
+    unsafe fn add_products(self, mut sums: Sums, weights: [Bytes; 2], group: *const u8, pair: usize) -> Sums {
+        // SAFETY: `self` proves that the instructions exist, and the inputs are in the group as the caller promises.
+        unsafe {
+            let inputs = vld1q_u8(group.add(4 * QUAD * pair));
+            for i in 0..VECTORS {
+                let (a, b) = (
+                    vreinterpretq_u32_u8(weights[0][i]),
+                    vreinterpretq_u32_u8(weights[1][i]),
+                );
+                sums[0][i] = usmmla(sums[0][i], vreinterpretq_u8_u32(vzip1q_u32(a, b)), inputs);
+                sums[1][i] = usmmla(sums[1][i], vreinterpretq_u8_u32(vzip2q_u32(a, b)), inputs);
+            }
+        }
+        sums
+    }
+    #[inline(always)]
+    fn planes(self, sums: Sums, i: usize) -> [int32x4_t; 2] {
+        // SAFETY: `self` proves that the instructions exist.
+        unsafe {
+            [
+                vuzp1q_s32(sums[0][i], sums[1][i]),
+                vuzp2q_s32(sums[0][i], sums[1][i]),
+            ]
+        }
+    }
+}
+
 #[target_feature(enable = "neon,dotprod")]
 pub(super) unsafe fn run<K: DotKernel>(kernel: K, dots: Neon) {
     kernel.run(dots);
 }
 
+#[target_feature(enable = "neon,dotprod,i8mm")]
+pub(super) unsafe fn run_i8mm<K: DotKernel>(kernel: K, dots: I8mm) {
+    kernel.run(dots);
+}
+
 // SAFETY of every block below: `self` proves that the instructions exist; memory operands are vouched for by the caller.
-impl Dots for Neon {
+impl<P: Products> Dots for P {
     const ROWS: usize = 2;
-    const OFFSET: i32 = 128;
-    type Bytes = [uint8x16_t; VECTORS];
-    /// Products with the upper bytes, and with the lower ones.
-    type Sums = [[int32x4_t; VECTORS]; 2];
+    const OFFSET: i32 = P::OFFSET;
+    type Bytes = Bytes;
+    type Sums = Sums;
     type F = [float32x4_t; VECTORS];
 
     #[inline(always)]
     fn encode(inputs: &[i16; GROUP]) -> [u8; 2 * GROUP] {
-        encode_planes(inputs)
+        P::encode(inputs)
     }
     #[inline(always)]
     unsafe fn load(self, from: *const u8) -> Self::Bytes {
@@ -77,34 +188,19 @@ impl Dots for Neon {
         unsafe { [[vdupq_n_s32(0); VECTORS]; 2] }
     }
     #[inline(always)]
-    unsafe fn dot(
-        self,
-        mut sums: Self::Sums,
-        weights: Self::Bytes,
-        group: *const u8,
-        quad: usize,
-    ) -> Self::Sums {
-        // SAFETY: see above.
-        unsafe {
-            let upper = i32::from_le_bytes(group.add(QUAD * quad).cast::<[u8; QUAD]>().read());
-            let lower = i32::from_le_bytes(group.add(GROUP + QUAD * quad).cast::<[u8; QUAD]>().read());
-            let (upper, lower) = (vdupq_n_s32(upper), vdupq_n_s32(lower));
-            for i in 0..VECTORS {
-                let signed = veorq_u8(weights[i], vdupq_n_u8(128));
-                sums[0][i] = sdot(sums[0][i], signed, upper);
-                sums[1][i] = sdot(sums[1][i], signed, lower);
-            }
-        }
-        sums
+    unsafe fn dot(self, sums: Sums, weights: [Bytes; 2], group: *const u8, pair: usize) -> Sums {
+        // SAFETY: as the caller promises.
+        unsafe { self.add_products(sums, weights, group, pair) }
     }
     #[inline(always)]
     fn total(self, sums: Self::Sums, add: i32) -> Self::F {
         let mut total = self.splat(0.0);
         for i in 0..VECTORS {
+            let [upper, lower] = self.planes(sums, i);
             // SAFETY: see above.
             total[i] = unsafe {
-                let upper = vaddq_s32(vshlq_n_s32::<8>(sums[0][i]), vdupq_n_s32(add));
-                vcvtq_f32_s32(vaddq_s32(upper, sums[1][i]))
+                let upper = vaddq_s32(vshlq_n_s32::<8>(upper), vdupq_n_s32(add));
+                vcvtq_f32_s32(vaddq_s32(upper, lower))
             };
         }
         total
@@ -172,6 +268,20 @@ unsafe fn sdot(mut sums: int32x4_t, a: uint8x16_t, b: int32x4_t) -> int32x4_t {
     // SAFETY: as the caller promises; registers only.
     unsafe {
         asm!("sdot {sums:v}.4s, {a:v}.16b, {b:v}.16b", sums = inout(vreg) sums, a = in(vreg) a, b = in(vreg) b,
+            options(pure, nomem, nostack, preserves_flags));
+    }
+    sums
+}
+
+/// Adds the products of two rows of eight unsigned bytes with two of signed ones: a lane for each two rows.
+///
+/// # Safety
+/// The machine has products of matrices.
+#[inline(always)]
+unsafe fn usmmla(mut sums: int32x4_t, a: uint8x16_t, b: uint8x16_t) -> int32x4_t {
+    // SAFETY: as the caller promises; registers only.
+    unsafe {
+        asm!("usmmla {sums:v}.4s, {a:v}.16b, {b:v}.16b", sums = inout(vreg) sums, a = in(vreg) a, b = in(vreg) b,
             options(pure, nomem, nostack, preserves_flags));
     }
     sums

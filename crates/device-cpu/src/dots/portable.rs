@@ -34,14 +34,24 @@ impl Dots for Portable {
     fn zero(self) -> Self::Sums {
         [0; PANEL]
     }
-    unsafe fn dot(self, sums: Self::Sums, weights: Self::Bytes, group: *const u8, quad: usize) -> Self::Sums {
-        // SAFETY: the quad's inputs are inside the group as the caller promises.
-        let inputs = unsafe { group.add(2 * QUAD * quad).cast::<[[u8; 2]; QUAD]>().read() };
-        let [a, c, b, d] = inputs.map(|input| i32::from(i16::from_le_bytes(input)));
-        std::array::from_fn(|lane| {
-            let [p, q, r, s] = weights[lane].to_le_bytes().map(i32::from);
-            sums[lane] + (a * p + b * q) + (c * r + d * s)
-        })
+    unsafe fn dot(
+        self,
+        sums: Self::Sums,
+        weights: [Self::Bytes; 2],
+        group: *const u8,
+        pair: usize,
+    ) -> Self::Sums {
+        // SAFETY: the inputs are inside the group as the caller promises.
+        let inputs = unsafe { group.add(4 * QUAD * pair).cast::<[[[u8; 2]; QUAD]; 2]>().read() };
+        let mut next = sums;
+        for (inputs, weights) in inputs.iter().zip(&weights) {
+            let [a, c, b, d] = inputs.map(|input| i32::from(i16::from_le_bytes(input)));
+            for (sum, weights) in next.iter_mut().zip(weights) {
+                let [p, q, r, s] = weights.to_le_bytes().map(i32::from);
+                *sum += (a * p + b * q) + (c * r + d * s);
+            }
+        }
+        next
     }
     fn total(self, sums: Self::Sums, add: i32) -> Self::F {
         sums.map(|sum| (sum + add) as f32)

@@ -73,16 +73,25 @@ impl Dots for Vnni {
         unsafe { [_mm512_setzero_si512(); 2] }
     }
     #[inline(always)]
-    unsafe fn dot(self, sums: [__m512i; 2], weights: __m512i, group: *const u8, quad: usize) -> [__m512i; 2] {
+    unsafe fn dot(
+        self,
+        mut sums: [__m512i; 2],
+        weights: [__m512i; 2],
+        group: *const u8,
+        pair: usize,
+    ) -> [__m512i; 2] {
         // SAFETY: see above.
         unsafe {
-            let upper = i32::from_le_bytes(group.add(QUAD * quad).cast::<[u8; QUAD]>().read());
-            let lower = i32::from_le_bytes(group.add(GROUP + QUAD * quad).cast::<[u8; QUAD]>().read());
-            [
-                _mm512_dpbusd_epi32(sums[0], weights, _mm512_set1_epi32(upper)),
-                _mm512_dpbusd_epi32(sums[1], weights, _mm512_set1_epi32(lower)),
-            ]
+            let planes = [group, group.add(GROUP)];
+            for quad in 0..2 {
+                for plane in 0..2 {
+                    let at = planes[plane].add(QUAD * (2 * pair + quad));
+                    let inputs = i32::from_le_bytes(at.cast::<[u8; QUAD]>().read());
+                    sums[plane] = _mm512_dpbusd_epi32(sums[plane], weights[quad], _mm512_set1_epi32(inputs));
+                }
+            }
         }
+        sums
     }
     #[inline(always)]
     fn total(self, sums: [__m512i; 2], add: i32) -> __m512 {

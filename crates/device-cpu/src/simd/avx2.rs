@@ -9,14 +9,25 @@ use std::arch::x86_64::*;
 
 /// Proof that AVX2, FMA and F16C are there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Avx2(());
+pub struct Avx2 {
+    vnni: bool,
+}
 
 impl Avx2 {
-    pub(super) fn detect() -> Option<Self> {
+    /// The family without AVX-VNNI, and with it, as far as they are there.
+    pub(super) fn detect() -> Vec<Self> {
         let present = is_x86_feature_detected!("avx2")
             && is_x86_feature_detected!("fma")
             && is_x86_feature_detected!("f16c");
-        present.then_some(Self(()))
+        let vnni = is_x86_feature_detected!("avxvnni");
+        let kinds = [(false, present), (true, present && vnni)];
+        let kinds = kinds.into_iter().filter(|(_, present)| *present);
+        kinds.map(|(vnni, _)| Self { vnni }).collect()
+    }
+
+    /// Whether this is proof of AVX-VNNI too.
+    pub(crate) const fn vnni(self) -> bool {
+        self.vnni
     }
 }
 

@@ -147,13 +147,13 @@ pub(crate) trait Kernel {
 pub enum Instructions {
     /// Plain Rust, any machine.
     Portable,
-    /// AVX2 + FMA + F16C.
+    /// AVX2 + FMA + F16C, with or without AVX-VNNI.
     #[cfg(target_arch = "x86_64")]
     Avx2(Avx2),
     /// AVX-512 (F, BW, DQ, VL), with or without VNNI.
     #[cfg(target_arch = "x86_64")]
     Avx512(Avx512),
-    /// NEON with dot products.
+    /// NEON with dot products, with or without I8MM.
     #[cfg(target_arch = "aarch64")]
     Neon(Neon),
 }
@@ -168,12 +168,14 @@ impl Instructions {
     pub fn all() -> Vec<Self> {
         let mut all = vec![Self::Portable];
         #[cfg(target_arch = "x86_64")]
-        if let Some(simd) = Avx2::detect() {
-            all.push(Self::Avx2(simd));
-            all.extend(Avx512::detect(simd).into_iter().map(Self::Avx512));
+        {
+            let avx2 = Avx2::detect();
+            all.extend(avx2.iter().copied().map(Self::Avx2));
+            let avx512 = avx2.first().map(|avx2| Avx512::detect(*avx2));
+            all.extend(avx512.into_iter().flatten().map(Self::Avx512));
         }
         #[cfg(target_arch = "aarch64")]
-        all.extend(Neon::detect().map(Self::Neon));
+        all.extend(Neon::detect().into_iter().map(Self::Neon));
         all
     }
 
@@ -182,11 +184,15 @@ impl Instructions {
         match self {
             Self::Portable => "portable",
             #[cfg(target_arch = "x86_64")]
+            Self::Avx2(simd) if simd.vnni() => "AVX2+FMA+F16C+VNNI",
+            #[cfg(target_arch = "x86_64")]
             Self::Avx2(_) => "AVX2+FMA+F16C",
             #[cfg(target_arch = "x86_64")]
             Self::Avx512(simd) if simd.vnni() => "AVX-512+VNNI",
             #[cfg(target_arch = "x86_64")]
             Self::Avx512(_) => "AVX-512",
+            #[cfg(target_arch = "aarch64")]
+            Self::Neon(neon) if neon.i8mm() => "NEON+DotProd+I8MM",
             #[cfg(target_arch = "aarch64")]
             Self::Neon(_) => "NEON+DotProd",
         }

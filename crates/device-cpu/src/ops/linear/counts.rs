@@ -59,7 +59,7 @@ fn overhead() -> Option<u64> {
 fn has_own(instructions: Instructions, dtype: DType) -> bool {
     match instructions {
         Instructions::Portable => false,
-        Instructions::Avx2(_) => true,
+        Instructions::Avx2(simd) => dtype.is_quantised() || !simd.vnni(),
         Instructions::Avx512(simd) => dtype.is_quantised() == simd.vnni(),
     }
 }

@@ -102,8 +102,7 @@ unsafe fn add_part<D: Dots, T: Format, const R: usize>(
             let weights = T::Codes::pair(d, codes, pair);
             for r in 0..R {
                 let codes = (*inputs[r]).codes.as_ptr();
-                integers[r] = d.dot(integers[r], weights[0], codes, 2 * pair);
-                integers[r] = d.dot(integers[r], weights[1], codes, 2 * pair + 1);
+                integers[r] = d.dot(integers[r], weights, codes, pair);
             }
         }
         let scale = T::scale(d, block, group, part);
