@@ -210,7 +210,7 @@ impl Backend for Cpu {
         {
             return Ok(weight);
         }
-        let weight = CpuWeight::pack(parts, store_as)?;
+        let weight = CpuWeight::pack(parts, store_as, self.threads())?;
         if let Packed::Written(writer) = &self.packed {
             writer.add((parts, store_as), &weight)?;
         }

@@ -83,9 +83,13 @@ pub struct CpuWeight {
 }
 
 impl CpuWeight {
-    /// Packs parts stacked along the outputs, each in its own type or all converted to `store_as`. Floating-point parts
-    /// can be quantised to the types that `quantise` knows.
-    pub(crate) fn pack(parts: &[WeightPart<'_>], store_as: Option<DType>) -> Result<Self, DeviceError> {
+    /// Packs parts stacked along the outputs, each in its own type or all converted to `store_as`, on at most `threads`
+    /// threads. Floating-point parts can be quantised to the types that `quantise` knows.
+    pub(crate) fn pack(
+        parts: &[WeightPart<'_>],
+        store_as: Option<DType>,
+        threads: usize,
+    ) -> Result<Self, DeviceError> {
         if let Some(dtype) = store_as.filter(|dtype| dtype.is_quantised())
             && let Some(part) = parts.iter().find(|part| !quantise::can(part.dtype, dtype))
         {
@@ -105,13 +109,13 @@ impl CpuWeight {
             }
             let blocks;
             if dtype.is_quantised() && store_as.is_some() {
-                blocks = quantise::rows(&rows, dtype, inputs, pack::threads())?;
+                blocks = quantise::rows(&rows, dtype, inputs, threads.clamp(1, pack::MOST_THREADS))?;
                 let row_bytes = blocks.len() / rows.len();
                 for (row, data) in rows.iter_mut().zip(blocks.chunks_exact(row_bytes)) {
                     row.data = data;
                 }
             }
-            let (storage, panel_bytes) = pack::pack(&rows, dtype, inputs)?;
+            let (storage, panel_bytes) = pack::pack(&rows, dtype, inputs, threads)?;
             segments.push(Segment {
                 dtype,
                 first: outputs,

@@ -13,6 +13,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
+/// Most threads that pack: memory does not keep up with more.
+pub(super) const MOST_THREADS: usize = 16;
+
 /// Stored bytes below which one thread packs.
 const SERIAL_BYTES: usize = 1 << 18;
 
@@ -24,16 +27,13 @@ pub(super) fn pack(
     rows: &[Row<'_>],
     dtype: DType,
     inputs: usize,
+    threads: usize,
 ) -> Result<(Arc<Storage<f32>>, usize), DeviceError> {
     let panel_bytes = panel_bytes(dtype, inputs);
     let panels = rows.len().div_ceil(PANEL);
     let storage = Storage::<f32>::of_weight(panels * panel_bytes / size_of::<f32>(), rows[0].part.name)?;
     let bytes = panels * panel_bytes;
-    let threads = if bytes < SERIAL_BYTES {
-        1
-    } else {
-        threads().min(panels)
-    };
+    let threads = packing_threads(bytes, panels, threads);
     let next = AtomicUsize::new(0);
     let work = || {
         let mut bench = Bench::default();
@@ -66,9 +66,12 @@ pub(super) fn pack(
     Ok((storage, panel_bytes))
 }
 
-/// Threads that weights are made with.
-pub(super) fn threads() -> usize {
-    thread::available_parallelism().map_or(1, |n| n.get().min(16))
+/// Of the threads there are, those that this amount of packing is worth.
+fn packing_threads(bytes: usize, panels: usize, threads: usize) -> usize {
+    if bytes < SERIAL_BYTES {
+        return 1;
+    }
+    threads.clamp(1, MOST_THREADS).min(panels)
 }
 
 /// Bytes of a panel, rounded up to a cache line.
@@ -327,4 +330,20 @@ fn not_finite(row: &Row<'_>) -> DeviceError {
 fn to_bf16(value: f32) -> u16 {
     let bits = value.to_bits();
     (bits.wrapping_add(0x7fff + (bits >> 16 & 1)) >> 16) as u16
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn packing_takes_the_threads_of_the_device_and_no_more() {
+        let large = 64 << 20;
+        for threads in [1, 2, 3, 16] {
+            assert_eq!(packing_threads(large, 4096, threads), threads);
+        }
+        assert_eq!(packing_threads(large, 4096, 64), MOST_THREADS);
+        assert_eq!(packing_threads(large, 2, 8), 2);
+        assert_eq!(packing_threads(SERIAL_BYTES - 1, 4096, 8), 1);
+    }
 }

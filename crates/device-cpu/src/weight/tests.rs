@@ -40,7 +40,7 @@ impl Stored {
     }
 
     pub(crate) fn pack(&self, store_as: Option<DType>) -> CpuWeight {
-        CpuWeight::pack(&[self.part("w")], store_as).unwrap()
+        CpuWeight::pack(&[self.part("w")], store_as, 2).unwrap()
     }
 }
 
@@ -216,7 +216,7 @@ pub(crate) fn quantised(dtype: DType, b: &[u8], j: usize) -> Quantised {
 }
 
 fn failure(parts: &[WeightPart<'_>], store_as: Option<DType>) -> String {
-    match CpuWeight::pack(parts, store_as) {
+    match CpuWeight::pack(parts, store_as, 2) {
         Ok(_) => "packed".to_owned(),
         Err(error) => error.to_string(),
     }
@@ -310,7 +310,7 @@ fn a_large_weight_is_packed_by_all_threads_like_a_small_one() {
     for first in [0_u32, 513, 984] {
         let mut part = data.part("w");
         part.order = RowOrder::Picked((first..first + 16).collect());
-        let small = CpuWeight::pack(&[part], None).unwrap();
+        let small = CpuWeight::pack(&[part], None, 2).unwrap();
         let bytes = |weight: &CpuWeight, panel: usize| {
             let segment = &weight.segments()[0];
             // SAFETY: a whole panel.

@@ -193,7 +193,7 @@ fn parts_of_different_types_and_picked_rows_stack_along_the_outputs() {
         part.order = pick.map_or(RowOrder::Stored, RowOrder::Picked);
         parts.push(part);
     }
-    let w = CpuWeight::pack(&parts, None).unwrap();
+    let w = CpuWeight::pack(&parts, None, 2).unwrap();
     assert_eq!((w.outputs(), w.inputs()), (17 + 3 + 30 + 2, 64));
     for pool in pools() {
         for rows in [1, 4] {
