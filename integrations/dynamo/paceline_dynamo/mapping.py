@@ -1,6 +1,8 @@
 """Requests and replies of Dynamo in terms of `/v1/completions`. Nothing here talks to anybody."""
 
 import hashlib
+import json
+from dataclasses import dataclass, field
 
 TOKEN_ID = "token_id:"
 
@@ -71,6 +73,45 @@ def body(request, request_id, model, context_length):
 def seed(request_id):
     """The seed of a request that has none: it follows from the request's id."""
     return int.from_bytes(hashlib.sha256(str(request_id).encode()).digest()[:6], "big")
+
+
+@dataclass
+class Said:
+    """What a piece of a stream says."""
+
+    # One for each choice that has gone on, however many tokens have come at once: a worker that is behind catches up.
+    chunks: list = field(default_factory=list)
+    endings: list = field(default_factory=list)
+    counts: dict = None
+    # Why the rest of the text has to come from another worker.
+    broken: str = None
+
+
+def read(lines):
+    """What some lines of a stream say."""
+    said, chunks = Said(), {}
+    for line in lines:
+        if not line.startswith(b"data: {"):
+            continue
+        message = json.loads(line[6:])
+        if "error" in message:
+            said.broken = str(message["error"])
+            break
+        for choice in message["choices"]:
+            new, reason = chunk(choice), choice.get("finish_reason")
+            if reason in UNFINISHED:
+                said.broken = reason
+            elif reason:
+                said.endings.append({**new, "finish_reason": reason})
+            elif new["token_ids"]:
+                before = chunks.setdefault(new["index"], new)
+                if before is not new:
+                    for name in ("token_ids", "log_probs", "top_logprobs"):
+                        if name in new:
+                            before[name] += new[name]
+        said.counts = message.get("usage") or said.counts
+    said.chunks = list(chunks.values())
+    return said
 
 
 def chunk(choice):

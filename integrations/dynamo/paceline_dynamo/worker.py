@@ -2,7 +2,6 @@
 
 import argparse
 import asyncio
-import json
 import logging
 import os
 import signal
@@ -161,28 +160,21 @@ class PacelineWorker(LLMEngine):
         async with self.session.post("/v1/completions", json=body, headers=headers) as reply:
             await raise_for(reply)
             self.replies[context.id()] = reply
-            endings = []
-            async for line in reply.content:
+            endings, rest = [], b""
+            async for data in reply.content.iter_any():
                 if context.is_stopped():
                     return
-                if not line.startswith(b"data: {"):
-                    continue
-                message = json.loads(line[6:])
-                if "error" in message:
-                    raise StreamIncomplete(str(message["error"]))
-                for choice in message["choices"]:
-                    chunk, reason = mapping.chunk(choice), choice.get("finish_reason")
-                    if reason in mapping.UNFINISHED:
-                        raise StreamIncomplete(f"paceline serve ended the reply: {reason}")
-                    if reason:
-                        # The last one carries the counts, which come behind.
-                        endings.append({**chunk, "finish_reason": reason})
-                    elif chunk["token_ids"]:
-                        yield chunk
-                counts = message.get("usage")
-                if counts and len(endings) == body.get("n", 1):
+                *lines, rest = (rest + data).split(b"\n")
+                said = mapping.read(lines)
+                for chunk in said.chunks:
+                    yield chunk
+                if said.broken:
+                    raise StreamIncomplete(f"paceline serve ended the reply: {said.broken}")
+                # The last ones carry the counts, which come behind.
+                endings += said.endings
+                if said.counts and len(endings) == body.get("n", 1):
                     for ending in endings:
-                        yield {**ending, "completion_usage": mapping.usage(counts)}
+                        yield {**ending, "completion_usage": mapping.usage(said.counts)}
                     return
 
     async def abort(self, context):

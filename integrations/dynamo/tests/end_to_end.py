@@ -6,8 +6,10 @@ to go, to the last token.
 """
 
 import asyncio
+import contextlib
 import json
 import os
+import random
 import signal
 import socket
 import sys
@@ -29,6 +31,15 @@ def free_port():
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         return listener.getsockname()[1]
+
+
+def small_free_port():
+    """A free port that fits into 16 bits with a sign, which is how Dynamo reads that of its metrics."""
+    while True:
+        port = random.randrange(20_000, 2**15)
+        with contextlib.suppress(OSError), socket.socket() as listener:
+            listener.bind(("127.0.0.1", port))
+            return port
 
 
 class Process:
@@ -83,11 +94,16 @@ class Deployment:
         worker = ["-m", "paceline_dynamo", "--paceline", PACELINE, "--model-path", MODEL, "--served-model-name", NAME]
         worker += ["--", "--threads", "1", "--max-num-seqs", "4", "--max-model-len", "1024"]
         self.workers = [Process(folder, f"worker{number}", sys.executable, *worker) for number in range(2)]
+        for worker in self.workers:
+            worker.system_port = small_free_port()
 
     async def start(self):
         await self.frontend.start(self.environment)
         for worker in self.workers:
-            await worker.start(self.environment)
+            await self.start_worker(worker)
+
+    async def start_worker(self, worker):
+        await worker.start({**self.environment, "DYN_SYSTEM_PORT": str(worker.system_port)})
 
     async def stop(self):
         for process in [*self.workers, self.frontend]:
@@ -152,12 +168,15 @@ class Client:
                     chunks += 1
         return text, usage["completion_tokens"]
 
+    async def metric(self, url, name, label=""):
+        """The sum of a metric with a label, of the frontend or of a worker."""
+        async with self.session.get(f"{url}/metrics") as reply:
+            lines = (await reply.text()).splitlines()
+        return sum(float(line.split()[-1]) for line in lines if line.startswith(f"{name}{{") and label in line)
+
     async def migrations(self):
         """Requests that the frontend has sent on in mid-stream so far."""
-        async with self.session.get(f"{self.deployment.url}/metrics") as reply:
-            lines = (await reply.text()).splitlines()
-        counts = [line for line in lines if line.startswith("dynamo_frontend_model_migration_total{")]
-        return sum(float(line.split()[-1]) for line in counts if "ongoing_request" in line)
+        return await self.metric(self.deployment.url, "dynamo_frontend_model_migration_total", "ongoing_request")
 
     async def state(self, worker):
         async with self.session.get(f"{worker.engine_url()}/v1/engine") as reply:
@@ -210,6 +229,22 @@ async def warm_prompts_go_where_they_are_cached(client):
     print("warm prompts: 18 of 18 and 6 of 6 found their cache")
 
 
+async def load_is_told(client):
+    """What the router weighs: blocks in all and in use, and the share of hits, as the engine has them."""
+    worker = client.deployment.workers[0]
+    url = f"http://127.0.0.1:{worker.system_port}"
+
+    async def told():
+        cache = (await client.state(worker))["cache"]
+        names = ("total_blocks", "gpu_cache_usage_percent", "kv_cache_hit_rate")
+        total, used, hits = [await client.metric(url, f"dynamo_component_{name}") for name in names]
+        expected = (cache["blocks"], cache["blocks_used"] / cache["blocks"], cache["prefix"]["hit_rate"])
+        return expected[2] > 0 and all(abs(a - b) < 1e-6 for a, b in zip((total, used, hits), expected))
+
+    await until(told, "the load of a worker")
+    print("load: blocks and hits are told as they are")
+
+
 OPTIONS = [
     ("greedy", {}),
     ("seeded", {"temperature": 0.9, "seed": 7, "top_k": 40}),
@@ -242,7 +277,7 @@ async def texts_survive(client, what, kill):
 async def start_again(client, worker):
     await worker.process.wait()
     worker.log.write_text("")
-    await worker.start(client.deployment.environment)
+    await client.deployment.start_worker(worker)
     await both_known(client)
 
 
@@ -359,6 +394,7 @@ async def main():
             await both_serve(client)
             await replies_are_mapped(client)
             await warm_prompts_go_where_they_are_cached(client)
+            await load_is_told(client)
             await cancellation_frees_the_engine(client)
             await texts_survive(client, "a worker killed", kill_worker)
             await texts_survive(client, "an engine killed", kill_engine)
