@@ -345,3 +345,78 @@ fn a_slow_start_is_not_held_against_plain_decoding() {
     }
     assert!(worst > 1.0, "{worst} of what it must be");
 }
+
+/// A host that is late costs time, but no draft: what drafts cost is measured on the device, and so is what they save.
+#[test]
+fn a_host_that_stalls_changes_no_depth() {
+    let law = Law {
+        chance: |_, _, place| [0.8, 0.6, 0.4, 0.2][place.min(3)],
+        rows: |step| [1, 8, 32][(step / 500) as usize % 3],
+        noisy: false,
+        ..PLAIN
+    };
+    // Every few steps for as long as several of them, and longer before those that verify little.
+    let stalling = Law {
+        stall: |step| {
+            if step.is_multiple_of(7) {
+                5e7
+            } else {
+                1e5 * (step % 3) as f64
+            }
+        },
+        ..law
+    };
+    for seed in 1..4 {
+        let (calm, stalled) = (controlled(law, STEPS, seed), controlled(stalling, STEPS, seed));
+        assert!(calm.drafted > 1000, "{calm:?}");
+        let same = |outcome: &Outcome| {
+            (
+                outcome.tokens,
+                outcome.drafted,
+                outcome.accepted,
+                outcome.ns as u64,
+            )
+        };
+        assert_eq!(same(&calm), same(&stalled), "seed {seed}");
+    }
+}
+
+/// An engine that knows nothing, with the times of Qwen3.5-4B on an H200 as the device's clock gives them: its first second of
+/// work at a batch size, probes and plain steps included, and the one after.
+#[test]
+fn costs_are_learned_in_the_first_second_of_work() {
+    type Pass = fn(f64) -> f64;
+    const SECOND: f64 = 1e9;
+    let sizes: [fn(u64) -> usize; 4] = [|_| 1, |_| 4, |_| 16, |_| 64];
+    let heads: [(&str, Pass); 2] = [
+        ("the whole head", |rows| 4.2e5 + 2e3 * rows),
+        ("a part of it", |rows| 1.5e5 + 2e3 * rows),
+    ];
+    let mut worst = (f64::INFINITY, f64::INFINITY);
+    for rows in sizes {
+        for (head, pass) in heads {
+            let law = Law {
+                verify: |tokens, _| 2.2e6 + 2.4e4 * tokens,
+                pass,
+                chance: |_, _, place| [0.8, 0.75, 0.7, 0.65][place.min(3)],
+                rows,
+                length: 256,
+                drafts: 7,
+                noisy: false,
+                ..PLAIN
+            };
+            let (depth, best) = best_fixed(law, STEPS / 2, true);
+            for seed in 1..4 {
+                let mut world = World::new(law, Box::new(DepthControl::new()), seed);
+                let first = world.run_for(SECOND).rate() / best.rate();
+                let second = world.run_for(SECOND).rate() / best.rate();
+                println!(
+                    "{} rows, {head}: best {depth}, {first:.3} of it, then {second:.3}",
+                    rows(0)
+                );
+                worst = (worst.0.min(first), worst.1.min(second));
+            }
+        }
+    }
+    assert!(worst.0 > 0.92 && worst.1 > 0.92, "{worst:?}");
+}

@@ -35,6 +35,8 @@ pub struct Law {
     pub drafts: usize,
     /// The neural drafter runs and drafts nothing.
     pub silent: bool,
+    /// How long the device waits for the host before a step, by its number.
+    pub stall: fn(u64) -> f64,
     /// Measured times are off by up to 30 %, and one in a hundred by a factor of five.
     pub noisy: bool,
     /// Others use the machine too: six busy threads on the two cores on which ours are two. A step is held up while it waits
@@ -53,6 +55,7 @@ pub const PLAIN: Law = Law {
     length: 3_000,
     drafts: 8,
     silent: false,
+    stall: |_| 0.0,
     noisy: true,
     shared: false,
 };
@@ -109,6 +112,8 @@ pub struct World {
     names: u64,
     alive: usize,
     steps: u64,
+    /// The device's clock.
+    clock: f64,
     outcome: Outcome,
 }
 
@@ -138,8 +143,18 @@ impl World {
             names: 1,
             alive: 0,
             steps: 0,
+            clock: 0.0,
             outcome: Outcome::default(),
         }
+    }
+
+    /// Runs steps for so much time on the device; returns what they came to.
+    pub fn run_for(&mut self, ns: f64) -> Outcome {
+        let before = self.outcome;
+        while self.outcome.ns < before.ns + ns {
+            self.run(1);
+        }
+        self.outcome.since(&before)
     }
 
     /// Runs some steps, two of them in flight at a time; returns what they came to.
@@ -216,10 +231,12 @@ impl World {
         let draft = draft_forwards as f64 * (self.law.pass)(f64::from(drafting));
         self.outcome.ns += verify + draft;
         let (verify, draft) = (self.measured(verify), self.measured(draft));
+        let begin = self.clock + (self.law.stall)(self.steps);
+        self.clock = begin + verify + draft;
         StepOutput {
             step: plan.step,
             rows,
-            device_ns: (0, (verify + draft) as u64),
+            device_ns: (begin as u64, begin as u64 + (verify + draft) as u64),
             draft_ns: draft as u64,
             draft_passes: draft_forwards,
         }
