@@ -19,7 +19,7 @@ use std::process::Command;
 use std::time::Duration;
 
 /// Steps of one run; the difference of two runs leaves out what happens once.
-const STEPS: [usize; 2] = [100, 500];
+const STEPS: [usize; 2] = [20, 100];
 
 fn main() {
     let arguments: Vec<String> = env::args().skip(1).collect();
