@@ -138,8 +138,7 @@ export const shownText = async (page: Page) => (await answerText(page).textConte
 /** What axe finds against WCAG A and AA. */
 export async function violations(page: Page): Promise<string[]> {
   const tags = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa"];
-  // In the page itself, which has no frames; otherwise it opens another one, which not every browser survives.
-  const { violations } = await new AxeBuilder({ page }).withTags(tags).setLegacyMode().analyze();
+  const { violations } = await new AxeBuilder({ page }).withTags(tags).analyze();
   return violations.flatMap(({ id, nodes }) => nodes.map((node) => `${id}: ${node.html} ${node.failureSummary}`));
 }
 
