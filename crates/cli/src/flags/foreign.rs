@@ -20,10 +20,10 @@ pub(super) struct Translated {
 
 /// Makes `arguments`, the program's name first, a command line of ours; or says what cannot be done.
 pub(super) fn translate(cli: &Command, arguments: Vec<String>) -> Result<Translated, String> {
-    let at = arguments
-        .iter()
-        .position(|argument| COMMANDS.contains(&argument.as_str()));
-    let Some((at, command)) = at.and_then(|at| Some((at, cli.find_subcommand(&arguments[at])?))) else {
+    // The first that is a command: `bench serve` is not `serve`.
+    let mut words = arguments.iter().enumerate().skip(1);
+    let command = words.find_map(|(at, word)| Some((at, cli.find_subcommand(word)?)));
+    let Some((at, command)) = command.filter(|(_, command)| COMMANDS.contains(&command.get_name())) else {
         return Ok(Translated {
             arguments,
             notes: Vec::new(),
@@ -260,6 +260,7 @@ mod tests {
             ("serve --num-gpu-blocks-override 64", "serve --num-blocks 64"),
             ("serve org/name --revision v2", "serve org/name --revision v2"),
             ("bench latency -c 4", "bench latency -c 4"),
+            ("bench serve --warmup 0", "bench serve --warmup 0"),
         ] {
             if theirs.starts_with("bench") {
                 assert_eq!(translated(theirs).unwrap().arguments[1..].join(" "), expected);
@@ -299,7 +300,9 @@ mod tests {
             ("serve x --tokenizer y", "tokenizer.json"),
             ("serve x --dtype half", "--dtype auto"),
             ("serve x --download-dir /d", "HF_HUB_CACHE"),
-            ("serve x -n 5", "does not have"),
+            ("serve x -n 5", "max_tokens in requests"),
+            ("chat -n 5", "--max-tokens 5"),
+            ("serve x --predict 5", "does not have"),
             ("generate -p x -n 128", "--max-tokens 128"),
             ("generate -p x -t 8", "--threads 8"),
             ("serve x --hf-file m.gguf", "-hf"),

@@ -36,6 +36,8 @@ use Meaning::{Instead, Nothing, Only, Ours, Refused};
 const ONE_DEVICE: &str = "a model is on one device as a whole; --device chooses it";
 const REPLICAS: &str =
     "a model runs on one device here; for more, run a server per device behind a router (docs/scale.md)";
+const CONTINUATIONS: &str = "-n is the number of continuations of `paceline generate`; the tokens of llama.cpp are \
+                             --max-tokens VALUE, or max_tokens in requests";
 const SAMPLERS: &str =
     "this way of sampling is not there; temperature, top-k, top-p, min-p and penalties are";
 const ADAPTERS: &str = "adapters are not supported; merge them into the weights first";
@@ -321,10 +323,8 @@ pub(super) const FLAGS: &[Foreign] = &[
         &["--max-logprobs"],
         Nothing("requests may ask for up to 20 per token, whatever it says"),
     ),
-    valued(
-        &["-n", "--predict", "--n-predict"],
-        Ours("--max-tokens", &["-1", "-2"]),
-    ),
+    valued(&["-n"], Refused(CONTINUATIONS)),
+    valued(&["--predict", "--n-predict"], Ours("--max-tokens", &["-1", "-2"])),
     valued(&["-r", "--reverse-prompt"], Ours("--stop", &[])),
     valued(&["-sys", "--system-prompt"], Ours("--system", &[])),
     switch(
@@ -456,6 +456,6 @@ pub(super) const VALUES: &[Rule] = &[
     (
         "-n",
         |value| value.parse().is_ok_and(|value: i64| !(0..=16).contains(&value)),
-        Refused("-n is the number of continuations here; the tokens of llama.cpp are --max-tokens VALUE"),
+        Refused(CONTINUATIONS),
     ),
 ];

@@ -1,9 +1,9 @@
 //! Instructions of every product, counted one by one, against figures that are kept: a kernel that takes more than it did
-//! fails the test. Times depend on the machine and on what else it does; these depend on the code alone.
+//! fails the test. Times depend on the machine and on what else it does; these depend on the code, and a little on how a build is cut.
 //!
 //! With the processor's trap flag set, a signal follows each instruction of this thread. That needs no counters, which virtual
 //! machines rarely have, and no leave to trace, and it counts any instruction set. `PACELINE_TEST_KEEP=1` keeps what was
-//! counted as the new figures.
+//! counted as the new figures, `larger` where those before are not larger: once with `CARGO_INCREMENTAL=0` and once without.
 
 use super::*;
 use crate::simd::Instructions;
@@ -18,8 +18,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 const INPUTS: usize = 256;
 /// Token rows: a decode, a verify window, a batch.
 const ROWS: [usize; 3] = [1, 4, 8];
-/// What a figure may rise by: the libraries of another machine may copy in another way.
-const TOLERANCE: f64 = 1.02;
+/// What a figure may rise by. How a build is cut into units moves figures by a few in a hundred, at most 15 where only some are
+/// compiled again; those that are kept are the larger of such a build's and of one that compiles all at once.
+const TOLERANCE: f64 = 1.1;
 /// Per line a family of instructions, an element type, and instructions per weight and token row for each of [`ROWS`]; or
 /// `inputs`, and instructions per input that becomes an integer.
 const KEPT: &str = include_str!("counts.txt");
@@ -152,15 +153,14 @@ fn written(figures: &Figures) -> String {
     text
 }
 
-/// Figures that have risen, or that nothing is known of.
+/// Figures that have risen, or that nothing is known of in a family that was counted before.
 fn risen(counted: &Figures, kept: &Figures) -> String {
-    let rises = |(name, now): &(&(String, String), &[f64; 3])| {
-        let before = kept.get(*name);
-        before.is_none_or(|before| {
-            now.iter()
-                .zip(before)
-                .any(|(now, before)| *now > TOLERANCE * before)
-        })
+    let rises = |(name, now): &(&(String, String), &[f64; 3])| match kept.get(*name) {
+        Some(before) => now
+            .iter()
+            .zip(before)
+            .any(|(now, before)| *now > TOLERANCE * before),
+        None => kept.keys().any(|(family, _)| *family == name.0),
     };
     let line = |(name, now): (&(String, String), &[f64; 3])| {
         let (family, dtype) = name;
@@ -180,9 +180,13 @@ fn no_product_takes_more_instructions_than_it_did() {
         eprintln!("not compared, since this machine lacks it: {family} {dtype}");
     }
     println!("{}", written(&counted));
-    if std::env::var_os("PACELINE_TEST_KEEP").is_some() {
+    if let Ok(how) = std::env::var("PACELINE_TEST_KEEP") {
         let mut all = kept;
-        all.extend(counted);
+        for (name, now) in counted {
+            let before = all.get(&name).filter(|_| how == "larger").copied().unwrap_or(now);
+            let larger = std::array::from_fn(|i| now[i].max(before[i]));
+            all.insert(name, larger);
+        }
         let path = concat!(env!("CARGO_MANIFEST_DIR"), "/src/ops/linear/counts.txt");
         return std::fs::write(path, written(&all)).expect("the figures can be kept");
     }
@@ -194,15 +198,16 @@ fn no_product_takes_more_instructions_than_it_did() {
 }
 
 #[test]
-fn a_rise_of_three_in_a_hundred_is_found_and_what_a_machine_lacks_is_not_asked_for() {
+fn a_rise_of_an_eighth_is_found_and_what_a_machine_lacks_is_not_asked_for() {
     let kept = parsed("AVX2 F32 0.5 0.4 0.3\nAVX-512 F32 0.3 0.2 0.1\n");
     assert_eq!(parsed(&written(&kept)), kept);
     let found = |counted: &str| risen(&parsed(counted), &kept);
     assert_eq!(found("AVX2 F32 0.5 0.4 0.3\n"), "");
     assert_eq!(found("AVX2 F32 0.505 0.4 0.1\n"), "");
     assert_eq!(
-        found("AVX2 F32 0.5 0.412 0.3\nAVX-512 F32 0.3 0.2 0.1\n"),
-        "AVX2 F32: [0.5000, 0.4120, 0.3000] for [1, 4, 8] rows, kept Some([0.5000, 0.4000, 0.3000])\n"
+        found("AVX2 F32 0.5 0.45 0.3\nAVX-512 F32 0.3 0.2 0.1\n"),
+        "AVX2 F32: [0.5000, 0.4500, 0.3000] for [1, 4, 8] rows, kept Some([0.5000, 0.4000, 0.3000])\n"
     );
     assert!(found("AVX2 Q8_0 0.5 0.4 0.3\n").contains("kept None"));
+    assert_eq!(found("AVX-VNNI Q8_0 0.5 0.4 0.3\n"), "");
 }
