@@ -2,7 +2,7 @@
 //!
 //! A block is in use (counted), free and empty, or free and cached: its content is still in the prefix index
 //! and comes back to life on a hit. Fresh blocks are taken from the empty ones first, then from the cached ones,
-//! least recently used first. Every operation but [`BlockPool::check_integrity`] is O(1).
+//! least recently used first. Every operation is O(1) but [`BlockPool::reusable`] and [`BlockPool::check_integrity`].
 
 use crate::list::{Links, List};
 use paceline_types::BlockId;
@@ -86,6 +86,11 @@ impl BlockPool {
             block: BlockId(block),
             evicted,
         })
+    }
+
+    /// The blocks that are free and cached, least recently used first. Linear in them.
+    pub fn reusable(&self) -> impl Iterator<Item = BlockId> + use<> {
+        self.reusable.items(&self.links).into_iter().map(BlockId)
     }
 
     /// Adds a reference to a block in use or cached.

@@ -251,6 +251,15 @@ impl Caches {
         true
     }
 
+    /// Forgets every text that no request holds, so that its blocks are empty. Linear in what is forgotten.
+    pub fn forget(&self) {
+        let mut store = self.shared.lock();
+        for block in store.blocks.reusable() {
+            store.blocks.leave_index(block);
+            store.forget(block);
+        }
+    }
+
     /// Blocks that [`extend`](Self::extend) could add now.
     pub fn free_blocks(&self) -> usize {
         self.shared.lock().blocks.free()
@@ -295,11 +304,16 @@ impl Store {
             panic!("a free block was counted and is not there");
         };
         if fresh.evicted {
-            let (node, snapshot) = self.prefix.remove(fresh.block);
-            self.detach(snapshot);
-            self.note(|| Change::Removed { hash: node.hash() }, &[]);
+            self.forget(fresh.block);
         }
         fresh.block
+    }
+
+    /// Takes a block out of the index.
+    fn forget(&mut self, block: BlockId) {
+        let (node, snapshot) = self.prefix.remove(block);
+        self.detach(snapshot);
+        self.note(|| Change::Removed { hash: node.hash() }, &[]);
     }
 
     fn publish(&mut self, parent: Parent, tokens: &[TokenId], block: BlockId) -> Option<Node> {

@@ -107,7 +107,7 @@ impl List {
         self.len -= 1;
     }
 
-    /// The items, oldest first, after checking that the links agree in both directions. For integrity checks.
+    /// The items, oldest first, after checking that the links agree in both directions.
     pub(crate) fn items(&self, links: &Links) -> Vec<u32> {
         let mut items = Vec::with_capacity(self.len);
         let (mut item, mut before) = (self.first, NONE);

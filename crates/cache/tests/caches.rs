@@ -33,6 +33,7 @@ enum Op {
     LetGo,
     Unpin(usize),
     End(usize),
+    Forget,
 }
 
 fn op() -> impl Strategy<Value = Op> {
@@ -47,6 +48,7 @@ fn op() -> impl Strategy<Value = Op> {
         1 => Just(Op::LetGo),
         2 => (0..8usize).prop_map(Op::Unpin),
         3 => (0..8usize).prop_map(Op::End),
+        1 => Just(Op::Forget),
     ]
 }
 
@@ -112,6 +114,12 @@ impl Model {
                     self.requests.remove(request);
                 }
             }
+            // What is forgotten is not modelled where a look-up has to find all there is.
+            Op::Forget if !self.ample => {
+                self.caches.forget();
+                assert_eq!(self.caches.usage().cached_free_blocks, 0);
+            }
+            Op::Forget => {}
         }
         self.caches.check_integrity();
         // Whatever was evicted meanwhile, what is held is untouched.

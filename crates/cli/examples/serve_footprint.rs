@@ -1,9 +1,11 @@
 //! What a server costs before it does anything: the time from start to ready, its memory when idle, and what a
-//! connection and an open stream add to it. Linux only, where `/proc` tells.
+//! connection, an open stream and a served token add to it. Linux only, where `/proc` tells.
 //!
 //! ```text
-//! cargo build --release && cargo run --release --example serve_footprint -- target/release/paceline
+//! cargo build --release && cargo run --release --example serve_footprint -- target/release/paceline [MODEL]
 //! ```
+//!
+//! With a model, only what its tokens add.
 
 use anyhow::{Context, Result, ensure};
 use std::env;
@@ -25,6 +27,11 @@ const STREAMS: usize = 200;
 
 /// Streams that are read to their end before any is counted.
 const WARM_UP: usize = 40;
+
+/// Prompts that are served before memory is measured, and after that; each has as many tokens, and no two have any block
+/// in common.
+const PROMPTS: (usize, usize) = (4, 24);
+const PROMPT_TOKENS: usize = 512;
 
 struct Server {
     child: Child,
@@ -58,14 +65,32 @@ impl Server {
 
     /// A stream that has been asked for.
     fn stream(&self, connection: &str) -> Result<TcpStream> {
-        let mut socket = TcpStream::connect(&self.address)?;
         let body = r#"{"prompt": "Once", "max_tokens": 400, "ignore_eos": true, "stream": true}"#;
+        self.ask(connection, body)
+    }
+
+    fn ask(&self, connection: &str, body: &str) -> Result<TcpStream> {
+        let mut socket = TcpStream::connect(&self.address)?;
         let length = body.len();
         let head = format!(
             "POST /v1/completions HTTP/1.1\r\nhost: x\r\nconnection: {connection}\r\ncontent-length: {length}\r\n\r\n"
         );
         socket.write_all(format!("{head}{body}").as_bytes())?;
         Ok(socket)
+    }
+
+    /// Serves some prompts, one after the other.
+    fn serve(&self, prompts: std::ops::Range<usize>) -> Result<()> {
+        for number in prompts {
+            let prompt: Vec<usize> = (0..PROMPT_TOKENS)
+                .map(|i| 100 + (number * 31 + i * 7) % 3000)
+                .collect();
+            let body = format!(r#"{{"prompt": {prompt:?}, "max_tokens": 1, "ignore_eos": true}}"#);
+            let mut reply = String::new();
+            self.ask("close", &body)?.read_to_string(&mut reply)?;
+            ensure!(reply.starts_with("HTTP/1.1 200"), "{reply}");
+        }
+        Ok(())
     }
 
     /// Its memory in bytes.
@@ -90,8 +115,30 @@ fn some(socket: &mut TcpStream) -> Result<String> {
     Ok(String::from_utf8_lossy(&buffer[..read]).into_owned())
 }
 
+/// What cached tokens add, one request at a time, so that nothing else grows.
+fn tokens(binary: &str, arguments: &[&str]) -> Result<()> {
+    let server = Server::start(binary, arguments)?;
+    let (first, then) = PROMPTS;
+    server.serve(0..first)?;
+    let before = server.resident()?;
+    server.serve(first..first + then)?;
+    let each = server.resident()?.saturating_sub(before) as f64 / (then * PROMPT_TOKENS) as f64;
+    println!(
+        "per served token of {}: {:.2} kB",
+        then * PROMPT_TOKENS,
+        each / 1e3
+    );
+    Ok(())
+}
+
 fn main() -> Result<()> {
-    let binary = env::args().nth(1).context("usage: serve_footprint BINARY")?;
+    let binary = env::args()
+        .nth(1)
+        .context("usage: serve_footprint BINARY [MODEL]")?;
+    if let Some(model) = env::args().nth(2) {
+        return tokens(&binary, &["--model", &model]);
+    }
+    tokens(&binary, &[])?;
     let mut times = Vec::new();
     for _ in 0..STARTS {
         let start = Instant::now();

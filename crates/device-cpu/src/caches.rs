@@ -50,6 +50,11 @@ impl CpuKvCache {
         ((block as usize * heads + head) * block_size + position % block_size) * head_dim
     }
 
+    /// All of its memory.
+    pub(crate) fn parts(&self) -> [&Storage<f32>; 2] {
+        [&self.keys, &self.values]
+    }
+
     pub(crate) fn keys(&self) -> &Storage<f32> {
         &self.keys
     }
@@ -114,6 +119,19 @@ impl CpuStateCache {
 
     pub(crate) fn shape(&self) -> StateShape {
         self.shape
+    }
+
+    /// All of its memory: what is per slot, then what is saved.
+    pub(crate) fn parts(&self) -> [&Storage<f32>; 7] {
+        [
+            &self.matrices,
+            &self.keys,
+            &self.values,
+            &self.decays,
+            &self.inputs,
+            &self.saved_matrices,
+            &self.saved_inputs,
+        ]
     }
 
     /// Some channels of a slot's convolution input at a position.
@@ -314,20 +332,48 @@ mod tests {
         let Ok(cache) = CpuStateCache::new(shape) else {
             panic!("there is memory for this");
         };
-        let per_slot = [
-            &cache.matrices,
-            &cache.keys,
-            &cache.values,
-            &cache.decays,
-            &cache.inputs,
-        ];
-        let slots: usize = per_slot.into_iter().map(|storage| storage.len()).sum();
+        let elements_of = |storages: &[&Storage<f32>]| storages.iter().map(|storage| storage.len()).sum();
+        let parts = cache.parts();
+        let (slots, saved): (usize, usize) = (elements_of(&parts[..5]), elements_of(&parts[5..]));
         let entries = (16 + 2 * 5) * (2 * 20 + 6 * 12 + 6);
         assert_eq!(slots, 3 * (6 * 20 * 12 + entries + (2 * 5 + 4) * 70));
         let inputs = shape.conv_inputs() * shape.conv_channels;
         let planned = shape.matrix_elements() + shape.entries() * shape.entry_elements() + inputs;
         assert_eq!(slots, 3 * planned);
-        let saved = cache.saved_matrices.len() + cache.saved_inputs.len();
         assert_eq!(saved, 2 * (shape.matrix_elements() + shape.window_elements()));
+    }
+
+    #[test]
+    fn blocks_that_are_handed_back_hold_nothing_and_can_be_written_again() {
+        let shape = KvShape {
+            blocks: 64,
+            block_size: 16,
+            heads: 2,
+            head_dim: 64,
+        };
+        let Ok(cache) = CpuKvCache::new(shape) else {
+            panic!("there is memory for this");
+        };
+        for storage in cache.parts() {
+            for number in [1.5, 2.5] {
+                // SAFETY: nothing else uses the cache.
+                let left = unsafe {
+                    storage.slice_mut(0..storage.len()).fill(number);
+                    storage.hand_back();
+                    storage.slice(0..storage.len())
+                };
+                let left = left
+                    .iter()
+                    .filter(|x| x.to_bits() == f32::to_bits(number))
+                    .count();
+                // What is on no whole page of its own stays.
+                let most = if cfg!(target_os = "linux") {
+                    2 * 65_536 / 4
+                } else {
+                    storage.len()
+                };
+                assert!(left <= most, "{left} of {} are left", storage.len());
+            }
+        }
     }
 }

@@ -233,6 +233,17 @@ impl Backend for Cpu {
         CpuStateCache::new(shape)
     }
 
+    fn hand_back(&self, kv: &[CpuKvCache], states: &[CpuStateCache]) {
+        let (kv, states) = (kv.to_vec(), states.to_vec());
+        self.stream.enqueue_once(move |_| {
+            let kv = kv.iter().flat_map(CpuKvCache::parts);
+            for storage in kv.chain(states.iter().flat_map(CpuStateCache::parts)) {
+                // SAFETY: on the stream, and nothing else runs.
+                unsafe { storage.hand_back() };
+            }
+        });
+    }
+
     fn ring(&self, places: usize, words: usize) -> Result<CpuRing, DeviceError> {
         CpuRing::new(places, words)
     }

@@ -123,6 +123,26 @@ impl<T: Element> Storage<T> {
 }
 
 impl<T> Storage<T> {
+    /// Gives the memory back to the system, whole pages of it, until it is written again; what it holds is not defined
+    /// from then on. Where the system has no way to do that, nothing happens.
+    ///
+    /// # Safety
+    /// Only on the stream, in an operation that does nothing else with it.
+    pub(crate) unsafe fn hand_back(&self) {
+        #[cfg(target_os = "linux")]
+        // SAFETY: the pages lie within this array, which any numbers suit; nobody looks at them meanwhile.
+        unsafe {
+            let page = usize::try_from(libc::sysconf(libc::_SC_PAGESIZE)).unwrap_or(usize::MAX);
+            let first = self.ptr.as_ptr().cast::<u8>();
+            let skipped = first.align_offset(page);
+            let bytes = (self.len * size_of::<T>()).saturating_sub(skipped) / page * page;
+            if bytes > 0 {
+                // Where the system refuses, the memory stays.
+                libc::madvise(first.add(skipped).cast(), bytes, libc::MADV_DONTNEED);
+            }
+        }
+    }
+
     /// Asks for little alignment and room to move: an allocator that is asked for cache lines clears the memory
     /// itself instead of taking lazily zeroed pages.
     fn layout(len: usize) -> Option<Layout> {

@@ -123,6 +123,11 @@ pub trait Backend: Clone + Send + Sync + 'static {
     fn kv_cache(&self, shape: KvShape) -> Result<Self::KvCache, DeviceError>;
     /// Zeroed states for one recurrent layer.
     fn state_cache(&self, shape: StateShape) -> Result<Self::StateCache, DeviceError>;
+    /// What these caches hold is not defined from here on, until it is written again. A device that shares its memory with
+    /// others gives theirs back meanwhile.
+    fn hand_back(&self, kv: &[Self::KvCache], states: &[Self::StateCache]) {
+        let _ = (kv, states);
+    }
 
     /// Memory that host and device see: `places` arrays of `words` words.
     fn ring(&self, places: usize, words: usize) -> Result<Self::Ring, DeviceError>;

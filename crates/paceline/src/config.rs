@@ -42,6 +42,9 @@ pub struct EngineConfig {
     pub num_blocks: Option<usize>,
     /// Bytes of blocks; `None` leaves it to `memory_utilization`.
     pub kv_cache_memory: Option<u64>,
+    /// How long nothing has to run before cached texts are forgotten and the memory of blocks and states goes back to the
+    /// system; on the CPU. `None`: never.
+    pub hand_back_after: Option<Duration>,
     /// Longest sequence; `None` takes the model's limit.
     pub max_model_len: Option<usize>,
     /// Share of the available memory that is used, as far as there is any use for it. `None` takes what requests of a
@@ -85,6 +88,7 @@ impl Default for EngineConfig {
             block_size: 16,
             num_blocks: None,
             kv_cache_memory: None,
+            hand_back_after: Some(Duration::from_hours(1)),
             max_model_len: None,
             memory_utilization: None,
             available_memory: None,

@@ -173,7 +173,8 @@ impl<B: Backend> EngineParts<B> {
         let max_open = config.max_waiting + config.max_num_seqs;
         let (intake, jobs) = sync_channel(max_open);
         let told = Arc::clone(&shared);
-        let service = Service::new(pipeline, jobs, told);
+        let hand_back_after = config.hand_back_after.filter(|_| device.shares_host_memory);
+        let service = Service::new(pipeline, jobs, told).hand_back_after(hand_back_after);
         thread::Builder::new()
             .name("paceline-engine".to_owned())
             .spawn(move || service.run())?;

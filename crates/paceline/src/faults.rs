@@ -71,4 +71,8 @@ impl<R: StepRunner> StepRunner for Failing<R> {
     fn host_waits(&self) -> u64 {
         self.inner.host_waits()
     }
+
+    fn hand_back(&mut self) {
+        self.inner.hand_back();
+    }
 }

@@ -38,6 +38,12 @@ pub(crate) struct Job {
     pub(crate) arrived: Instant,
 }
 
+/// What the engine's thread does when it has nothing else to do.
+enum Chore {
+    CheckIntegrity,
+    HandBack,
+}
+
 /// The step loop with its clients.
 pub(crate) struct Service<R: StepRunner, C: Clock> {
     pub(crate) pipeline: Pipeline<R, C>,
@@ -46,6 +52,11 @@ pub(crate) struct Service<R: StepRunner, C: Clock> {
     clients: HashMap<RequestId, Client>,
     /// Something has run since the parts were last found to agree.
     unchecked: bool,
+    /// Something has run since the memory of the caches was last given back.
+    unreturned: bool,
+    hand_back_after: Option<Duration>,
+    /// When there was last something to do.
+    idle_since: Instant,
 }
 
 impl<R: StepRunner, C: Clock> Service<R, C> {
@@ -56,7 +67,16 @@ impl<R: StepRunner, C: Clock> Service<R, C> {
             shared,
             clients: HashMap::new(),
             unchecked: false,
+            unreturned: false,
+            hand_back_after: None,
+            idle_since: Instant::now(),
         }
+    }
+
+    /// Forgets what is cached and gives its memory back to the system when nothing has run for this long.
+    pub(crate) fn hand_back_after(mut self, pause: Option<Duration>) -> Self {
+        self.hand_back_after = pause;
+        self
     }
 
     /// Runs until every handle is gone and everything is done, or something fails: the device, or an invariant of the
@@ -92,7 +112,8 @@ impl<R: StepRunner, C: Clock> Service<R, C> {
         let mut next = if self.pipeline.is_idle() {
             self.wait()
         } else {
-            self.unchecked = true;
+            (self.unchecked, self.unreturned) = (true, true);
+            self.idle_since = Instant::now();
             self.poll()
         };
         loop {
@@ -115,19 +136,39 @@ impl<R: StepRunner, C: Clock> Service<R, C> {
         self.intake.try_recv()
     }
 
-    /// Waits for a request. If none comes for a while, the time is used to check that nothing was lost or counted twice;
-    /// what is wrong ends the engine here rather than a request later.
+    /// Waits for a request. If none comes for a while, the time is used for what is due.
     fn wait(&mut self) -> Result<Message, TryRecvError> {
-        if self.unchecked {
-            match self.intake.recv_timeout(QUIET) {
+        while let Some((pause, chore)) = self.chore() {
+            let left = pause.saturating_sub(self.idle_since.elapsed());
+            match self.intake.recv_timeout(left) {
                 Ok(message) => return Ok(message),
                 Err(RecvTimeoutError::Disconnected) => return Err(TryRecvError::Disconnected),
-                Err(RecvTimeoutError::Timeout) => self.check_integrity(),
+                Err(RecvTimeoutError::Timeout) => match chore {
+                    Chore::CheckIntegrity => self.check_integrity(),
+                    Chore::HandBack => self.hand_back(),
+                },
             }
         }
         self.intake.recv().map_err(|_| TryRecvError::Disconnected)
     }
 
+    /// What is to be done next when nothing runs, and how long that must have lasted.
+    fn chore(&self) -> Option<(Duration, Chore)> {
+        if self.unchecked {
+            return Some((QUIET, Chore::CheckIntegrity));
+        }
+        let pause = self.hand_back_after.filter(|_| self.unreturned)?;
+        Some((pause, Chore::HandBack))
+    }
+
+    /// Forgets what is cached and gives its memory back to the system.
+    fn hand_back(&mut self) {
+        self.pipeline.hand_back();
+        self.unreturned = false;
+        self.stats().hand_backs += 1;
+    }
+
+    /// Checks that nothing was lost or counted twice; what is wrong ends the engine here rather than a request later.
     fn check_integrity(&mut self) {
         self.pipeline.scheduler().check_integrity();
         self.unchecked = false;

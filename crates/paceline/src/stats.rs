@@ -37,6 +37,8 @@ pub struct Stats {
     pub sizes: Sizes,
     /// How often queues, slots, blocks and states were found to agree, which is looked at when nothing runs.
     pub integrity_checks: u64,
+    /// How often cached texts were forgotten and their memory given back to the system after a long pause.
+    pub hand_backs: u64,
 }
 
 /// Sizes and times of single steps and requests. A request with several continuations counts as several.

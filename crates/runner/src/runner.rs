@@ -423,4 +423,11 @@ impl<B: Backend> StepRunner for DeviceRunner<B> {
     fn host_waits(&self) -> u64 {
         self.backend.host_waits()
     }
+
+    fn hand_back(&mut self) {
+        let of_drafter = self.proposer.as_ref().and_then(|proposer| proposer.caches());
+        for caches in [Some(&self.caches), of_drafter].into_iter().flatten() {
+            self.backend.hand_back(&caches.kv, &caches.states);
+        }
+    }
 }

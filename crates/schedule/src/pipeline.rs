@@ -23,6 +23,10 @@ pub trait StepRunner {
 
     /// How often the host has waited for the device so far, counted where the waiting happens.
     fn host_waits(&self) -> u64;
+
+    /// Nobody wants what the caches hold any more: a device that shares its memory with others gives theirs back until
+    /// they are written again. Called when no step is in flight.
+    fn hand_back(&mut self) {}
 }
 
 /// The device failed; no further step can be run.
@@ -216,6 +220,14 @@ impl<R: StepRunner, C: Clock> Pipeline<R, C> {
     /// The scheduler, to add, cancel and stop requests.
     pub fn scheduler_mut(&mut self) -> &mut Scheduler {
         &mut self.scheduler
+    }
+
+    /// Forgets what is cached and gives the memory of all caches back to the system, as far as the device can. Panics
+    /// unless nothing runs.
+    pub fn hand_back(&mut self) {
+        assert!(self.is_idle(), "requests hold what would be forgotten");
+        self.scheduler.forget();
+        self.runner.hand_back();
     }
 
     /// The device.

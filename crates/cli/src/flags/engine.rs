@@ -123,6 +123,10 @@ pub(crate) struct EngineFlags {
         help_heading = "Engine"
     )]
     kv_cache_memory: Option<ByteSize>,
+    /// Minutes without any request after which cached prefixes are forgotten and the memory of blocks and states goes back to
+    /// the system, on the CPU; 0 for never [default: 60].
+    #[arg(long, value_name = "MINUTES", help_heading = "Engine")]
+    hand_back_after: Option<u32>,
     /// Share of the memory to use, as far as there is use for it: on a GPU of all that it has [default: 0.9], on the CPU of
     /// what is available; without it, up to 0.8 may be used there, and the cache has the size that is said above.
     #[arg(long, alias = "gpu-memory-utilization", value_name = "SHARE", value_parser = parsed(numbers::share), help_heading = "Engine")]
@@ -187,6 +191,11 @@ impl EngineFlags {
             max_num_seqs: self.max_num_seqs,
             max_num_batched_tokens: self.max_num_batched_tokens,
             config: EngineConfig {
+                hand_back_after: match self.hand_back_after {
+                    None => default.hand_back_after,
+                    Some(0) => None,
+                    Some(minutes) => Some(Duration::from_mins(minutes.into())),
+                },
                 max_step: match self.max_step_ms {
                     None => default.max_step,
                     Some(0) => None,

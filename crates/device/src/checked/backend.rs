@@ -160,6 +160,10 @@ impl<B: Backend> Backend for Checked<B> {
         self.inner.state_cache(shape)
     }
 
+    fn hand_back(&self, kv: &[B::KvCache], states: &[B::StateCache]) {
+        self.inner.hand_back(kv, states);
+    }
+
     fn ring(&self, places: usize, words: usize) -> Result<CheckedRing<B>, DeviceError> {
         self.shared.lock().allocate("a ring");
         Ok(CheckedRing {

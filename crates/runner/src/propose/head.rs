@@ -60,6 +60,10 @@ impl<B: Backend> Proposer<B> for HeadProposer<B> {
         self.rows_read
     }
 
+    fn caches(&self) -> Option<&Caches<B>> {
+        Some(&self.caches)
+    }
+
     fn propose(&self, stage: &Stage<'_, B>) -> Result<(), DeviceError> {
         clear_unseen(stage, &self.caches.kv);
         // Whether or not the head sees a plan row, requests that go on from its blocks need them.

@@ -12,7 +12,7 @@ pub use model::ModelProposer;
 pub use ngram::NgramProposer;
 
 use paceline_device::{Backend, DeviceError, SlotTable, StepRecord, StepTables, Workspace};
-use paceline_models::{Decoder, DraftScope};
+use paceline_models::{Caches, Decoder, DraftScope};
 
 /// Makes drafts.
 ///
@@ -30,6 +30,11 @@ pub trait Proposer<B: Backend>: Send {
     /// What of its output matrix it reads.
     fn rows_read(&self) -> RowsRead {
         RowsRead::Whole
+    }
+
+    /// The caches that it has of its own.
+    fn caches(&self) -> Option<&Caches<B>> {
+        None
     }
 
     /// Enqueues the making of drafts.
@@ -105,6 +110,10 @@ impl<B: Backend> Proposer<B> for Chain<B> {
 
     fn rows_read(&self) -> RowsRead {
         self.then.rows_read()
+    }
+
+    fn caches(&self) -> Option<&Caches<B>> {
+        self.then.caches()
     }
 
     fn propose(&self, stage: &Stage<'_, B>) -> Result<(), DeviceError> {

@@ -57,6 +57,10 @@ impl<B: Backend> Proposer<B> for ModelProposer<B> {
         self.rows_read
     }
 
+    fn caches(&self) -> Option<&Caches<B>> {
+        Some(&self.caches)
+    }
+
     fn propose(&self, stage: &Stage<'_, B>) -> Result<(), DeviceError> {
         clear_unseen(stage, &self.caches.kv);
         let recurrent = self.recurrent;

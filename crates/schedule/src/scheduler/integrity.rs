@@ -4,6 +4,11 @@ use super::{Running, Scheduler};
 use crate::request::{Phase, RequestId};
 
 impl Scheduler {
+    /// Forgets every cached text that no request holds.
+    pub(crate) fn forget(&mut self) {
+        self.resources.caches.forget();
+    }
+
     /// Panics unless queues, slots, blocks, states and requests agree. Linear in all of them: for tests, and for
     /// moments when there is nothing to do.
     pub fn check_integrity(&self) {
