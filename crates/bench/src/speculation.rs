@@ -1,6 +1,7 @@
 //! What speculation gains: two engines in one process, one that drafts and one that does not, take turns at the
 //! same requests, so that what the machine does meanwhile falls on both.
 
+mod code;
 mod report;
 mod workloads;
 
@@ -43,6 +44,10 @@ pub enum Workload {
     Again,
     /// Random tokens, continued at random, so that drafts are of no use.
     Random,
+    /// Signatures of functions with what they do, continued greedily.
+    Code,
+    /// Chats that ask for a program again with a name changed, answered greedily.
+    Rename,
     /// The prompts of a file of JSON lines with a field `prompt`, continued greedily.
     File(PathBuf),
 }
@@ -54,6 +59,8 @@ impl Workload {
             Self::Stories => "stories",
             Self::Again => "again",
             Self::Random => "random",
+            Self::Code => "code",
+            Self::Rename => "rename",
             Self::File(_) => "file",
         }
     }

@@ -458,3 +458,31 @@ fn bench_speculation_measures_every_workload() {
         &["--workload file", "--prompts"],
     );
 }
+
+#[test]
+fn bench_speculation_has_programs_to_write_and_to_change() {
+    let size = [
+        "--requests",
+        "2",
+        "--output-len",
+        "12",
+        "--repeats",
+        "1",
+        "--batch-size",
+        "2",
+    ];
+    let arguments = [
+        &["bench", "speculation", "--json", "--workload", "code,rename"],
+        &size[..],
+    ]
+    .concat();
+    let report: Value = serde_json::from_str(&succeed(&arguments)).unwrap();
+    let cases = report["cases"].as_array().unwrap();
+    assert_eq!([&cases[0]["workload"], &cases[1]["workload"]], ["code", "rename"]);
+    for case in cases {
+        assert!(
+            case["off_tok_s"].as_f64().unwrap() > 0.0 && case["gain"].as_f64().unwrap() > 0.0,
+            "{case}"
+        );
+    }
+}

@@ -1,5 +1,6 @@
 //! What `bench speculation` generates.
 
+use super::code::{FUNCTIONS, RENAMES, Rename};
 use super::{SpeculationBench, Workload};
 use crate::error::BenchError;
 use crate::load::Random;
@@ -53,6 +54,19 @@ pub(super) fn prompts(
             return Ok(Prompts::FirstTurns(first));
         }
         Workload::Random => random(count, output, subject.vocabulary()),
+        Workload::Code => {
+            let function = |text: &str| Ok(greedy(subject.encode(text)?, output));
+            let functions = FUNCTIONS.into_iter().cycle().take(count);
+            functions.map(function).collect::<Result<_, BenchError>>()?
+        }
+        Workload::Rename => {
+            let program = |question: String| {
+                let tokens = subject.encode_chat(&[("user", &question)])?;
+                Ok(greedy(tokens, output))
+            };
+            let questions = RENAMES.iter().map(Rename::question).cycle().take(count);
+            questions.map(program).collect::<Result<_, BenchError>>()?
+        }
         Workload::File(path) => of_file(path, config, subject)?,
     };
     check_lengths(&requests, subject)?;

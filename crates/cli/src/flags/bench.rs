@@ -169,6 +169,7 @@ const SPECULATION: &str = "\
 Examples:
   paceline bench speculation
   paceline bench speculation --workload stories --speculation mtp --draft-tokens 3 --no-depth-control
+  paceline bench speculation --model coder.gguf --workload code,rename --requests 8 --output-len 256 --batch-size 1
   paceline bench speculation --model model.gguf --prompts HumanEval.jsonl --requests 16 --batch-size 1";
 
 /// Measure what speculation gains: the same requests with and without it, in turns.
@@ -213,6 +214,10 @@ pub(crate) enum WorkloadFlag {
     Again,
     /// Random tokens, continued at random, so that drafts are of no use.
     Random,
+    /// Signatures of functions with what they do, continued greedily.
+    Code,
+    /// Chats that ask for a program again with a name changed, answered greedily.
+    Rename,
     /// The prompts of a file, continued greedily.
     File,
 }

@@ -140,6 +140,8 @@ fn speculation(flags: &BenchSpeculationFlags, ui: Ui) -> Result<()> {
             WorkloadFlag::Stories => Workload::Stories,
             WorkloadFlag::Again => Workload::Again,
             WorkloadFlag::Random => Workload::Random,
+            WorkloadFlag::Code => Workload::Code,
+            WorkloadFlag::Rename => Workload::Rename,
             WorkloadFlag::File => {
                 let path = flags.prompts.clone();
                 Workload::File(path.context("--workload file needs --prompts FILE")?)
