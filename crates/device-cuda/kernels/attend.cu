@@ -242,7 +242,7 @@ template <int Dim, int M> struct Rows {
                 } else {
                     const float share = __frcp_rn(whole_sum[i][half]);
 #pragma unroll
-                    for (int t = 0; t < Tiles; t++) write_pair(a, row, head * Dim + (warp * Tiles + t) * 8 + lane % 4 * 2, __fmul_rn(total[i][t][2 * half], share), __fmul_rn(total[i][t][2 * half + 1], share));
+                    for (int t = 0; t < Tiles; t++) write_pair<true>(a, row, head * Dim + (warp * Tiles + t) * 8 + lane % 4 * 2, __fmul_rn(total[i][t][2 * half], share), __fmul_rn(total[i][t][2 * half + 1], share));
                 }
             }
     }
@@ -335,7 +335,7 @@ template <int Dim> __device__ __forceinline__ void attend_merge(const AttentionA
     }
     const float share = __frcp_rn(sum);
 #pragma unroll
-    for (int j = 0; j < Dim / 64; j++) write_pair(a, row, item % heads * Dim + j * 64 + lane * 2, __fmul_rn(out[2 * j], share), __fmul_rn(out[2 * j + 1], share));
+    for (int j = 0; j < Dim / 64; j++) write_pair<true>(a, row, item % heads * Dim + j * 64 + lane * 2, __fmul_rn(out[2 * j], share), __fmul_rn(out[2 * j + 1], share));
 }
 
 // What `src/ops/attention.rs` asks for.

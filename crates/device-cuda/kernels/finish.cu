@@ -79,22 +79,23 @@ template <int Threads> __device__ __forceinline__ void finish_add_norm(const Fin
     const int row = blockIdx.x, columns = a.norm.residual.columns, own = threadIdx.x * 4;
     float *residual = row_of(a.norm.residual, row), *out = row_of(a.norm.out, row);
     const FourOutputs outputs(a.product, row, own);
-    if (own < columns) prefetch(a.norm.weight + own);
+    const float4 zero = make_float4(0, 0, 0, 0), weight = own < columns ? load_four(a.norm.weight, own, columns) : zero;
     depend();
     const int live = live_rows(a.norm.out);
-    auto added = [&](float4 sum, int c) {
-        return each(with_epilogue(a.product, sum, c), load_four(residual, c, columns), [&](float d, float r) { return __fmaf_rn(d, a.norm.scale, r); });
-    };
-    float4 x = make_float4(0, 0, 0, 0);
-    if (own < columns) x = added(outputs.sum(), own);
+    auto added = [&](float4 sum, float4 before, int c) { return each(with_epilogue(a.product, sum, c), before, [&](float d, float r) { return __fmaf_rn(d, a.norm.scale, r); }); };
+    float4 x = zero;
+    if (own < columns) {
+        const float4 before = load_four(residual, own, columns); // on its way beside the pieces
+        x = added(outputs.sum(), before, own);
+    }
     if (row >= live) return;
     auto first = [&](int c) {
-        const float4 sum = c == own ? x : added(FourOutputs(a.product, row, c).sum(), c);
+        const float4 sum = c == own ? x : added(FourOutputs(a.product, row, c).sum(), load_four(residual, c, columns), c);
         store_four(residual, c, columns, sum);
         return sum;
     };
     norm_columns<Threads, 1>(columns, a.norm.eps, first, [&](int c) { return load_four(residual, c, columns); }, [&](int c, float4 x, float factor) {
-        const float4 y = scaled(x, factor, load_four(a.norm.weight, c, columns));
+        const float4 y = scaled(x, factor, c == own ? weight : load_four(a.norm.weight, c, columns));
         store_four(out, c, columns, y);
         store_rounded(a.rounded, row, c, y);
     });

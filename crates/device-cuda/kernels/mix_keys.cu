@@ -1,13 +1,14 @@
 // What a Gated DeltaNet layer needs no state for, in steps of decodes and verify windows: the first of the two kernels of `mix.cu`, which says what they are. Convolution, keys and queries of unit
 // length, values, dots with the keys of the chunk, factors.
 //
-// A thread block per request and group, of which many fit a multiprocessor; a warp per vector, then per four entries. It alone touches the convolution's inputs.
+// A thread block per request and group, of which many fit a multiprocessor; a warp per vector of a token, then per token and four entries. It alone touches the convolution's inputs.
 #include "recurrence.cuh"
 #include "args/mix.h"
 
 constexpr int R = 128, C = 128, TAPS = 4;
-constexpr int THREADS = 128, WARPS = THREADS / 32, WINDOW = 1 + MAX_DRAFTS;
-static_assert(CHUNK == 4 * WARPS);
+constexpr int THREADS = 256, WARPS = THREADS / 32, WINDOW = 1 + MAX_DRAFTS;
+constexpr int QUARTERS = 4, ENTRIES = CHUNK / QUARTERS; // entries that a warp has at a time
+static_assert(ENTRIES == 4);
 
 struct Memory {
     float k[WINDOW][R], q[WINDOW][R];
@@ -68,9 +69,9 @@ __device__ __forceinline__ void save_inputs(const MixArgs& a, const StateRow& ro
 
 // Dots of a token's key and query with the keys of its chunk. A warp has four entries and adds up their eight dots together: each step of the way halves their number, and each is the sum
 // that `warp_sum` makes.
-__device__ __forceinline__ void relate(const Memory& m, const MixArgs& a, const StateRow& row, int group, int t) {
+__device__ __forceinline__ void relate(const Memory& m, const MixArgs& a, const StateRow& row, int group, int t, int quarter) {
     const StateView& s = a.states;
-    const int lane = threadIdx.x % 32, position = row.start + t, base = position / CHUNK * CHUNK, first = base + threadIdx.x / 32 * 4;
+    const int lane = threadIdx.x % 32, position = row.start + t, base = position / CHUNK * CHUNK, first = base + quarter * ENTRIES;
     if (first > position) return;
     float part[8];
 #pragma unroll
@@ -97,9 +98,18 @@ __device__ __forceinline__ void relate(const Memory& m, const MixArgs& a, const 
     if (lane % 4 == 0) dots[lane / 16 * CHUNK + first - base + lane / 4 % 4] = part[0];
 }
 
+__device__ __forceinline__ void prefetch_weights(const MixArgs& a, int group) {
+    constexpr int LINE = 128 / (TAPS * sizeof(float)); // channels whose taps are a line of memory
+    const int members = a.states.heads / a.states.groups;
+    for (int i = threadIdx.x; i < (2 + members) * R / LINE; i += THREADS) prefetch(a.taps + static_cast<size_t>(first_channel(a, group, i / (R / LINE)) + i % (R / LINE) * LINE) * TAPS);
+    if (threadIdx.x < members) prefetch(a.dt_bias + head_of(a, group, threadIdx.x)), prefetch(a.decay + head_of(a, group, threadIdx.x));
+}
+
 extern "C" __global__ void __launch_bounds__(THREADS) mix_keys(const __grid_constant__ MixArgs a) {
     __shared__ Memory m;
-    enter();
+    release_dependents();
+    prefetch_weights(a, blockIdx.x);
+    depend();
     StateRow row;
     if (!state_row(a.states, a.tables, blockIdx.y, live_rows(a.out), row, a.fault)) return;
     // A window's entries and inputs have places of their own in the rings.
@@ -117,6 +127,6 @@ extern "C" __global__ void __launch_bounds__(THREADS) mix_keys(const __grid_cons
     }
     __syncthreads();
 #pragma unroll 1
-    for (int t = 0; t < row.tokens; t++) relate(m, a, row, group, t);
+    for (int i = warp; i < row.tokens * QUARTERS; i += WARPS) relate(m, a, row, group, i / QUARTERS, i % QUARTERS);
     if (row.snapshot_at > 0) save_inputs(a, row, group);
 }

@@ -246,7 +246,7 @@ template <int Dim> __device__ void prefill_consume(const AttentionArgs& a, Prefi
         for (int half = 0; half < 2; half++) rows.position[half] = own.start + token(r + half * 8), rows.whole_most[half] = -INFINITY, rows.whole_sum[half] = 0;
         auto write = [&](int at, int half, float x, float y) {
             const int to = r + half * 8;
-            if (to / shared_by < own.tokens) write_pair(a, own.first_token + to / shared_by, column(to) + at + lane % 4 * 2, x, y);
+            if (to / shared_by < own.tokens) write_pair<false>(a, own.first_token + to / shared_by, column(to) + at + lane % 4 * 2, x, y);
         };
         for (int begin = 0; begin < own.end; begin += SPLIT) {
             const int end = min(begin + SPLIT, own.end);

@@ -28,8 +28,9 @@ struct Products {
     float of[CHAINS][CHUNK * C + 16];
 };
 // What one part announces to the other, every thread of it, once per chunk: that a chunk is there; that products with keys, with queries are there; that u is; that
-// products with queries have been read; that the state is done with a chunk; and what each of three warps announces to those behind it, its u.
-enum Announcement { FETCHED, KEYS, QUERIES, VALUES, READ, DONE, SOLVED, ANNOUNCEMENTS = SOLVED + 3 };
+// products with queries have been read; that the state is done with a chunk; what each of three warps announces to those behind it, its u; and what each of the four warps
+// with a state announces to the other one of its pair, the rows that it has folded.
+enum Announcement { FETCHED, KEYS, QUERIES, VALUES, READ, DONE, SOLVED, FOLDED = SOLVED + 3, ANNOUNCEMENTS = FOLDED + 4 };
 struct alignas(16) Memory {
     Chunk chunk[2];
     Products by_key, by_query;
@@ -38,11 +39,10 @@ struct alignas(16) Memory {
     uint64_t announced[ANNOUNCEMENTS]; // barriers
     int turn; // of the row's chunk at position 0, see `turn_of`
 };
-static_assert(sizeof(Memory) == 97872); // `src/ops/recurrence.rs` asks for it
+static_assert(sizeof(Memory) == 97904); // `src/ops/recurrence.rs` asks for it
 
-// Barriers of some warps: of those without a state, and of each pair that has one.
-enum Meeting { OTHERS = 1, PAIR };
-__device__ __forceinline__ void others_meet() { meet(OTHERS, HALF); }
+// Of the warps without a state.
+__device__ __forceinline__ void others_meet() { meet(1, HALF); }
 // Chunks of a thread block have turns: that of a row's chunk. Read again where it is needed, rather than kept in a register.
 __device__ __forceinline__ int turn_of(const Memory& m, int base) { return base / CHUNK + *static_cast<const volatile int*>(&m.turn); }
 __device__ __forceinline__ void announce(Memory& m, int what) { barrier_arrive(shared_address(&m.announced[what])); }
@@ -112,16 +112,17 @@ template <int Side> __device__ __forceinline__ void fold(float (&state)[CHAIN][4
         }
     }
 }
-// Each warp of a pair gets the rows that the other has folded.
-template <int Side> __device__ __forceinline__ void share(float (&state)[CHAIN][4], Memory& m, const Lane& lane) {
-    constexpr int Own = Side * CHAIN / 2, Other = CHAIN / 2 - Own;
-    auto& rows = m.shared_rows[lane.half];
+// Each warp of a pair leaves the rows that it has folded, and takes those of the other.
+template <int Side> __device__ __forceinline__ void leave_rows(const float (&state)[CHAIN][4], Memory& m, const Lane& lane) {
+    constexpr int Own = Side * CHAIN / 2;
 #pragma unroll
-    for (int i = Own; i < Own + CHAIN / 2; i++) rows[i][threadIdx.x % 32] = make_float4(state[i][0], state[i][1], state[i][2], state[i][3]);
-    meet(PAIR + lane.half, 64);
+    for (int i = Own; i < Own + CHAIN / 2; i++) m.shared_rows[lane.half][i][threadIdx.x % 32] = make_float4(state[i][0], state[i][1], state[i][2], state[i][3]);
+}
+template <int Side> __device__ __forceinline__ void take_rows(float (&state)[CHAIN][4], const Memory& m, const Lane& lane) {
+    constexpr int Other = CHAIN / 2 - Side * CHAIN / 2;
 #pragma unroll
     for (int i = Other; i < Other + CHAIN / 2; i++) {
-        const float4 x = rows[i][threadIdx.x % 32];
+        const float4 x = m.shared_rows[lane.half][i][threadIdx.x % 32];
         state[i][0] = x.x, state[i][1] = x.y, state[i][2] = x.z, state[i][3] = x.w;
     }
 }
@@ -161,9 +162,12 @@ template <bool Delta> __device__ __forceinline__ void hold_state(const RecurArgs
         multiply(state, chunk.q, m.by_query, lane, span);
         announce(m, QUERIES);
         await(m, VALUES, turn_of(m, base));
-        if (folds(row, base)) {
-            if (lane.side) fold<1>(state, m, chunk, lane), share<1>(state, m, lane);
-            else fold<0>(state, m, chunk, lane), share<0>(state, m, lane);
+        const bool folded = folds(row, base);
+        if (folded) lane.side ? (fold<1>(state, m, chunk, lane), leave_rows<1>(state, m, lane)) : (fold<0>(state, m, chunk, lane), leave_rows<0>(state, m, lane));
+        announce(m, FOLDED + lane.half * 2 + lane.side); // of every chunk, so that turns count them
+        if (folded) {
+            await(m, FOLDED + lane.half * 2 + !lane.side, turn_of(m, base));
+            lane.side ? take_rows<1>(state, m, lane) : take_rows<0>(state, m, lane);
             if (base + CHUNK == row.snapshot_at) keep(state, place(s.saved_matrices, row.snapshot));
             if (base + CHUNK == row.state_end) keep(state, place(s.matrices, row.slot));
         }

@@ -23,6 +23,9 @@ __device__ __forceinline__ size_t rounded_offset(uint32_t row, uint32_t column, 
 __device__ __forceinline__ void store_rounded(const RoundedRows& to, int row, int column, float4 v) {
     if (to.data) *reinterpret_cast<uint2*>(to.data + rounded_offset(row, column / 8 * 8, to.height, to.blocks) + column % 8 * 2) = pack_four(v, to.half);
 }
+__device__ __forceinline__ void store_rounded_pair(const RoundedRows& to, int row, int column, float x, float y) {
+    if (to.data) *reinterpret_cast<uint32_t*>(to.data + rounded_offset(row, column / 8 * 8, to.height, to.blocks) + column % 8 * 2) = to.half ? pack_half(x, y) : pack(x, y);
+}
 __device__ __forceinline__ void store_rounded_one(const RoundedRows& to, int row, int column, float x) {
     if (to.data) *reinterpret_cast<uint16_t*>(to.data + rounded_offset(row, column / 8 * 8, to.height, to.blocks) + column % 8 * 2) = static_cast<uint16_t>(pack_four(make_float4(x, 0, 0, 0), to.half).x);
 }

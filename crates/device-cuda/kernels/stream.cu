@@ -2,38 +2,60 @@
 //
 // Result: partial sums, f32, [tile * pieces + piece][N][128]; `finish.cu` adds the pieces of a tile in ascending order.
 //
-// One thread block per worker of the plan. One producer thread feeds a ring of `Stages` blocks by bulk copies; two warpgroups of 64 outputs each run wgmma
-// with all N tokens on the wide side. Before `depend()` the ring is filled with weights. Bytes: 2 M K of weights, and N / 128 of that in tokens from L2.
+// One thread block per worker of the plan. A producer thread feeds a ring of `Stages` blocks by bulk copies; two warpgroups of 64 outputs each run wgmma
+// with all N tokens on the wide side. Before `depend()` the ring is filled with weights, and it is as large as it pays to be: what it holds is read while the kernels between two products run,
+// which are all latency. Bytes: 2 M K of weights, and N / 128 of that in tokens from L2.
 // In a step without tokens the ring is emptied and nothing else is read.
 #include "product.cuh"
 #include "wgmma.cuh"
 
 #if HOPPER
-// Feeds the ring: weights first, as many as fit, then waits for the tokens.
-template <int N, int Stages> __device__ void stream_produce(const StreamArgs& a, uint32_t ring, uint32_t full, uint32_t empty) {
-    const uint32_t begin = plan_begin(a.plan, blockIdx.x), ahead = min(begin + Stages, plan_begin(a.plan, blockIdx.x + 1));
-    auto weights = [&](uint32_t unit, int stage) {
+// Nanoseconds from one block of weights to the next while the kernels ahead run: as fast as the memory is. All at once they would stand in the way of what those read.
+constexpr uint64_t PACE = 500;
+
+// The ring in shared memory: by stage weights, then tokens, and a barrier for either end.
+template <int N> struct Ring {
+    uint32_t data, full, empty;
+
+    __device__ __forceinline__ void weights(const StreamArgs& a, uint32_t unit, int stage) const {
         barrier_expect(full + stage * 8, Stage<N>::bytes);
-        bulk_load(ring + stage * Stage<N>::bytes, a.weight + static_cast<size_t>(unit) * WEIGHT_BYTES, WEIGHT_BYTES, full + stage * 8);
-    };
-    uint32_t block = begin % a.plan.blocks;
-    constexpr int height = N < 128 ? N : 128, strip_bytes = height * BLOCK_K * 2; // inputs come in strips
-    auto tokens = [&](int stage) {
+        bulk_load(data + stage * Stage<N>::bytes, a.weight + static_cast<size_t>(unit) * WEIGHT_BYTES, WEIGHT_BYTES, full + stage * 8);
+    }
+    __device__ __forceinline__ void tokens(const StreamArgs& a, uint32_t block, int stage) const {
+        constexpr int height = N < 128 ? N : 128, bytes = height * BLOCK_K * 2; // inputs come in strips
 #pragma unroll
         for (int strip = 0; strip < N / height; strip++)
-            bulk_load(ring + stage * Stage<N>::bytes + WEIGHT_BYTES + strip * strip_bytes, a.inputs + (static_cast<size_t>(strip) * a.plan.blocks + block) * strip_bytes, strip_bytes, full + stage * 8);
-        if (++block == a.plan.blocks) block = 0;
-    };
-    for (uint32_t unit = begin; unit < ahead; unit++) weights(unit, unit - begin);
+            bulk_load(data + stage * Stage<N>::bytes + WEIGHT_BYTES + strip * bytes, a.inputs + (static_cast<size_t>(strip) * a.plan.blocks + block) * bytes, bytes, full + stage * 8);
+    }
+};
+
+// Feeds the ring: weights first, as many as fit, then what comes with its tokens.
+template <int N, int Stages> __device__ void stream_produce(const StreamArgs& a, const Ring<N>& ring, uint32_t begin, uint32_t ahead) {
+    const uint64_t start = nanoseconds();
+    for (uint32_t unit = begin; unit < ahead; unit++) {
+        while (nanoseconds() < start + (unit - begin) * PACE) {}
+        ring.weights(a, unit, unit - begin);
+    }
     depend();
-    for (uint32_t unit = begin; unit < ahead; unit++) tokens(unit - begin);
     const uint32_t end = *a.live > 0 ? plan_begin(a.plan, blockIdx.x + 1) : ahead;
+    uint32_t block = ahead % a.plan.blocks;
     int stage = 0, parity = 0;
     for (uint32_t unit = ahead; unit < end; unit++) {
-        barrier_wait(empty + stage * 8, parity);
-        weights(unit, stage);
-        tokens(stage);
+        barrier_wait(ring.empty + stage * 8, parity);
+        ring.weights(a, unit, stage);
+        ring.tokens(a, block, stage);
+        if (++block == a.plan.blocks) block = 0;
         if (++stage == Stages) stage = 0, parity ^= 1;
+    }
+}
+
+// The tokens that go with the weights that are there first: the producer may still be at those.
+template <int N> __device__ void stream_join(const StreamArgs& a, const Ring<N>& ring, uint32_t begin, uint32_t ahead) {
+    uint32_t block = begin % a.plan.blocks;
+    depend();
+    for (uint32_t unit = begin; unit < ahead; unit++) {
+        ring.tokens(a, block, unit - begin);
+        if (++block == a.plan.blocks) block = 0;
     }
 }
 
@@ -52,28 +74,31 @@ template <int N, int Stages, bool Half> __device__ __forceinline__ void stream_p
 #if HOPPER
     extern __shared__ __align__(1024) char memory[];
     __shared__ uint64_t barriers[2 * Stages];
-    const uint32_t ring = (shared_address(memory) + 1023) & ~1023u, full = shared_address(barriers), empty = full + Stages * 8;
+    const uint32_t full = shared_address(barriers);
+    const Ring<N> ring = {(shared_address(memory) + 1023) & ~1023u, full, full + Stages * 8};
     const int group = threadIdx.x / 128;
     if (threadIdx.x == 0) {
-        for (int i = 0; i < Stages; i++) barrier_init(full + i * 8, 1), barrier_init(empty + i * 8, 2);
+        for (int i = 0; i < Stages; i++) barrier_init(ring.full + i * 8, 1), barrier_init(ring.empty + i * 8, 2);
         barrier_init_fence();
     }
     __syncthreads();
     release_dependents();
+    const uint32_t begin = plan_begin(a.plan, blockIdx.x), last = plan_begin(a.plan, blockIdx.x + 1), ahead = min(begin + Stages, last);
     if (group == 2) {
-        if (threadIdx.x == 256) stream_produce<N, Stages>(a, ring, full, empty);
+        if (threadIdx.x == 256) stream_produce<N, Stages>(a, ring, begin, ahead);
+        if (threadIdx.x == 288) stream_join<N>(a, ring, begin, ahead);
         return;
     }
     depend();
-    const uint32_t begin = plan_begin(a.plan, blockIdx.x), last = plan_begin(a.plan, blockIdx.x + 1), end = *a.live > 0 ? last : min(begin + Stages, last);
+    const uint32_t end = *a.live > 0 ? last : ahead;
     int stage = 0, parity = 0, behind = -1, tile = begin / a.plan.blocks;
     for (uint32_t unit = begin; unit < end; tile++) {
         const uint32_t stop = min((tile + 1) * a.plan.blocks, end);
         float sum[N / 2];
         int keep = 0;
         for (; unit < stop; unit++) {
-            barrier_wait(full + stage * 8, parity);
-            const uint32_t w = ring + stage * Stage<N>::bytes + group * 64 * 128, x = ring + stage * Stage<N>::bytes + WEIGHT_BYTES;
+            barrier_wait(ring.full + stage * 8, parity);
+            const uint32_t w = ring.data + stage * Stage<N>::bytes + group * 64 * 128, x = ring.data + stage * Stage<N>::bytes + WEIGHT_BYTES;
             wgmma_begin();
 #pragma unroll
             for (int k = 0; k < BLOCK_K / 16; k++) {
@@ -82,7 +107,7 @@ template <int N, int Stages, bool Half> __device__ __forceinline__ void stream_p
             }
             wgmma_commit();
             wgmma_wait<1>();
-            if (behind >= 0 && threadIdx.x % 128 == 0) barrier_arrive(empty + behind * 8);
+            if (behind >= 0 && threadIdx.x % 128 == 0) barrier_arrive(ring.empty + behind * 8);
             behind = stage;
             if (++stage == Stages) stage = 0, parity ^= 1;
         }
@@ -94,13 +119,14 @@ template <int N, int Stages, bool Half> __device__ __forceinline__ void stream_p
 #endif
 }
 
+constexpr int STREAM_THREADS = 320; // of two warpgroups, and of the warps that feed them
 #define STREAM(N, STAGES)                                                                                                                   \
-    extern "C" __global__ void __launch_bounds__(288) stream_bf16_##N(const __grid_constant__ StreamArgs a) { stream_product<N, STAGES, false>(a); } \
-    extern "C" __global__ void __launch_bounds__(288) stream_f16_##N(const __grid_constant__ StreamArgs a) { stream_product<N, STAGES, true>(a); }
+    extern "C" __global__ void __launch_bounds__(STREAM_THREADS) stream_bf16_##N(const __grid_constant__ StreamArgs a) { stream_product<N, STAGES, false>(a); } \
+    extern "C" __global__ void __launch_bounds__(STREAM_THREADS) stream_f16_##N(const __grid_constant__ StreamArgs a) { stream_product<N, STAGES, true>(a); }
 // The stages are those of src/ops/product.rs.
-STREAM(8, 6)
-STREAM(16, 5)
-STREAM(32, 5)
-STREAM(64, 4)
+STREAM(8, 9)
+STREAM(16, 8)
+STREAM(32, 8)
+STREAM(64, 6)
 STREAM(128, 6)
 STREAM(256, 4)

@@ -5,6 +5,7 @@
 // token has the same bits whether it comes with a prompt, alone or in a window.
 #pragma once
 #include "kv.cuh"
+#include "rounded.cuh"
 #include "args/attention.h"
 
 constexpr int KEYS = 64, SPLIT = 512;
@@ -102,12 +103,13 @@ template <int Dim> __device__ __forceinline__ size_t run_at(const AttentionArgs&
     return static_cast<uint64_t>(block * a.kv.heads + w.kv_head) * static_cast<uint32_t>(size * Dim) + static_cast<uint32_t>((piece * size + (position & (size - 1))) * 64);
 }
 
-// The result of a pair of columns.
-__device__ __forceinline__ void write_pair(const AttentionArgs& a, int row, int column, float x, float y) {
+// The result of a pair of columns. `Rounded`: also where the next product looks for its inputs.
+template <bool Rounded> __device__ __forceinline__ void write_pair(const AttentionArgs& a, int row, int column, float x, float y) {
     if (a.gate.data) {
         const float* gate = row_of(a.gate, row) + column;
         x *= sigmoid(gate[0]), y *= sigmoid(gate[1]);
     }
     float* to = row_of(a.out, row) + column;
     to[0] = x, to[1] = y;
+    if constexpr (Rounded) store_rounded_pair(a.rounded, row, column, x, y);
 }

@@ -21,6 +21,7 @@ struct AttentionArgs {
     Matrix q;
     Matrix gate;
     Matrix out;
+    RoundedRows rounded;
     KvView kv;
     Tables tables;
     float* partial;
@@ -34,4 +35,4 @@ struct AttentionArgs {
     uint32_t splits;
     int32_t* fault;
 };
-static_assert(sizeof(AttentionArgs) == 280);
+static_assert(sizeof(AttentionArgs) == 304);

@@ -5,9 +5,10 @@ use crate::caches::KvLayout;
 use crate::cuda::Cuda;
 use crate::launch::{Grid, Kernel};
 use crate::ops::checks::Checks;
+use crate::ops::inputs::RoundedInputs;
 use crate::pack::Architecture;
 use crate::scratch::ScratchKind;
-use crate::views::{KvView, Matrix, Tables, optional};
+use crate::views::{KvView, Matrix, RoundedRows, Tables, optional};
 use paceline_device::{Attention, KeyValueStore, KvShape, StepTables};
 
 arguments! { "attention.h";
@@ -26,12 +27,14 @@ arguments! { "attention.h";
     }
 
     /// Of the kernels of attention. Without a gate its data is null. `window`: most tokens of a work item; `group`: query heads
-    /// of a key-value head; `few`: most tokens of a request that `attend` sees, others are `prefill`'s; `partial` and `scales` are
+    /// of a key-value head; `rounded`: where the next product looks for its inputs, of the kernels on
+    /// matrix units; `few`: most tokens of a request that `attend` sees, others are `prefill`'s; `partial` and `scales` are
     /// null unless splits are joined by another kernel; `totals` and `list` are those of `prefill`.
     struct AttentionArgs {
         q: Matrix,
         gate: Matrix,
         out: Matrix,
+        rounded: RoundedRows,
         kv: KvView,
         tables: Tables,
         partial: Ptr<f32>,
@@ -121,6 +124,7 @@ impl Cuda {
             q: Matrix::of(args.q),
             gate: Matrix::of_optional(args.gate),
             out: Matrix::of(args.out),
+            rounded: RoundedRows::NOWHERE,
             kv: KvView::of(args.cache, args.step),
             tables: Tables::of(args.step),
             partial: Ptr::NULL,
@@ -136,7 +140,7 @@ impl Cuda {
         };
         if args.cache.layout() == KvLayout::Tiles && group <= MOST_ROWS {
             assert!(args.scale > 0.0, "attention: scores times {}", args.scale);
-            return self.enqueue_attend(shape, args.step, attention);
+            return self.enqueue_attend(shape, args, attention);
         }
         let kernel = match args.cache.layout() {
             KvLayout::F32 => &ATTENTION_F32,
@@ -152,17 +156,24 @@ impl Cuda {
     }
 
     /// Attention on the matrix units, for shapes that they serve.
-    fn enqueue_attend(&self, shape: KvShape, step: &StepTables<Self>, mut args: AttentionArgs) {
+    fn enqueue_attend(&self, shape: KvShape, of: &Attention<'_, Self>, mut args: AttentionArgs) {
         let Some(kernels) = ATTEND.iter().find(|kernels| kernels.dim == shape.head_dim) else {
             panic!("attention: heads of {}", shape.head_dim);
         };
         self.enqueue_prefill(kernels, shape, &mut args);
+        // `prefill` leaves no rounded rows.
+        let next = if args.few == i32::MAX {
+            self.next_inputs(of.out)
+        } else {
+            None
+        };
+        args.rounded = RoundedInputs::rows(next);
         let (tokens, requests) = (args.q.bucket as usize, args.tables.request_bucket as usize);
         let (group, heads) = (args.group as usize, args.q.columns as usize / shape.head_dim);
         // A window of four tokens is one item where that is possible.
         let sixteens = if group <= 4 { 1 } else { 2 };
         let window = 16 * sixteens / group;
-        let splits = (step.limits.blocks_per_request * shape.block_size).div_ceil(SPLIT);
+        let splits = (of.step.limits.blocks_per_request * shape.block_size).div_ceil(SPLIT);
         let bytes = (tokens * heads * splits * shape.head_dim * 4) as u64;
         let multiprocessors = self.multiprocessors() as usize;
         // Where full windows keep the GPU busy, or there are too many of them to keep their splits, each is one item.
@@ -193,6 +204,7 @@ impl Cuda {
             let rows = (tokens * heads).div_ceil(4) as u32;
             self.enqueue(&kernels.merge, Grid::new(rows, 128), &args);
         }
+        self.keep_inputs(next);
     }
 
     /// Leaves requests of many tokens to a kernel of their own, where there is one and such requests are to be expected.

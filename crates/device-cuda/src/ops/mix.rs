@@ -13,7 +13,7 @@ use crate::views::{Matrix, RoundedRows, StateView, Tables, optional};
 use paceline_device::{CausalConv, DeltaRule, GateOrder, GatedNorm, HeadMap};
 
 arguments! { "mix.h";
-    /// Of `mix_keys` and `mix_states`. `queries`, `keys` and `values` are the first channels of the convolution that belong to them.
+    /// Of `mix_keys` and `mix_states`, and of `mix_few`. `queries`, `keys` and `values` are the first channels of the convolution that belong to them.
     struct MixArgs {
         x: Matrix,
         gate: Matrix,
@@ -45,22 +45,26 @@ arguments! { "mix.h";
 
 const MIX_KEYS: Kernel<MixArgs> = Kernel::new("mix_keys", "mix_keys");
 const MIX_STATES: Kernel<MixArgs> = Kernel::new("mix", "mix_states");
+const MIX_FEW: Kernel<MixArgs> = Kernel::new("mix_few", "mix_few");
 
 /// Rows and columns of a state, and taps of the convolution, that the kernels are made for.
 const SIDE: usize = 128;
 const TAPS: usize = 4;
 /// Thread blocks of `mix_states` per multiprocessor.
 const TOGETHER: u32 = 2;
-/// Threads of a thread block of either kernel.
-const KEY_THREADS: u32 = 128;
+/// Threads of a thread block of each kernel.
+const KEY_THREADS: u32 = 256;
 const STATE_THREADS: u32 = 288;
+const FEW_THREADS: u32 = 512;
 
-/// Shared memory of a thread block of `mix_states`: the size of `Memory` in `kernels/mix.cu`.
-const SHARED: usize = 113_920;
+/// Shared memory of a thread block of `mix_states` and of `mix_few`: the size of `Memory` in their files.
+const STATE_SHARED: u32 = 113_920;
+const FEW_SHARED: u32 = 66_784;
 
 impl Cuda {
     /// Enqueues convolution, delta rule and gated norm: as two kernels for decodes and verify windows, whose rows
-    /// are short, and one after the other for prompts and other shapes. Either way the bits are the same.
+    /// are short, as one for those of few requests, and one after the other for prompts and other shapes. Either way
+    /// the bits are the same.
     pub(crate) fn enqueue_mix_delta(
         &self,
         conv: &CausalConv<'_, Self>,
@@ -76,23 +80,33 @@ impl Cuda {
         check_delta_rule(rule);
         check_gated_norm(norm);
         Checks("mix_delta").apart(norm.out, &[conv.x, rule.a, rule.b]);
-        let shape = conv.cache.shape();
-        let Some(scratch) = self.recurrence_scratch(shape, norm.out.bucket, true) else {
-            return;
-        };
-        args.unit_keys = scratch.unit_keys;
-        args.unit_queries = scratch.unit_queries;
-        args.dots = scratch.dots;
-        args.factors = scratch.factors;
         let next = self.next_inputs(norm.out);
         args.rounded = RoundedInputs::rows(next);
-        let items = shape.heads as u32 * args.tables.request_bucket;
-        let blocks = items.min(TOGETHER * self.multiprocessors());
-        let groups = [shape.groups as u32, args.tables.request_bucket, 1];
-        self.enqueue(&MIX_KEYS, Grid::of(groups, KEY_THREADS), &args);
-        let grid = Grid::new(blocks, STATE_THREADS).shared(SHARED as u32);
-        self.enqueue(&MIX_STATES, grid, &args);
+        let shape = conv.cache.shape();
+        let (heads, requests) = (shape.heads as u32, args.tables.request_bucket);
+        if self.has_many_states(conv) {
+            let Some(scratch) = self.recurrence_scratch(shape, norm.out.bucket, true) else {
+                return;
+            };
+            args.unit_keys = scratch.unit_keys;
+            args.unit_queries = scratch.unit_queries;
+            args.dots = scratch.dots;
+            args.factors = scratch.factors;
+            let groups = [shape.groups as u32, requests, 1];
+            self.enqueue(&MIX_KEYS, Grid::of(groups, KEY_THREADS), &args);
+            let blocks = (heads * requests).min(TOGETHER * self.multiprocessors());
+            let grid = Grid::new(blocks, STATE_THREADS).shared(STATE_SHARED);
+            self.enqueue(&MIX_STATES, grid, &args);
+        } else {
+            let grid = Grid::of([heads, requests, 1], FEW_THREADS).shared(FEW_SHARED);
+            self.enqueue(&MIX_FEW, grid, &args);
+        }
         self.keep_inputs(next);
+    }
+
+    /// Whether there may be a state for every multiprocessor.
+    fn has_many_states(&self, conv: &CausalConv<'_, Self>) -> bool {
+        conv.cache.shape().heads * conv.step.requests.bucket >= self.multiprocessors() as usize
     }
 
     /// The arguments but for scratch and the place of rounded results, if the kernels serve this shape.
@@ -103,15 +117,12 @@ impl Cuda {
         norm: &GatedNorm<'_, Self>,
     ) -> Option<MixArgs> {
         let shape = conv.cache.shape();
-        // Others have less shared memory per thread block.
+        // Other architectures have less shared memory per thread block than `mix_states` takes.
         let large = matches!(
             self.context.architecture,
             Architecture::Sm90a | Architecture::Sm100
         );
-        // Few states leave multiprocessors idle either way: then kernels that share a state between thread blocks are ahead.
-        let many = shape.heads * conv.step.requests.bucket >= self.multiprocessors() as usize;
-        let fits = large
-            && many
+        let fits = (large || !self.has_many_states(conv))
             && (shape.rows, shape.columns, shape.conv_width) == (SIDE, SIDE, TAPS)
             && !conv.step.prompts
             && (norm.group, norm.order) == (SIDE, GateOrder::NormThenGate)

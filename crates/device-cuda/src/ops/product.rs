@@ -92,7 +92,7 @@ macro_rules! widths {
 }
 
 static STREAM: [Width<StreamArgs>; 6] =
-    widths!("stream", "stream", 8, 6; 16, 5; 32, 5; 64, 4; 128, 6; 256, 4;);
+    widths!("stream", "stream", 8, 9; 16, 8; 32, 8; 64, 6; 128, 6; 256, 4;);
 static WIDE: [Width<WideArgs>; 3] = widths!("wide", "wide", 8, 10; 32, 8; 128, 5;);
 static PIECES: [Width<StreamArgs>; 4] = widths!("plain", "pieces", 8, 4; 16, 4; 32, 4; 64, 4;);
 static TOTALS: [Width<WideArgs>; 3] = widths!("plain", "totals", 8, 4; 32, 4; 64, 4;);
@@ -218,7 +218,7 @@ impl Cuda {
                     live: x.live.ptr(),
                     plan: w.plan(),
                 };
-                let threads = if self.has_wgmma() { 288 } else { 256 };
+                let threads = if self.has_wgmma() { 320 } else { 256 };
                 let grid = Grid::new(w.plan().workers, threads).shared(width.shared());
                 self.enqueue_beside_inputs(width.kernel(w.kind()), grid, &arguments);
                 Some(Pieces {

@@ -121,7 +121,7 @@ const COLUMNS: usize = 32;
 /// A program with room for more tokens per request is one for prompts.
 const WINDOW: usize = 8;
 /// Shared memory of `prompt`, as its `Memory` has it.
-const PROMPT_SHARED: u32 = 97_872;
+const PROMPT_SHARED: u32 = 97_904;
 
 /// A kernel that goes through states.
 struct Through<'a> {

@@ -1,0 +1,308 @@
+// A Gated DeltaNet layer between its two products, for steps of few requests: what `mix_keys.cu` and `mix.cu` do in two kernels for many, in one, by the same operations in the same order.
+//
+// A thread block per request and head, of sixteen warps. Where states are few, nothing but latency counts: what the kernel reads is asked for at once, weights before the wait, and nothing goes through
+// memory in between. Heads of a group each make its keys and queries; the first of them leaves them for later steps. The state is in registers: a warp has sixteen rows of half the columns, a thread two columns.
+#include "norm.cuh"
+#include "recurrence.cuh"
+#include "rounded.cuh"
+#include "args/mix.h"
+
+constexpr int R = 128, C = 128, TAPS = 4;
+constexpr int CHAINS = 8, LINKS = R / CHAINS; // a product with the state is eight chains over its rows, added in ascending order
+constexpr int BATCH = 4;                      // tokens at a time
+constexpr int WARPS = 16, THREADS = WARPS * 32;
+constexpr int KINDS = 3, MAKERS = WARPS / KINDS; // of vectors: query, key, value; tokens whose vectors are made at a time
+static_assert(R == C && WARPS == 2 * CHAINS && WARPS == CHUNK);
+
+struct alignas(16) Memory {
+    float k[CHUNK][R], u[CHUNK][C]; // of entries, then of tokens
+    float q[CHUNK][R];              // of tokens
+    float v[CHUNK][C];              // of tokens, then their outputs
+    float part[CHAINS][2][BATCH][C];                    // products of a batch with keys, with queries
+    float dots[BATCH][2][CHUNK];                        // of a batch, by token, of its key and its query, by entry
+    float by_key[CHUNK][BATCH], by_query[CHUNK][BATCH]; // those times the decay in between, by entry, then token
+    float g[CHUNK], beta[CHUNK], decay[BATCH], fold_decay[CHUNK + 4];
+};
+static_assert(sizeof(Memory) == 66784); // what `src/ops/mix.rs` asks for
+
+// This thread's part of the state.
+struct State {
+    float2 x[LINKS];
+    static __device__ __forceinline__ int top() { return threadIdx.x / 32 % CHAINS * LINKS; }
+    static __device__ __forceinline__ int column() { return threadIdx.x / 32 / CHAINS * (C / 2) + threadIdx.x % 32 * 2; }
+};
+
+// Whose work a thread block is at. In shared memory: registers are few.
+struct Place {
+    StateRow row;
+    int head, group;
+    bool leads, there;
+};
+
+// What a warp makes: one kind of vector, lane i every 32nd channel of it from `first` on.
+struct Maker {
+    int kind, first;
+    __device__ __forceinline__ Maker(const MixArgs& a, const Place& p) {
+        kind = threadIdx.x / 32 % KINDS;
+        first = (kind == 0 ? a.queries + p.group * R : kind == 1 ? a.keys + p.group * R : a.values + p.head * C) + threadIdx.x % 32;
+    }
+    __device__ __forceinline__ const float* taps(const MixArgs& a, int j) const { return a.taps + static_cast<size_t>(first + j * 32) * TAPS; }
+};
+
+__device__ __forceinline__ float* place_of_state(const MixArgs& a, const Place& p, float* matrices, int index) {
+    return matrices + ((static_cast<size_t>(index) * a.states.heads + p.head) * R + State::top()) * C + State::column();
+}
+// What is before a sequence is zero.
+__device__ __forceinline__ void load_state(State& state, const MixArgs& a, const Place& p) {
+    const float* from = p.row.restore >= 0 ? place_of_state(a, p, a.states.saved_matrices, p.row.restore) : place_of_state(a, p, a.states.matrices, p.row.slot);
+#pragma unroll
+    for (int i = 0; i < LINKS; i++) state.x[i] = p.row.state_at > 0 ? __ldcs(reinterpret_cast<const float2*>(from + i * C)) : make_float2(0, 0);
+}
+__device__ __forceinline__ void store_state(const State& state, float* to) {
+#pragma unroll
+    for (int i = 0; i < LINKS; i++) *reinterpret_cast<float2*>(to + i * C) = state.x[i];
+}
+// Asks for what earlier steps left of a chunk, a warp per entry.
+__device__ __forceinline__ void fetch_chunk(Memory& m, const MixArgs& a, const Place& p, const Span& span) {
+    const StateView& s = a.states;
+    const int at = threadIdx.x / 32, c = threadIdx.x % 32 * 4;
+    if (at < span.entries) {
+        const size_t place = ring_of_head(s, p.row, p.head, span.base + at);
+        copy_async(&m.k[at][c], ring_key(s, p.row, p.group, span.base + at) + c);
+        copy_async(&m.u[at][c], s.values + place * C + c);
+        if (c == 0) copy_async_word(&m.g[at], s.decays + place);
+    }
+    copies_commit();
+}
+
+// One vector of a token. Its input stays for later steps, and with the row's first token those of a snapshot that it starts from.
+__device__ __forceinline__ void make_vector(Memory& m, const MixArgs& a, const Place& p, const Maker& maker, const Span& span, int t) {
+    const StateView& s = a.states;
+    const int position = span.base + span.entries + t, room = s.conv_inputs;
+    float input[TAPS][R / 32], x[R / 32];
+#pragma unroll
+    for (int i = 0; i < TAPS; i++) {
+        const float* from = place_seen(a.x, s, p.row, position + i - (TAPS - 1), maker.first);
+#pragma unroll
+        for (int j = 0; j < R / 32; j++) input[i][j] = from ? from[j * 32] : 0;
+    }
+#pragma unroll
+    for (int j = 0; j < R / 32; j++) {
+        float sum = a.bias ? a.bias[maker.first + j * 32] : 0;
+        const float4 taps = *reinterpret_cast<const float4*>(maker.taps(a, j));
+        sum = fmaf(taps.x, input[0][j], sum), sum = fmaf(taps.y, input[1][j], sum), sum = fmaf(taps.z, input[2][j], sum), sum = fmaf(taps.w, input[3][j], sum);
+        x[j] = silu(sum);
+    }
+    if (maker.kind < 2) to_unit_length(x, maker.kind == 0 ? 1.0f / sqrtf(static_cast<float>(R)) : 1.0f);
+    store_vector(x, maker.kind == 0 ? m.q[t] : maker.kind == 1 ? m.k[span.entries + t] : m.v[t], R);
+    if (maker.kind < 2 && !p.leads) return;
+#pragma unroll
+    for (int i = 0; i < TAPS; i++) {
+        const int at = position + i - (TAPS - 1);
+        if (i < TAPS - 1 && (position > p.row.start || p.row.restore < 0 || at < 0)) continue;
+        float* to = s.inputs + (static_cast<size_t>(p.row.slot) * room + at % room) * s.conv_channels + maker.first;
+#pragma unroll
+        for (int j = 0; j < R / 32; j++) to[j * 32] = input[i][j];
+    }
+}
+// The inputs of a snapshot: those of this head, and by the first of a group those of its keys and queries.
+__device__ __forceinline__ void save_inputs(const MixArgs& a, const Place& p, const Maker& maker) {
+    const StateView& s = a.states;
+    const int before = TAPS - 1, place = threadIdx.x / 32 / KINDS;
+    if (place >= before || (maker.kind < 2 && !p.leads)) return;
+#pragma unroll
+    for (int j = 0; j < R / 32; j++) {
+        const int channel = maker.first + j * 32;
+        s.saved_inputs[(static_cast<size_t>(p.row.snapshot) * before + place) * s.conv_channels + channel] = seen(a.x, s, p.row, p.row.snapshot_at - before + place, channel);
+    }
+}
+
+// Dots of a batch's keys and queries with the keys of the chunk: a warp per entry.
+__device__ __forceinline__ void relate(Memory& m, const Span& span, int first, int live) {
+    const int entry = threadIdx.x / 32;
+    float key[R / 32], k[R / 32], q[R / 32];
+    load_vector(key, m.k[entry], R);
+#pragma unroll 1
+    for (int t = 0; t < live; t++) {
+        const int at = span.entries + first + t;
+        if (entry > at) continue;
+        load_vector(k, m.k[at], R), load_vector(q, m.q[first + t], R);
+        const float by_key = dot(key, k), by_query = dot(key, q);
+        if (threadIdx.x % 32 == 0) m.dots[t][0][entry] = by_key, m.dots[t][1][entry] = by_query;
+    }
+}
+// Dots times the decay in between, a thread per pair; decays from the grid position.
+__device__ __forceinline__ void weigh(Memory& m, int at, int live) {
+    const int s = threadIdx.x / BATCH, t = threadIdx.x % BATCH;
+    if (s < CHUNK && t < live && s <= at + t) {
+        const float factor = decay_between(m.g, s, at + t);
+        m.by_key[s][t] = factor * m.dots[t][0][s], m.by_query[s][t] = factor * m.dots[t][1][s];
+    }
+    if (s == CHUNK && t < live) m.decay[t] = decay_between(m.g, -1, at + t);
+}
+
+// A chain of S'k and of S'q, of `Live` tokens from `first` on.
+template <int Live> __device__ __forceinline__ void products(Memory& m, const State& state, const Span& span, int first) {
+    const int chain = threadIdx.x / 32 % CHAINS, c = State::column();
+    float2 by_key[Live] = {}, by_query[Live] = {};
+#pragma unroll
+    for (int i = 0; i < LINKS; i += 4)
+#pragma unroll
+        for (int t = 0; t < Live; t++) {
+            const float4 k = *reinterpret_cast<const float4*>(&m.k[span.entries + first + t][chain * LINKS + i]), q = *reinterpret_cast<const float4*>(&m.q[first + t][chain * LINKS + i]);
+            const float ks[4] = {k.x, k.y, k.z, k.w}, qs[4] = {q.x, q.y, q.z, q.w};
+#pragma unroll
+            for (int j = 0; j < 4; j++) {
+                const float2 x = state.x[i + j];
+                by_key[t].x = __fmaf_rn(ks[j], x.x, by_key[t].x), by_key[t].y = __fmaf_rn(ks[j], x.y, by_key[t].y);
+                by_query[t].x = __fmaf_rn(qs[j], x.x, by_query[t].x), by_query[t].y = __fmaf_rn(qs[j], x.y, by_query[t].y);
+            }
+        }
+#pragma unroll
+    for (int t = 0; t < Live; t++) *reinterpret_cast<float2*>(&m.part[chain][0][t][c]) = by_key[t], *reinterpret_cast<float2*>(&m.part[chain][1][t][c]) = by_query[t];
+}
+
+// u of a batch, by the first thread of a column, and its outputs, by the second, sixteen lanes on: entries are added in order, old and new alike. By half of the warps.
+__device__ __forceinline__ void run_tokens(Memory& m, int at, int first, int live) {
+    const int c = threadIdx.x / 32 * 16 + threadIdx.x % 16, role = threadIdx.x % 32 / 16;
+    float sum[BATCH];
+#pragma unroll
+    for (int t = 0; t < BATCH; t++) { // what is past the last token is never looked at
+        float total = m.part[0][role][t][c];
+#pragma unroll
+        for (int chain = 1; chain < CHAINS; chain++) total = __fadd_rn(total, m.part[chain][role][t][c]);
+        sum[t] = m.decay[t] * total;
+    }
+    const float(*weights)[BATCH] = role == 0 ? m.by_key : m.by_query;
+    auto add = [&](int s, float u, int from) {
+        const float4 w = *reinterpret_cast<const float4*>(weights[s]);
+        if (from <= 0) sum[0] = __fmaf_rn(w.x, u, sum[0]);
+        if (from <= 1) sum[1] = __fmaf_rn(w.y, u, sum[1]);
+        if (from <= 2) sum[2] = __fmaf_rn(w.z, u, sum[2]);
+        sum[3] = __fmaf_rn(w.w, u, sum[3]);
+    };
+#pragma unroll 4
+    for (int s = 0; s < at; s++) add(s, m.u[s][c], 0);
+#pragma unroll
+    for (int t = 0; t < BATCH; t++) {
+        if (t >= live) break;
+        const float u = __shfl_sync(0xffffffffu, m.beta[at + t] * (m.v[first + t][c] - sum[t]), threadIdx.x % 16);
+        add(at + t, u, t);
+        __syncwarp(); // both have read the value
+        if (role == 0) m.u[at + t][c] = u;
+        else m.v[first + t][c] = sum[t];
+    }
+}
+
+// The gated norm of outputs, a warp per token, whose gates this lane has.
+__device__ __forceinline__ void finish(const Memory& m, const MixArgs& a, const Place& p, int token, int t, float4 gate, float4 weight) {
+    const int c = threadIdx.x % 32 * 4;
+    const float4 x = *reinterpret_cast<const float4*>(&m.v[t][c]);
+    const float factor = 1.0f / sqrtf(warp_sum(add_squares(x, 0)) / static_cast<float>(C) + a.eps);
+    const float4 y = each(scaled(x, factor, weight), gate, [](float x, float g) { return x * silu(g); });
+    store_four(row_of(a.out, token), p.head * C + c, a.out.columns, y);
+    store_rounded(a.rounded, token, p.head * C + c, y);
+}
+
+// The entries of a chunk's tokens that no stored state contains, a warp per entry.
+__device__ __forceinline__ void leave(const Memory& m, const MixArgs& a, const Place& p, const Span& span) {
+    const StateView& s = a.states;
+    const int e = threadIdx.x / 32, c = threadIdx.x % 32 * 4;
+    if (e < max(max(p.row.start, p.row.state_end) - span.base, span.entries) || e >= span.entries + span.tokens) return;
+    const size_t at = ring_of_head(s, p.row, p.head, span.base + e);
+    *reinterpret_cast<float4*>(s.values + at * C + c) = *reinterpret_cast<const float4*>(&m.u[e][c]);
+    if (c == 0) s.decays[at] = m.g[e];
+    if (p.leads) *reinterpret_cast<float4*>(ring_key(s, p.row, p.group, span.base + e) + c) = *reinterpret_cast<const float4*>(&m.k[e][c]);
+}
+
+// A full chunk goes into the state.
+__device__ __forceinline__ void fold(State& state, const Memory& m) {
+    const int top = State::top(), c = State::column();
+#pragma unroll
+    for (int i = 0; i < LINKS; i++) state.x[i].x *= m.fold_decay[0], state.x[i].y *= m.fold_decay[0];
+#pragma unroll 2
+    for (int s = 0; s < CHUNK; s++) {
+        const float2 u = *reinterpret_cast<const float2*>(&m.u[s][c]);
+        const float x = m.fold_decay[s + 1] * u.x, y = m.fold_decay[s + 1] * u.y;
+#pragma unroll
+        for (int i = 0; i < LINKS; i += 4) {
+            const float4 k = *reinterpret_cast<const float4*>(&m.k[s][top + i]);
+            const float ks[4] = {k.x, k.y, k.z, k.w};
+#pragma unroll
+            for (int j = 0; j < 4; j++) state.x[i + j].x = __fmaf_rn(ks[j], x, state.x[i + j].x), state.x[i + j].y = __fmaf_rn(ks[j], y, state.x[i + j].y);
+        }
+    }
+}
+// Behind a chunk: the state is kept as it is, taken further, or both.
+__device__ __forceinline__ void move_state(State& state, Memory& m, const MixArgs& a, const Place& p, int base) {
+    const StateRow& row = p.row;
+    if (row.restore >= 0 && base == row.state_at && row.state_end == row.state_at) store_state(state, place_of_state(a, p, a.states.matrices, row.slot));
+    if (!folds(row, base)) return;
+    if (threadIdx.x <= CHUNK) m.fold_decay[threadIdx.x] = decay_between(m.g, static_cast<int>(threadIdx.x) - 1, CHUNK - 1);
+    __syncthreads();
+    fold(state, m);
+    if (base + CHUNK == row.snapshot_at) store_state(state, place_of_state(a, p, a.states.saved_matrices, row.snapshot));
+    if (base + CHUNK == row.state_end) store_state(state, place_of_state(a, p, a.states.matrices, row.slot));
+    __syncthreads(); // done with the chunk
+}
+
+__device__ __forceinline__ void run_batch(Memory& m, const State& state, const MixArgs& a, const Place& p, const Span& span, int first) {
+    const int live = min(BATCH, span.tokens - first), at = span.entries + first, t = threadIdx.x / 32, token = span.token + first + t;
+    float4 gate = make_float4(0, 0, 0, 0), norm = gate;
+    if (t < live) gate = *reinterpret_cast<const float4*>(row_of(a.gate, token) + p.head * C + threadIdx.x % 32 * 4), norm = *reinterpret_cast<const float4*>(a.norm + threadIdx.x % 32 * 4);
+    relate(m, span, first, live);
+    if (live == 1) products<1>(m, state, span, first);
+    else products<BATCH>(m, state, span, first);
+    __syncthreads();
+    weigh(m, at, live);
+    __syncthreads();
+    if (threadIdx.x < 2 * C) run_tokens(m, at, first, live);
+    __syncthreads();
+    if (t < live) finish(m, a, p, token, first + t, gate, norm);
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS, 1) mix_few(const __grid_constant__ MixArgs a) {
+    extern __shared__ __align__(16) char memory[];
+    Memory& m = *reinterpret_cast<Memory*>(memory);
+    release_dependents();
+    __shared__ Place p;
+    const StateRow& row = p.row;
+    if (threadIdx.x == 0) p.head = blockIdx.x, p.group = group_of(a, blockIdx.x), p.leads = leads(a, blockIdx.x);
+    __syncthreads();
+    const Maker maker(a, p);
+    for (int j = 0; j < R / 32; j++) prefetch(maker.taps(a, j));
+    prefetch(a.norm + threadIdx.x % 32 * 4), prefetch(a.dt_bias + p.head), prefetch(a.decay + p.head);
+    depend();
+    if (threadIdx.x == 0) p.there = state_row(a.states, a.tables, blockIdx.y, live_rows(a.out), p.row, a.fault);
+    __syncthreads();
+    if (!p.there) return;
+    // A window's entries and inputs have places of their own in the rings.
+    if (!row.is_short(a.states) || row.tokens > 1 + MAX_DRAFTS || row.tokens + TAPS - 1 > static_cast<int>(a.states.conv_inputs)) {
+        report(a.fault, RecordHeader::BAD_SLOT);
+        return;
+    }
+    State state;
+    load_state(state, a, p);
+#pragma unroll 1
+    for (int base = row.state_at; base < row.end; base += CHUNK) {
+        const Span span(row, base);
+        const int warp = threadIdx.x / 32;
+        fetch_chunk(m, a, p, span);
+#pragma unroll 1
+        for (int t = warp / KINDS; t < span.tokens && warp < MAKERS * KINDS; t += MAKERS) make_vector(m, a, p, maker, span, t);
+        if (const int t = THREADS - 1 - threadIdx.x; t < span.tokens) {
+            const float2 factor = factors<true>(a, span.token + t, p.head);
+            m.g[span.entries + t] = factor.x, m.beta[span.entries + t] = factor.y;
+        }
+        copies_wait<0>();
+        __syncthreads();
+#pragma unroll 1
+        for (int first = 0; first < span.tokens; first += BATCH) {
+            run_batch(m, state, a, p, span, first);
+            if (first + BATCH < span.tokens) __syncthreads(); // done with the batch
+        }
+        leave(m, a, p, span);
+        move_state(state, m, a, p, base);
+    }
+    if (row.snapshot_at > 0) save_inputs(a, p, maker);
+}
