@@ -34,6 +34,8 @@ pub(crate) struct Player {
     block_size: usize,
     owners: Vec<Option<Owner>>,
     free_blocks: Vec<u32>,
+    /// Snapshots that no row of the plan names yet: rows of a step run at the same time, so each has its own.
+    free_snapshots: Vec<i32>,
     pub(crate) message: PlanMessage,
 }
 
@@ -47,6 +49,7 @@ impl Player {
             block_size,
             owners: vec![None; SLOTS],
             free_blocks: (0..(SLOTS * BLOCKS_PER_SLOT) as u32).collect(),
+            free_snapshots: Vec::new(),
             message: PlanMessage::new(MASK_WORDS),
         }
     }
@@ -54,6 +57,7 @@ impl Player {
     /// Writes the plan of a step, given what the slots hold before it.
     pub(crate) fn plan(&mut self, states: &[Slot]) {
         self.message.clear();
+        self.free_snapshots = (0..SNAPSHOTS as i32).collect();
         let first = self.random.below(SLOTS);
         for offset in 0..SLOTS {
             let slot = (first + offset) % SLOTS;
@@ -87,13 +91,19 @@ impl Player {
         };
         if self.random.once_in(2) {
             row.0.snapshot_at = (self.random.below(6) * STATE_GRID) as i32;
-            row.0.snapshot = self.random.below(SNAPSHOTS) as i32;
+            row.0.snapshot = self.snapshot();
         }
         row
     }
 
+    fn snapshot(&mut self) -> i32 {
+        let index = self.random.below(self.free_snapshots.len());
+        self.free_snapshots.swap_remove(index)
+    }
+
     /// Another request takes over a slot, with blocks of its own.
     fn admit(&mut self, slot: usize) {
+        let snapshot = self.snapshot();
         let random = &mut self.random;
         let former = self.owners[slot].take();
         let generation = former.as_ref().map_or(1, |owner| owner.generation + 1);
@@ -118,11 +128,7 @@ impl Player {
             max_length: max_length as i32,
             min_length: random.below(max_length) as i32,
             prompt_length: prompt as i32,
-            restore: if cached > 0 {
-                random.below(SNAPSHOTS) as i32
-            } else {
-                -1
-            },
+            restore: if cached > 0 { snapshot } else { -1 },
             indexed: if random.once_in(2) { cached as i32 } else { 0 },
             sampling: sampling(random),
             repetition_penalty: 1.0 + random.number(0.3),

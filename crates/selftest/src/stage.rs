@@ -15,7 +15,7 @@ use std::cell::{Cell, RefCell};
 /// Requests at a time.
 pub(crate) const SLOTS: usize = 6;
 pub(crate) const BLOCKS_PER_SLOT: usize = 20;
-pub(crate) const SNAPSHOTS: usize = 4;
+pub(crate) const SNAPSHOTS: usize = 2 * SLOTS;
 /// Tokens and rows of logits of a step.
 pub(crate) const TOKENS: usize = 160;
 /// Token ids.
