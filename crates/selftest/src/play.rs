@@ -39,6 +39,11 @@ pub(crate) struct Player {
     pub(crate) message: PlanMessage,
 }
 
+/// A snapshot of those that are free.
+fn snapshot(random: &mut Random, free: &mut Vec<i32>) -> i32 {
+    free.swap_remove(random.below(SNAPSHOTS) % free.len())
+}
+
 /// A plan row with its tokens and masks.
 type Row = (PlanRow, Vec<i32>, Vec<Vec<u32>>);
 
@@ -91,19 +96,13 @@ impl Player {
         };
         if self.random.once_in(2) {
             row.0.snapshot_at = (self.random.below(6) * STATE_GRID) as i32;
-            row.0.snapshot = self.snapshot();
+            row.0.snapshot = snapshot(&mut self.random, &mut self.free_snapshots);
         }
         row
     }
 
-    fn snapshot(&mut self) -> i32 {
-        let index = self.random.below(self.free_snapshots.len());
-        self.free_snapshots.swap_remove(index)
-    }
-
     /// Another request takes over a slot, with blocks of its own.
     fn admit(&mut self, slot: usize) {
-        let snapshot = self.snapshot();
         let random = &mut self.random;
         let former = self.owners[slot].take();
         let generation = former.as_ref().map_or(1, |owner| owner.generation + 1);
@@ -128,7 +127,11 @@ impl Player {
             max_length: max_length as i32,
             min_length: random.below(max_length) as i32,
             prompt_length: prompt as i32,
-            restore: if cached > 0 { snapshot } else { -1 },
+            restore: if cached > 0 {
+                snapshot(random, &mut self.free_snapshots)
+            } else {
+                -1
+            },
             indexed: if random.once_in(2) { cached as i32 } else { 0 },
             sampling: sampling(random),
             repetition_penalty: 1.0 + random.number(0.3),
