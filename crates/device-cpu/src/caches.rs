@@ -1,68 +1,9 @@
-//! Keys and values in blocks, and recurrent states in slots.
+//! Recurrent states in slots.
 
 use crate::storage::Storage;
-use paceline_device::{DeviceError, KvShape, StateShape};
+use paceline_device::{DeviceError, StateShape};
 use std::ops::Range;
 use std::sync::Arc;
-
-/// The paged keys and values of one attention layer.
-///
-/// A block holds `[heads][block_size][head_dim]`, keys and values apart, so that one head of a block is one
-/// contiguous run of positions.
-#[derive(Clone)]
-pub struct CpuKvCache {
-    shape: KvShape,
-    keys: Arc<Storage<f32>>,
-    values: Arc<Storage<f32>>,
-}
-
-impl CpuKvCache {
-    pub(crate) fn new(shape: KvShape) -> Result<Self, DeviceError> {
-        let elements = elements(
-            &[shape.blocks, shape.block_size, shape.heads, shape.head_dim],
-            "KV blocks",
-        )?;
-        Ok(Self {
-            shape,
-            keys: Storage::zeroed(elements, "key blocks")?,
-            values: Storage::zeroed(elements, "value blocks")?,
-        })
-    }
-
-    pub(crate) fn shape(&self) -> KvShape {
-        self.shape
-    }
-
-    /// Start of the row of a position within the storage.
-    pub(crate) fn offset(&self, blocks: &[i32], position: usize, head: usize) -> usize {
-        let KvShape {
-            block_size,
-            heads,
-            head_dim,
-            ..
-        } = self.shape;
-        let block = blocks[position / block_size];
-        assert!(
-            usize::try_from(block).is_ok_and(|block| block < self.shape.blocks),
-            "position {position} lies in block {block} of {}",
-            self.shape.blocks
-        );
-        ((block as usize * heads + head) * block_size + position % block_size) * head_dim
-    }
-
-    /// All of its memory.
-    pub(crate) fn parts(&self) -> [&Storage<f32>; 2] {
-        [&self.keys, &self.values]
-    }
-
-    pub(crate) fn keys(&self) -> &Storage<f32> {
-        &self.keys
-    }
-
-    pub(crate) fn values(&self) -> &Storage<f32> {
-        &self.values
-    }
-}
 
 /// The per-request states of one recurrent layer.
 ///
@@ -121,8 +62,19 @@ impl CpuStateCache {
         self.shape
     }
 
+    /// Gives the memory of all states back to the system; what they hold is not defined from then on.
+    ///
+    /// # Safety
+    /// Only on the stream, in an operation that does nothing else with it.
+    pub(crate) unsafe fn hand_back(&self) {
+        for storage in self.parts() {
+            // SAFETY: forwarded.
+            unsafe { storage.hand_back() };
+        }
+    }
+
     /// All of its memory: what is per slot, then what is saved.
-    pub(crate) fn parts(&self) -> [&Storage<f32>; 7] {
+    fn parts(&self) -> [&Storage<f32>; 7] {
         [
             &self.matrices,
             &self.keys,
@@ -302,7 +254,8 @@ impl<'a> Ring<'a> {
     }
 }
 
-fn elements(dimensions: &[usize], what: &str) -> Result<usize, DeviceError> {
+/// Elements of an array of these dimensions.
+pub(crate) fn elements(dimensions: &[usize], what: &str) -> Result<usize, DeviceError> {
     dimensions
         .iter()
         .try_fold(1_usize, |product, d| product.checked_mul(*d))
@@ -341,39 +294,5 @@ mod tests {
         let planned = shape.matrix_elements() + shape.entries() * shape.entry_elements() + inputs;
         assert_eq!(slots, 3 * planned);
         assert_eq!(saved, 2 * (shape.matrix_elements() + shape.window_elements()));
-    }
-
-    #[test]
-    fn blocks_that_are_handed_back_hold_nothing_and_can_be_written_again() {
-        let shape = KvShape {
-            blocks: 64,
-            block_size: 16,
-            heads: 2,
-            head_dim: 64,
-        };
-        let Ok(cache) = CpuKvCache::new(shape) else {
-            panic!("there is memory for this");
-        };
-        for storage in cache.parts() {
-            for number in [1.5, 2.5] {
-                // SAFETY: nothing else uses the cache.
-                let left = unsafe {
-                    storage.slice_mut(0..storage.len()).fill(number);
-                    storage.hand_back();
-                    storage.slice(0..storage.len())
-                };
-                let left = left
-                    .iter()
-                    .filter(|x| x.to_bits() == f32::to_bits(number))
-                    .count();
-                // What is on no whole page of its own stays.
-                let most = if cfg!(target_os = "linux") {
-                    2 * 65_536 / 4
-                } else {
-                    storage.len()
-                };
-                assert!(left <= most, "{left} of {} are left", storage.len());
-            }
-        }
     }
 }

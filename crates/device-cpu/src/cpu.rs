@@ -1,7 +1,8 @@
 //! The backend type: storage, the stream, and the list of operations. How each operation is checked and enqueued
 //! is in [`enqueue`](crate::enqueue).
 
-use crate::caches::{CpuKvCache, CpuStateCache};
+use crate::caches::CpuStateCache;
+use crate::kv::CpuKvCache;
 use crate::ops::experts::CpuExperts;
 use crate::packed::{PackedWeights, PackedWriter};
 use crate::simd::Instructions;
@@ -49,6 +50,8 @@ pub struct Cpu {
     instructions: Instructions,
     /// What the device clock counts from.
     pub(crate) started: Instant,
+    /// What keys and values are stored as.
+    kv: DType,
     packed: Packed,
 }
 
@@ -74,6 +77,7 @@ impl Cpu {
             stream: Arc::new(Stream::start(threads, options.instructions)),
             instructions: options.instructions,
             started: Instant::now(),
+            kv: DType::F32,
             packed: Packed::Nothing,
         }
     }
@@ -95,6 +99,13 @@ impl Cpu {
             packed: Packed::Written(writer),
             ..self.clone()
         }
+    }
+
+    /// The same device with keys and values stored in this type: F32, F16 or BF16.
+    #[must_use]
+    pub fn with_kv(mut self, kv: DType) -> Self {
+        self.kv = kv;
+        self
     }
 
     /// Threads that operations are spread over.
@@ -128,7 +139,10 @@ impl Backend for Cpu {
             name: "cpu".to_owned(),
             description: format!("{threads} thread{plural}, {kernels}"),
             kernels: kernels.to_owned(),
-            elements: ElementTypes::F32,
+            elements: ElementTypes {
+                kv: self.kv,
+                ..ElementTypes::F32
+            },
             alignment: ALIGNMENT as u64,
             total_memory: memory.total,
             free_memory: memory.bytes(),
@@ -226,7 +240,7 @@ impl Backend for Cpu {
     }
 
     fn kv_cache(&self, shape: KvShape) -> Result<CpuKvCache, DeviceError> {
-        CpuKvCache::new(shape)
+        CpuKvCache::new(shape, self.kv)
     }
 
     fn state_cache(&self, shape: StateShape) -> Result<CpuStateCache, DeviceError> {
@@ -236,10 +250,14 @@ impl Backend for Cpu {
     fn hand_back(&self, kv: &[CpuKvCache], states: &[CpuStateCache]) {
         let (kv, states) = (kv.to_vec(), states.to_vec());
         self.stream.enqueue_once(move |_| {
-            let kv = kv.iter().flat_map(CpuKvCache::parts);
-            for storage in kv.chain(states.iter().flat_map(CpuStateCache::parts)) {
-                // SAFETY: on the stream, and nothing else runs.
-                unsafe { storage.hand_back() };
+            // SAFETY: on the stream, and nothing else runs.
+            unsafe {
+                for cache in &kv {
+                    cache.hand_back();
+                }
+                for cache in &states {
+                    cache.hand_back();
+                }
             }
         });
     }

@@ -12,6 +12,7 @@ mod dots;
 mod enqueue;
 #[cfg(all(test, loom))]
 mod interleavings;
+mod kv;
 mod large_allocations;
 mod ops;
 mod packed;
@@ -25,8 +26,9 @@ mod sync;
 mod usable_memory;
 mod weight;
 
-pub use caches::{CpuKvCache, CpuStateCache};
+pub use caches::CpuStateCache;
 pub use cpu::{Cpu, CpuOptions, CpuProgram};
+pub use kv::CpuKvCache;
 pub use large_allocations::return_large_allocations;
 pub use ops::experts::CpuExperts;
 pub use packed::{PackedKey, PackedWeights, PackedWriter};

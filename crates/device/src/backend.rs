@@ -22,6 +22,10 @@ impl Element for f32 {
     const NAME: &'static str = "f32";
 }
 
+impl Element for u16 {
+    const NAME: &'static str = "u16";
+}
+
 impl Element for i32 {
     const NAME: &'static str = "i32";
 }

@@ -23,6 +23,8 @@ pub struct EngineConfig {
     pub dtype: Option<DType>,
     /// Weights of the model that are packed for the CPU already: what is in the file is mapped.
     pub packed: Option<Arc<PackedWeights>>,
+    /// What keys and values are stored as: F32, BF16, or on the CPU F16; `None` leaves it to the device.
+    pub kv_cache_dtype: Option<DType>,
     /// Make weights up, the same in every run, instead of reading them: what a model of this configuration would cost.
     pub random_weights: bool,
     /// Steps in flight, 1 to 4.
@@ -79,6 +81,7 @@ impl Default for EngineConfig {
             threads: std::thread::available_parallelism().map_or(1, usize::from),
             dtype: None,
             packed: None,
+            kv_cache_dtype: None,
             random_weights: false,
             pipeline_depth: 2,
             max_num_seqs: 16,
@@ -166,6 +169,15 @@ impl EngineConfig {
                 option: "kv-events-config",
                 value: "with events".to_owned(),
                 bound: "without any where prefix caching is off: nothing would be told".to_owned(),
+            });
+        }
+        if let Some(other) = self.kv_cache_dtype
+            && !matches!(other, DType::F32 | DType::F16 | DType::BF16)
+        {
+            return Err(StartError::Option {
+                option: "kv-cache-dtype",
+                value: other.name().to_owned(),
+                bound: "auto, float32, bfloat16 or float16".to_owned(),
             });
         }
         share("memory-utilization", self.memory_utilization.unwrap_or(1.0))?;

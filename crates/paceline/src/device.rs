@@ -80,17 +80,30 @@ impl Device {
         config.check()?;
         match config.device {
             DeviceChoice::Auto if has_gpu() => Self::open_cuda(0, config),
-            DeviceChoice::Auto | DeviceChoice::Cpu => Ok(Self::Cpu(Cpu::new(CpuOptions {
-                threads: config.threads,
-                instructions: Instructions::detect(),
-            }))),
+            DeviceChoice::Auto | DeviceChoice::Cpu => {
+                let cpu = Cpu::new(CpuOptions {
+                    threads: config.threads,
+                    instructions: Instructions::detect(),
+                });
+                Ok(Self::Cpu(
+                    cpu.with_kv(config.kv_cache_dtype.unwrap_or(DType::F32)),
+                ))
+            }
             DeviceChoice::Cuda(ordinal) => Self::open_cuda(ordinal, config),
         }
     }
 
     fn open_cuda(ordinal: usize, config: &EngineConfig) -> Result<Self, StartError> {
+        if config.kv_cache_dtype == Some(DType::F16) {
+            return Err(StartError::Option {
+                option: "kv-cache-dtype",
+                value: DType::F16.name().to_owned(),
+                bound: "auto, float32 or bfloat16 on a GPU".to_owned(),
+            });
+        }
         let options = CudaOptions {
             ordinal,
+            kv: config.kv_cache_dtype.unwrap_or(CudaOptions::default().kv),
             kernel_cache: config.kernel_cache.clone(),
             kernel_times: config.kernel_times.clone(),
             ..CudaOptions::default()
@@ -144,7 +157,8 @@ impl Device {
                 Box::new(EngineParts::load_with((cpu, &of_model), files, config, progress)?)
             }
             Self::Cuda(cuda) => {
-                let cuda = cuda.with_kv(kv_type(files, &config));
+                let kv = config.kv_cache_dtype.unwrap_or_else(|| kv_type(files, &config));
+                let cuda = cuda.with_kv(kv);
                 Box::new(EngineParts::load(cuda, files, config, progress)?)
             }
         })

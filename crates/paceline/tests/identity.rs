@@ -8,6 +8,7 @@
 
 use paceline_selftest::Random;
 use paceline_selftest::mixes::{CpuBench, Mix, Seen, check, smallest};
+use paceline_types::DType;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 fn cases() -> usize {
@@ -31,20 +32,25 @@ fn seed() -> u64 {
     given.unwrap_or_else(clock)
 }
 
-#[test]
-fn every_request_gets_what_it_gets_alone() {
-    let bench = CpuBench::default();
+/// Runs mixes until one fails, which is made smaller and told.
+fn run(bench: &CpuBench, cases: usize) -> Seen {
     let (seed, mut seen) = (seed(), Seen::default());
     let mut random = Random::new(seed, "mixes");
-    for _ in 0..cases() {
+    for _ in 0..cases {
         let mix = Mix::random(&mut random, true);
-        if check(&bench, &mut seen, &mix).is_err() {
-            let fails = |mix: &Mix| check(&bench, &mut Seen::default(), mix).err();
+        if check(bench, &mut seen, &mix).is_err() {
+            let fails = |mix: &Mix| check(bench, &mut Seen::default(), mix).err();
             let mix = smallest(mix, |mix| fails(mix).is_some());
             let why = fails(&mix).unwrap_or_default();
             panic!("seed {seed}: {why}\nsmallest mix: {mix:#?}");
         }
     }
+    seen
+}
+
+#[test]
+fn every_request_gets_what_it_gets_alone() {
+    let seen = run(&CpuBench::default(), cases());
     println!("{} cases: {seen:?}", cases());
     assert!(seen.requests > cases(), "{seen:?}");
     assert!(seen.drafted > seen.accepted && seen.accepted > 0, "{seen:?}");
@@ -54,4 +60,12 @@ fn every_request_gets_what_it_gets_alone() {
     );
     // All but the one that is off and the one that is always wrong.
     assert!(seen.useful.len() >= 8, "{seen:?}");
+}
+
+#[test]
+fn every_request_gets_what_it_gets_alone_with_keys_and_values_in_half_width() {
+    for kv in [DType::F16, DType::BF16] {
+        let seen = run(&CpuBench::with_kv(kv), cases() / 6);
+        assert!(seen.accepted > 0 && seen.hits > 0, "{kv}: {seen:?}");
+    }
 }

@@ -1,7 +1,7 @@
 //! The flags of `bench`.
 
 use super::bench_serve::{BenchCompareFlags, BenchServeFlags};
-use super::engine::{DTypeFlag, EngineFlags, ModelFlags};
+use super::engine::{DTypeFlag, EngineFlags, KvTypeFlag, ModelFlags};
 use super::numbers::{self, parsed};
 use super::speculation::SpeculationFlags;
 use crate::model::ModelSource;
@@ -269,7 +269,8 @@ Examples:
 ///
 /// Both run over the text, in windows of 512 tokens. Reported are the KL divergence of the distributions of the next
 /// token, how often both prefer the same one, and the perplexities. Without --reference the same model is the reference,
-/// its matrices converted to f32: that shows what the arithmetic of its own type costs, and nothing else.
+/// its matrices converted to f32: that shows what the arithmetic of its own type costs, and nothing else. The reference
+/// has keys and values in f32.
 #[derive(Debug, Args)]
 #[command(after_help = QUALITY)]
 pub(crate) struct BenchQualityFlags {
@@ -285,6 +286,9 @@ pub(crate) struct BenchQualityFlags {
     /// Element type to compute the reference with.
     #[arg(long, value_name = "TYPE", default_value = "f32")]
     reference_dtype: DTypeFlag,
+    /// Element type of the model's keys and values.
+    #[arg(long, value_name = "TYPE", default_value = "auto")]
+    kv_cache_dtype: KvTypeFlag,
     #[command(flatten)]
     pub(crate) model: ModelFlags,
     /// Print one JSON object.
@@ -300,5 +304,10 @@ impl BenchQualityFlags {
             None => self.model.source(),
         };
         (source, self.reference_dtype.dtype())
+    }
+
+    /// What keys and values of the model are stored as, if it is not left to the device.
+    pub(crate) fn kv_cache_dtype(&self) -> Option<DType> {
+        self.kv_cache_dtype.dtype()
     }
 }

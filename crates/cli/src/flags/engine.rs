@@ -91,6 +91,30 @@ enum QuantizeFlag {
     Q4,
 }
 
+/// Choices of `--kv-cache-dtype`.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub(super) enum KvTypeFlag {
+    Auto,
+    #[value(alias = "f32", alias = "float")]
+    Float32,
+    #[value(alias = "bf16")]
+    Bfloat16,
+    #[value(alias = "f16", alias = "fp16", alias = "half")]
+    Float16,
+}
+
+impl KvTypeFlag {
+    /// The type to store, if it is not left to the device.
+    pub(super) fn dtype(self) -> Option<DType> {
+        match self {
+            Self::Auto => None,
+            Self::Float32 => Some(DType::F32),
+            Self::Bfloat16 => Some(DType::BF16),
+            Self::Float16 => Some(DType::F16),
+        }
+    }
+}
+
 // How the engine batches and what it may take.
 #[derive(Debug, Args)]
 pub(crate) struct EngineFlags {
@@ -127,6 +151,10 @@ pub(crate) struct EngineFlags {
     /// the system, on the CPU; 0 for never [default: 60].
     #[arg(long, value_name = "MINUTES", help_heading = "Engine")]
     hand_back_after: Option<u32>,
+    /// Element type of keys and values in the cache: half width takes half of the memory and rounds what is stored. `auto` is
+    /// float32 on the CPU, and on a GPU what the model computes with.
+    #[arg(long, value_name = "TYPE", default_value = "auto", help_heading = "Engine")]
+    kv_cache_dtype: KvTypeFlag,
     /// Share of the memory to use, as far as there is use for it: on a GPU of all that it has [default: 0.9], on the CPU of
     /// what is available; without it, up to 0.8 may be used there, and the cache has the size that is said above.
     #[arg(long, alias = "gpu-memory-utilization", value_name = "SHARE", value_parser = parsed(numbers::share), help_heading = "Engine")]
@@ -196,6 +224,7 @@ impl EngineFlags {
                     Some(0) => None,
                     Some(minutes) => Some(Duration::from_mins(minutes.into())),
                 },
+                kv_cache_dtype: self.kv_cache_dtype.dtype(),
                 max_step: match self.max_step_ms {
                     None => default.max_step,
                     Some(0) => None,

@@ -1,21 +1,34 @@
 //! Causal attention over blocks, with an online softmax.
 //!
-//! Keys are taken in tiles of [`TILE`] positions counted from position 0, whatever the block size. Per tile a row
-//! (one query head of one token) computes its scores, raises its running maximum, rescales what it has and adds
-//! the tile's values in order of position. A row's arithmetic depends on its position alone, so it does not
-//! matter which rows share a piece. A piece is a few consecutive tokens of one request and the query heads of
-//! one key-value head: they read the same keys and values while these are in the cache.
+//! Positions are cut into sections of [`SECTION`], counted from position 0 whatever the block size, and sections into
+//! tiles of [`TILE`]. Per tile a row (one query head of one token) computes its scores, raises its running maximum,
+//! rescales what it has and adds the tile's values in order of position. Every section starts anew, and sections are
+//! merged in order. So a row's arithmetic depends on its position alone: it does not matter which rows share a
+//! piece, nor whether the sections of a row are computed by one piece or by several.
+//!
+//! A piece is a few consecutive tokens of one request and the query heads of one key-value head: a tile's keys and
+//! values are loaded once for several of its rows. Where there are too few pieces for the threads, as when one long
+//! context is decoded, each section is a piece of its own.
+
+mod tile;
+mod work;
 
 use super::vector::{load_part, store_part};
 use super::{Step, pieces};
-use crate::caches::CpuKvCache;
+use crate::kv::CpuKvCache;
 use crate::pool::Pool;
-use crate::simd::{Kernel, LANES, Simd};
+use crate::simd::{Kernel, LANES, PANEL, Simd};
 use crate::storage::{In, Out};
+use std::cell::RefCell;
 use std::ops::Range;
+use tile::{Tile, Wide};
+use work::Work;
 
 /// Positions of a tile.
 const TILE: usize = 32;
+
+/// Positions of a section, whole tiles.
+const SECTION: usize = 512;
 
 /// Rows of a piece: their running outputs fit the first-level cache beside a tile.
 const ROWS: usize = 32;
@@ -31,55 +44,84 @@ pub(crate) struct Attend<'a> {
     pub(crate) step: Step<'a>,
 }
 
+/// Room for what sections leave: running outputs, and maxima with sums.
+#[derive(Default)]
+struct Scratch {
+    outputs: Vec<f32>,
+    running: Vec<Running>,
+}
+
+thread_local! {
+    /// Of the thread that runs a piece with all of its sections.
+    static OWN: RefCell<Scratch> = RefCell::default();
+    /// Of the stream's thread, for sections that are pieces of their own.
+    static SHARED: RefCell<Scratch> = RefCell::default();
+    /// Of the thread that runs a section.
+    static WIDE: RefCell<Wide> = RefCell::default();
+}
+
 /// Attention of every live token over its request's blocks.
 pub(crate) fn attention(pool: &Pool, args: &Attend<'_>) {
-    let shape = args.cache.shape();
-    let group = args.q.columns / shape.head_dim / shape.heads;
-    let heads_per_piece = group.min(ROWS);
-    let head_chunks = group.div_ceil(heads_per_piece);
-    let spans = spans(args.step, args.q.rows, (ROWS / heads_per_piece).max(1));
+    let work = Work::new(args);
     let positions: usize = args.step.tokens[..args.q.rows]
         .iter()
         .map(|token| token.position as usize + 1)
         .sum();
-    let total_ns = positions.saturating_mul(args.q.columns) / 8;
-    pieces(pool, spans.len() * shape.heads * head_chunks, total_ns, |piece| {
-        // The longest contexts first, so that the last pieces to finish are short ones; one head's blocks at a
-        // time, so that neighbouring pieces find them in the cache.
-        let span = spans[spans.len() - 1 - piece % spans.len()].clone();
-        let (kv_head, chunk) = (
-            piece / spans.len() / head_chunks,
-            piece / spans.len() % head_chunks,
-        );
-        let first_head = kv_head * group + chunk * heads_per_piece;
-        let last_head = ((kv_head + 1) * group).min(first_head + heads_per_piece);
-        pool.instructions().run(Piece {
-            args,
-            tokens: span,
-            kv_head,
-            heads: first_head..last_head,
+    let total_ns = positions.saturating_mul(args.q.columns) / 16;
+    if work.is_split(pool.threads()) {
+        let mut scratch = SHARED.take();
+        by_section(pool, &work, total_ns, &mut scratch);
+        SHARED.set(scratch);
+    } else {
+        pieces(pool, work.pieces(), total_ns, |index| {
+            let mut scratch = OWN.take();
+            whole(pool, &work.piece(index), &mut scratch);
+            OWN.set(scratch);
+        });
+    }
+}
+
+/// All sections of a piece, and its rows.
+fn whole(pool: &Pool, piece: &Piece<'_>, scratch: &mut Scratch) {
+    let rows = piece.rows();
+    let left = scratch.places(piece.sections() * rows, piece.width());
+    for section in 0..piece.sections() {
+        pool.instructions().run(Section {
+            piece,
+            number: section,
+            left: left.from(section * rows),
+        });
+    }
+    pool.instructions().run(Merge { piece, left, rows });
+}
+
+/// Every section as a piece, then the rows of all.
+fn by_section(pool: &Pool, work: &Work<'_>, total_ns: usize, scratch: &mut Scratch) {
+    let width = work.piece(0).width();
+    let per_piece = work.sections * work.rows;
+    let left = scratch.places(work.pieces() * per_piece, width);
+    pieces(pool, work.pieces() * work.sections, total_ns, |index| {
+        let (index, section) = (index % work.pieces(), index / work.pieces());
+        let piece = &work.piece(index);
+        if section < piece.sections() {
+            pool.instructions().run(Section {
+                piece,
+                number: section,
+                left: left.from(index * per_piece + section * work.rows),
+            });
+        }
+    });
+    let merge_ns = work.pieces() * per_piece * width / 8;
+    pieces(pool, work.pieces(), merge_ns, |index| {
+        pool.instructions().run(Merge {
+            piece: &work.piece(index),
+            left: left.from(index * per_piece),
+            rows: work.rows,
         });
     });
 }
 
-/// Runs of at most `most` consecutive tokens of one request.
-fn spans(step: Step<'_>, tokens: usize, most: usize) -> Vec<Range<usize>> {
-    let mut spans: Vec<Range<usize>> = Vec::new();
-    for token in 0..tokens {
-        match spans.last_mut() {
-            Some(span)
-                if span.len() < most
-                    && step.tokens[token - 1].request == step.tokens[token].request
-                    && step.tokens[token - 1].position + 1 == step.tokens[token].position =>
-            {
-                span.end = token + 1;
-            }
-            _ => spans.push(token..token + 1),
-        }
-    }
-    spans
-}
-
+/// Some rows: query heads of one key-value head, for consecutive tokens of one request.
 struct Piece<'a> {
     args: &'a Attend<'a>,
     tokens: Range<usize>,
@@ -87,133 +129,272 @@ struct Piece<'a> {
     heads: Range<usize>,
 }
 
-/// Running softmax of one row; the running output is in the output tensor.
+/// One section of a piece, which leaves its results for [`Merge`].
+struct Section<'a> {
+    piece: &'a Piece<'a>,
+    number: usize,
+    left: Places,
+}
+
+/// The results of a piece, from what its sections have left, `rows` places each.
+struct Merge<'a> {
+    piece: &'a Piece<'a>,
+    left: Places,
+    rows: usize,
+}
+
+/// Running softmax of one row.
 #[derive(Clone, Copy)]
 struct Running {
     max: f32,
     sum: f32,
 }
 
-/// Where the keys and values of a tile's positions are.
-struct Tile {
-    keys: [*const f32; TILE],
-    values: [*const f32; TILE],
+impl Running {
+    const NONE: Self = Self {
+        max: f32::NEG_INFINITY,
+        sum: 0.0,
+    };
 }
 
-impl Kernel for Piece<'_> {
-    type Output = ();
+/// Places for the results of rows, one after the other, `width` numbers each.
+#[derive(Clone, Copy)]
+struct Places {
+    outputs: *mut f32,
+    running: *mut Running,
+    width: usize,
+}
 
-    #[inline(always)]
-    fn run<S: Simd>(self, s: S) {
-        let rows = self.tokens.len() * self.heads.len();
-        let mut running = [Running {
-            max: f32::NEG_INFINITY,
-            sum: 0.0,
-        }; ROWS];
-        for row in 0..rows {
-            self.output(row).fill(0.0);
-        }
-        let last = self.args.step.tokens[self.tokens.end - 1].position as usize;
-        for start in (0..=last).step_by(TILE) {
-            let tile = self.tile(start, (last + 1).min(start + TILE));
-            let mut row = 0;
-            while row < rows {
-                // Rows that see as much of the tile as their neighbour share its loads.
-                let valid = self.valid(row, start);
-                if valid == 0 {
-                    row += 1;
-                } else if row + 1 < rows && self.valid(row + 1, start) == valid {
-                    self.rows_tile::<S, 2, 4>(s, [row, row + 1], &tile, valid, &mut running);
-                    row += 2;
-                } else {
-                    self.rows_tile::<S, 1, 8>(s, [row], &tile, valid, &mut running);
-                    row += 1;
-                }
-            }
-        }
-        for (row, running) in running.iter().enumerate().take(rows) {
-            self.finish(s, row, running.sum);
+// SAFETY: pieces write disjoint places, and others read them only in a later job.
+unsafe impl Send for Places {}
+// SAFETY: as above.
+unsafe impl Sync for Places {}
+
+impl Scratch {
+    fn places(&mut self, rows: usize, width: usize) -> Places {
+        self.outputs.resize(self.outputs.len().max(rows * width), 0.0);
+        self.running.resize(self.running.len().max(rows), Running::NONE);
+        Places {
+            outputs: self.outputs.as_mut_ptr(),
+            running: self.running.as_mut_ptr(),
+            width,
         }
     }
 }
 
-impl Piece<'_> {
-    /// Columns of a row's head within its token's row.
+impl Places {
+    /// The places from number `first` on.
+    fn from(self, first: usize) -> Self {
+        Self {
+            outputs: self.outputs.wrapping_add(first * self.width),
+            running: self.running.wrapping_add(first),
+            width: self.width,
+        }
+    }
+}
+
+/// What the tiles of a section need to know of its rows.
+struct Rows<'a> {
+    queries: [&'a [f32]; ROWS],
+    /// Positions that each sees.
+    seen: [usize; ROWS],
+    running: [Running; ROWS],
+    count: usize,
+}
+
+impl Kernel for Section<'_> {
+    type Output = ();
+
     #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        let Self { piece, number, left } = self;
+        let step = piece.args.step;
+        let blocks = step.blocks(step.tokens[piece.tokens.start].request as usize);
+        let mut rows = piece.queries();
+        // SAFETY: this section's places have room for the rows of the piece, which alone uses them.
+        let (outputs, running) = unsafe {
+            (
+                std::slice::from_raw_parts_mut(left.outputs, rows.count * left.width),
+                std::slice::from_raw_parts_mut(left.running, rows.count),
+            )
+        };
+        outputs.fill(0.0);
+        let mut wide = WIDE.take();
+        wide.fit(piece.args.cache.shape().head_dim);
+        let end = piece.end().min((number + 1) * SECTION);
+        for start in (number * SECTION..end).step_by(TILE) {
+            let positions = start..end.min(start + TILE);
+            // SAFETY: blocks are only read by this operation, and a tile is gone before the next one is found.
+            unsafe {
+                let tile = Tile::find(s, piece.args.cache, (blocks, piece.kv_head), positions, &mut wide);
+                piece.add_tile(s, &tile, start, (&mut rows, left));
+            }
+        }
+        WIDE.set(wide);
+        running.copy_from_slice(&rows.running[..rows.count]);
+    }
+}
+
+impl Kernel for Merge<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        let head_dim = self.piece.args.cache.shape().head_dim;
+        for row in 0..self.piece.rows() {
+            let mut total = Running::NONE;
+            for section in 0..self.piece.sections() {
+                let place = self.left.from(section * self.rows + row);
+                // SAFETY: written by an earlier job, or by this piece; only read here.
+                let (running, added) = unsafe {
+                    (
+                        *place.running,
+                        std::slice::from_raw_parts(place.outputs, head_dim),
+                    )
+                };
+                if section == 0 {
+                    self.piece.output(row).copy_from_slice(added);
+                    total = running;
+                } else if running.sum > 0.0 {
+                    self.piece.merge(s, row, &mut total, (running, added));
+                }
+            }
+            self.piece.finish(s, row, total.sum);
+        }
+    }
+}
+
+impl<'a> Piece<'a> {
+    fn rows(&self) -> usize {
+        self.tokens.len() * self.heads.len()
+    }
+
+    /// Numbers of a row's running output: whole panels.
+    fn width(&self) -> usize {
+        self.args.cache.shape().head_dim.next_multiple_of(PANEL)
+    }
+
+    /// Positions of the piece's longest context.
+    fn end(&self) -> usize {
+        self.args.step.tokens[self.tokens.end - 1].position as usize + 1
+    }
+
+    fn sections(&self) -> usize {
+        self.end().div_ceil(SECTION)
+    }
+
+    /// Columns of a row's head within its token's row.
     fn columns(&self, row: usize) -> Range<usize> {
         let head_dim = self.args.cache.shape().head_dim;
         let head = self.heads.start + row % self.heads.len();
         head * head_dim..(head + 1) * head_dim
     }
 
-    #[inline(always)]
     fn token(&self, row: usize) -> usize {
         self.tokens.start + row / self.heads.len()
     }
 
-    #[inline(always)]
     #[expect(clippy::mut_from_ref, reason = "exclusive because pieces are disjoint")]
     fn output(&self, row: usize) -> &mut [f32] {
         // SAFETY: these heads of these tokens belong to this piece, which uses one row at a time.
         unsafe { self.args.out.part(self.token(row), self.columns(row)) }
     }
 
-    /// Finds the rows of positions `start..end`.
-    #[inline(always)]
-    fn tile(&self, start: usize, end: usize) -> Tile {
-        let cache = self.args.cache;
-        let head_dim = cache.shape().head_dim;
-        let blocks = self
-            .args
-            .step
-            .blocks(self.args.step.tokens[self.tokens.start].request as usize);
-        let mut tile = Tile {
-            keys: [std::ptr::null(); TILE],
-            values: [std::ptr::null(); TILE],
+    fn queries(&self) -> Rows<'a> {
+        let mut rows = Rows {
+            queries: [&[]; ROWS],
+            seen: [0; ROWS],
+            running: [Running::NONE; ROWS],
+            count: self.rows(),
         };
-        for position in start..end {
-            let offset = cache.offset(blocks, position, self.kv_head);
-            // SAFETY: blocks are only read by this operation; the slices check the bounds.
-            unsafe {
-                tile.keys[position - start] = cache.keys().slice(offset..offset + head_dim).as_ptr();
-                tile.values[position - start] = cache.values().slice(offset..offset + head_dim).as_ptr();
-            }
+        for row in 0..rows.count {
+            let token = self.token(row);
+            rows.queries[row] = &self.args.q.row(token)[self.columns(row)];
+            rows.seen[row] = self.args.step.tokens[token].position as usize + 1;
         }
-        tile
+        rows
     }
 
-    /// Positions from `start` on that a row sees of a tile.
+    /// Adds a tile, whose first position is `start`, to all rows that see it. Rows that see as much of it as their
+    /// neighbours share its loads.
+    ///
+    /// # Safety
+    /// The tile is still there and has the positions that rows see of it; there is a place for every row.
     #[inline(always)]
-    fn valid(&self, row: usize, start: usize) -> usize {
-        let position = self.args.step.tokens[self.token(row)].position as usize;
-        (position + 1).saturating_sub(start).min(TILE)
-    }
-
-    /// Adds the first `valid` positions of a tile to `R` rows, `W` vectors of the output at a time.
-    #[inline(always)]
-    fn rows_tile<S: Simd, const R: usize, const W: usize>(
+    unsafe fn add_tile<S: Simd>(
         &self,
         s: S,
-        rows: [usize; R],
         tile: &Tile,
-        valid: usize,
-        running: &mut [Running; ROWS],
+        start: usize,
+        (rows, left): (&mut Rows<'_>, Places),
     ) {
-        let mut queries: [&[f32]; R] = [&[]; R];
-        for r in 0..R {
-            queries[r] = &self.args.q.row(self.token(rows[r]))[self.columns(rows[r])];
+        let most = if S::PANEL_REGISTERS >= 32 { 4 } else { 2 };
+        let mut row = 0;
+        while row < rows.count {
+            let seen = rows.seen[row].saturating_sub(start).min(TILE);
+            let mut alike = 1;
+            while alike < most
+                && row + alike < rows.count
+                && rows.seen[row + alike].saturating_sub(start).min(TILE) == seen
+            {
+                alike += 1;
+            }
+            // SAFETY: forwarded.
+            unsafe {
+                match alike {
+                    _ if seen == 0 => {}
+                    4 => self.add_to_rows::<S, 4>(s, (tile, seen), row, (rows, left)),
+                    3 => self.add_to_rows::<S, 3>(s, (tile, seen), row, (rows, left)),
+                    2 => self.add_to_rows::<S, 2>(s, (tile, seen), row, (rows, left)),
+                    _ => self.add_to_rows::<S, 1>(s, (tile, seen), row, (rows, left)),
+                }
+            }
+            row += alike;
         }
-        let mut weights = [[f32::NEG_INFINITY; TILE]; R];
-        scores(s, queries, &tile.keys[..valid], &mut weights);
+    }
+
+    /// Adds the first `seen` positions of a tile to `R` rows.
+    ///
+    /// # Safety
+    /// As [`add_tile`](Self::add_tile).
+    #[inline(always)]
+    unsafe fn add_to_rows<S: Simd, const R: usize>(
+        &self,
+        s: S,
+        (tile, seen): (&Tile, usize),
+        first: usize,
+        (rows, left): (&mut Rows<'_>, Places),
+    ) {
+        let mut queries = [std::ptr::null(); R];
+        for r in 0..R {
+            queries[r] = rows.queries[first + r].as_ptr();
+        }
+        // SAFETY: forwarded; a query has as many numbers as a key.
+        let mut weights = unsafe { tile.scores(s, (queries, rows.queries[first].len())) };
         let mut rescale = [0.0; R];
         let mut outputs = [std::ptr::null_mut(); R];
         for r in 0..R {
-            rescale[r] = self.softmax(s, &mut weights[r], &mut running[rows[r]]);
-            outputs[r] = self.output(rows[r]).as_mut_ptr();
+            weights[r][seen..].fill(f32::NEG_INFINITY);
+            rescale[r] = self.softmax(s, &mut weights[r], &mut rows.running[first + r]);
+            outputs[r] = left.from(first + r).outputs;
         }
-        let head_dim = self.args.cache.shape().head_dim;
-        let values = &tile.values[..valid];
-        accumulate::<S, R, W>(s, &weights, values, rescale, (outputs, head_dim));
+        // SAFETY: forwarded; a place and a value have these panels.
+        unsafe {
+            let mut at = 0;
+            if S::PANEL_REGISTERS >= 32 {
+                while at + 4 * PANEL <= left.width {
+                    tile.accumulate::<S, R, 4>(s, (&weights, seen), rescale, (outputs, at));
+                    at += 4 * PANEL;
+                }
+            }
+            while at + 2 * PANEL <= left.width {
+                tile.accumulate::<S, R, 2>(s, (&weights, seen), rescale, (outputs, at));
+                at += 2 * PANEL;
+            }
+            if at < left.width {
+                tile.accumulate::<S, R, 1>(s, (&weights, seen), rescale, (outputs, at));
+            }
+        }
     }
 
     /// Turns scores into weights and returns what the running output is to be multiplied with.
@@ -240,6 +421,26 @@ impl Piece<'_> {
         rescale
     }
 
+    /// Adds what a later section has left to a row's output.
+    #[inline(always)]
+    fn merge<S: Simd>(&self, s: S, row: usize, total: &mut Running, (running, added): (Running, &[f32])) {
+        let max = if running.max > total.max {
+            running.max
+        } else {
+            total.max
+        };
+        let (old, new) = (s.exp(s.splat(total.max - max)), s.exp(s.splat(running.max - max)));
+        for (out, added) in self.output(row).chunks_mut(LANES).zip(added.chunks(LANES)) {
+            let scaled = s.mul(load_part(s, out), old);
+            store_part(s, s.mul_add(load_part(s, added), new, scaled), out);
+        }
+        let (old, new) = (s.largest(old), s.largest(new));
+        *total = Running {
+            max,
+            sum: total.sum.mul_add(old, running.sum * new),
+        };
+    }
+
     /// Divides by the sum of weights and applies the gate.
     #[inline(always)]
     fn finish<S: Simd>(&self, s: S, row: usize, sum: f32) {
@@ -254,143 +455,6 @@ impl Piece<'_> {
                 value = s.mul(value, s.sigmoid(load_part(s, &gate[chunk * LANES..])));
             }
             store_part(s, value, out);
-        }
-    }
-}
-
-/// Keys that are multiplied at a time.
-const KEYS: usize = 4;
-
-/// `out[r][i] = q[r] · keys[i]`.
-#[inline(always)]
-fn scores<S: Simd, const R: usize>(s: S, q: [&[f32]; R], keys: &[*const f32], out: &mut [[f32; TILE]; R]) {
-    let (fours, rest) = keys.as_chunks::<KEYS>();
-    for (index, four) in fours.iter().enumerate() {
-        let dots = dots(s, q, *four);
-        for r in 0..R {
-            out[r][index * KEYS..(index + 1) * KEYS].copy_from_slice(&dots[r]);
-        }
-    }
-    for (index, key) in rest.iter().enumerate() {
-        let dots = dots(s, q, [*key]);
-        for r in 0..R {
-            out[r][fours.len() * KEYS + index] = dots[r][0];
-        }
-    }
-}
-
-/// Products of some queries with some keys. Each is eight running sums over the head, a fixed tree, then the last
-/// few elements, independent of the others.
-#[inline(always)]
-fn dots<S: Simd, const R: usize, const K: usize>(
-    s: S,
-    q: [&[f32]; R],
-    keys: [*const f32; K],
-) -> [[f32; K]; R] {
-    let len = q[0].len();
-    let full = len / LANES * LANES;
-    let mut sums = [[s.splat(0.0); K]; R];
-    for at in (0..full).step_by(LANES) {
-        let mut queries = [s.splat(0.0); R];
-        for r in 0..R {
-            // SAFETY: within the query.
-            queries[r] = unsafe { s.load_ptr(q[r].as_ptr().add(at)) };
-        }
-        for k in 0..K {
-            // SAFETY: a key has as many elements as a query.
-            let key = unsafe { s.load_ptr(keys[k].add(at)) };
-            for r in 0..R {
-                sums[r][k] = s.mul_add(queries[r], key, sums[r][k]);
-            }
-        }
-    }
-    let mut dots = reduce(s, &sums);
-    for r in 0..R {
-        for k in 0..K {
-            for at in full..len {
-                // SAFETY: as above.
-                dots[r][k] = q[r][at].mul_add(unsafe { *keys[k].add(at) }, dots[r][k]);
-            }
-        }
-    }
-    dots
-}
-
-/// The sums of all vectors, eight of them at a time.
-#[inline(always)]
-fn reduce<S: Simd, const R: usize, const K: usize>(s: S, sums: &[[S::F; K]; R]) -> [[f32; K]; R] {
-    let mut dots = [[0.0; K]; R];
-    if R * K == 1 {
-        dots[0][0] = s.sum(sums[0][0]);
-        return dots;
-    }
-    assert!(R * K <= LANES, "at most eight sums");
-    let mut vectors = [s.splat(0.0); LANES];
-    for r in 0..R {
-        for k in 0..K {
-            vectors[r * K + k] = sums[r][k];
-        }
-    }
-    let mut lanes = [0.0; LANES];
-    s.store(s.sums(vectors), &mut lanes);
-    for r in 0..R {
-        dots[r].copy_from_slice(&lanes[r * K..(r + 1) * K]);
-    }
-    dots
-}
-
-/// `out[r] = out[r] · rescale[r] + Σ weights[r][i] · values[i]`, in order, for outputs of `head_dim` elements.
-#[inline(always)]
-fn accumulate<S: Simd, const R: usize, const W: usize>(
-    s: S,
-    weights: &[[f32; TILE]; R],
-    values: &[*const f32],
-    rescale: [f32; R],
-    (outputs, head_dim): ([*mut f32; R], usize),
-) {
-    let step = W * LANES;
-    let wide = head_dim / step * step;
-    for at in (0..wide).step_by(step) {
-        let mut sums = [[s.splat(0.0); W]; R];
-        for r in 0..R {
-            for w in 0..W {
-                // SAFETY: within the output.
-                let old = unsafe { s.load_ptr(outputs[r].add(at + w * LANES)) };
-                sums[r][w] = s.mul(old, s.splat(rescale[r]));
-            }
-        }
-        for (i, value) in values.iter().enumerate() {
-            let mut scale = [s.splat(0.0); R];
-            for r in 0..R {
-                scale[r] = s.splat(weights[r][i]);
-            }
-            for w in 0..W {
-                // SAFETY: a value has as many elements as the output.
-                let value = unsafe { s.load_ptr(value.add(at + w * LANES)) };
-                for r in 0..R {
-                    sums[r][w] = s.mul_add(scale[r], value, sums[r][w]);
-                }
-            }
-        }
-        for r in 0..R {
-            for w in 0..W {
-                // SAFETY: within the output.
-                unsafe { s.store_ptr(sums[r][w], outputs[r].add(at + w * LANES)) };
-            }
-        }
-    }
-    for r in 0..R {
-        for at in (wide..head_dim).step_by(LANES) {
-            let width = LANES.min(head_dim - at);
-            // SAFETY: within the output, which this piece uses alone.
-            let out = unsafe { std::slice::from_raw_parts_mut(outputs[r].add(at), width) };
-            let mut sum = s.mul(load_part(s, out), s.splat(rescale[r]));
-            for (weight, value) in weights[r].iter().zip(values) {
-                // SAFETY: a value has as many elements as the output.
-                let value = unsafe { std::slice::from_raw_parts(value.add(at), width) };
-                sum = s.mul_add(s.splat(*weight), load_part(s, value), sum);
-            }
-            store_part(s, sum, out);
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Zeroes the keys and values of tokens that a drafter does not see.
 
 use super::{Step, split};
-use crate::caches::CpuKvCache;
+use crate::kv::CpuKvCache;
 use crate::pool::Pool;
 use paceline_device::abi::Plan;
 
@@ -33,13 +33,9 @@ fn clear_token(args: &Clear<'_>, request: usize, token: usize) {
     let blocks = args.step.blocks(request);
     let position = args.step.tokens[token].position as usize;
     for head in 0..shape.heads {
-        let start = args.cache.offset(blocks, position, head);
-        let place = start..start + shape.head_dim;
+        let place = args.cache.run(blocks, head, (position, position + 1));
         // SAFETY: a position of a request belongs to one token, so to one piece.
-        unsafe {
-            args.cache.keys().slice_mut(place.clone()).fill(0.0);
-            args.cache.values().slice_mut(place).fill(0.0);
-        }
+        unsafe { args.cache.clear(place) };
     }
 }
 
@@ -48,6 +44,7 @@ mod tests {
     use crate::{Cpu, CpuOptions, Instructions};
     use paceline_device::abi::{BlockUpdate, PlanMessage, PlanRow, RequestRow, Slot, TokenRow};
     use paceline_device::{Backend, ClearKv, KvShape, Pending, StepLimits, StepTables};
+    use paceline_types::DType;
 
     const SHAPE: KvShape = KvShape {
         blocks: 15,
@@ -72,16 +69,15 @@ mod tests {
 
     #[test]
     fn rows_without_neural_drafts_are_cleared_and_nothing_else() {
-        for threads in [1, 3] {
+        for (threads, kv) in [(1, DType::F32), (3, DType::F32), (3, DType::BF16)] {
             let cpu = Cpu::new(CpuOptions {
                 threads,
                 instructions: Instructions::detect(),
-            });
+            })
+            .with_kv(kv);
             let cache = cpu.kv_cache(SHAPE).unwrap();
-            for storage in [cache.keys(), cache.values()] {
-                // SAFETY: nothing is on the stream yet.
-                unsafe { storage.slice_mut(0..storage.len()) }.fill(1.5);
-            }
+            // SAFETY: nothing is on the stream yet.
+            unsafe { cache.fill(1.5) };
             let tables = tables(&cpu);
             // An admission with two words of lists and a block update stand before the rows.
             let mut message = PlanMessage::new(0);
@@ -111,17 +107,12 @@ mod tests {
                 }
             }
             assert_eq!(cleared.iter().filter(|cleared| **cleared).count(), 7);
-            for storage in [cache.keys(), cache.values()] {
-                // SAFETY: the stream has ended.
-                let all = unsafe { storage.slice(0..storage.len()) };
-                for (index, head) in all.chunks(SHAPE.head_dim).enumerate() {
-                    let block = index / SHAPE.block_size / SHAPE.heads;
-                    let expected = if cleared[block * SHAPE.block_size + index % SHAPE.block_size] {
-                        0.0_f32
-                    } else {
-                        1.5
-                    };
-                    assert!(head.iter().all(|x| x.to_bits() == expected.to_bits()), "{index}");
+            for (index, cleared) in cleared.iter().enumerate() {
+                let expected = if *cleared { 0.0 } else { 1.5 };
+                for head in 0..SHAPE.heads {
+                    // SAFETY: the stream has ended.
+                    let row = unsafe { cache.row(index / SHAPE.block_size, index % SHAPE.block_size, head) };
+                    assert_eq!(row, [expected; 2 * SHAPE.head_dim], "{index}, head {head}");
                 }
             }
         }

@@ -2,10 +2,11 @@
 
 use super::vector::{inverse_rms, load_part, scale_in_place, store_part};
 use super::{Step, split};
-use crate::caches::CpuKvCache;
+use crate::kv::CpuKvCache;
 use crate::pool::Pool;
 use crate::simd::{Kernel, LANES, Simd};
 use crate::storage::{In, Out};
+use std::cell::RefCell;
 use std::ops::Range;
 
 /// Norm weights of queries and keys.
@@ -36,6 +37,10 @@ pub(crate) fn store_kv(pool: &Pool, args: &StoreKv<'_>) {
     });
 }
 
+thread_local! {
+    static KEY: RefCell<Vec<f32>> = RefCell::default();
+}
+
 struct StoreRows<'a>(&'a StoreKv<'a>, Range<usize>);
 
 impl Kernel for StoreRows<'_> {
@@ -45,6 +50,9 @@ impl Kernel for StoreRows<'_> {
     fn run<S: Simd>(self, s: S) {
         let Self(args, rows) = self;
         let head_dim = args.cache.shape().head_dim;
+        // A key before it is rounded to what it is stored as.
+        let mut key = KEY.take();
+        key.resize(head_dim, 0.0);
         for row in rows {
             let angles = args.angles.map(|angles| angles.row(row));
             // SAFETY: every row belongs to one piece.
@@ -53,14 +61,15 @@ impl Kernel for StoreRows<'_> {
             for head in q.chunks_exact_mut(head_dim) {
                 norm_and_rotate(s, head, norm, angles);
             }
-            store_row(s, args, row, angles);
+            store_row(s, args, row, (angles, &mut key));
         }
+        KEY.set(key);
     }
 }
 
-/// Keys and values of one token.
+/// Keys and values of one token; `key` is scratch.
 #[inline(always)]
-fn store_row<S: Simd>(s: S, args: &StoreKv<'_>, row: usize, angles: Option<&[f32]>) {
+fn store_row<S: Simd>(s: S, args: &StoreKv<'_>, row: usize, (angles, key): (Option<&[f32]>, &mut [f32])) {
     let head_dim = args.cache.shape().head_dim;
     let token = args.step.tokens[row];
     let blocks = args.step.blocks(token.request as usize);
@@ -69,17 +78,11 @@ fn store_row<S: Simd>(s: S, args: &StoreKv<'_>, row: usize, angles: Option<&[f32
     let keys = args.k.row(row).chunks_exact(head_dim);
     let values = args.v.row(row).chunks_exact(head_dim);
     for (head, (k, v)) in keys.zip(values).enumerate() {
-        let start = args.cache.offset(blocks, position, head);
-        // SAFETY: a position of a request belongs to one token, so to one piece.
-        let (key, value) = unsafe {
-            (
-                args.cache.keys().slice_mut(start..start + head_dim),
-                args.cache.values().slice_mut(start..start + head_dim),
-            )
-        };
         key.copy_from_slice(k);
         norm_and_rotate(s, key, norm, angles);
-        value.copy_from_slice(v);
+        let place = args.cache.run(blocks, head, (position, position + 1));
+        // SAFETY: a position of a request belongs to one token, so to one piece.
+        unsafe { args.cache.store(s, place, key, v) };
     }
 }
 

@@ -225,4 +225,14 @@ impl<A: WithAvx2> Lanes for A {
             _mm_cvtss_f32(_mm_max_ss(pair, _mm_shuffle_ps::<1>(pair, pair)))
         }
     }
+    #[inline(always)]
+    fn to_f16(self, a: __m256) -> [u16; LANES] {
+        let mut bits = [0; LANES];
+        // SAFETY: see above.
+        unsafe {
+            let nearest = _mm256_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(a);
+            _mm_storeu_si128(bits.as_mut_ptr().cast(), nearest);
+        }
+        bits
+    }
 }

@@ -92,6 +92,8 @@ pub(crate) trait Lanes: Copy + Send + Sync + 'static {
     fn sums(self, a: [Self::F; LANES]) -> Self::F;
     /// The largest lane.
     fn largest(self, a: Self::F) -> f32;
+    /// The nearest of IEEE half precision, ties to even.
+    fn to_f16(self, a: Self::F) -> [u16; LANES];
 
     /// `e^x` to about two units in the last place; 0 below -87.3, capped above 88.
     #[inline(always)]

@@ -109,4 +109,7 @@ impl Lanes for Portable {
             |best, lane| if lane > best { lane } else { best },
         )
     }
+    fn to_f16(self, a: Self::F) -> [u16; LANES] {
+        a.map(|x| half::f16::from_f32(x).to_bits())
+    }
 }

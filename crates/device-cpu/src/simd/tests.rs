@@ -40,6 +40,7 @@ impl Kernel for Probe<'_> {
             s.store(result, &mut lanes);
             bits.extend(lanes.map(f32::to_bits));
         }
+        bits.extend(s.to_f16(s.mul(a, b)).map(u32::from));
         bits
     }
 }

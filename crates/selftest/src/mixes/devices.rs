@@ -27,16 +27,20 @@ pub trait Devices {
 
 /// CPUs, with an eye on what is asked of them.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct CheckedCpu;
+pub struct CheckedCpu {
+    /// What keys and values are stored as, whatever a mix asks for; `None` for f32.
+    pub kv: Option<DType>,
+}
 
 impl Devices for CheckedCpu {
     type Device = Checked<Cpu>;
 
     fn open(&self, threads: usize, _: DType) -> Result<Checked<Cpu>, DeviceError> {
-        Ok(Checked::new(Cpu::new(CpuOptions {
+        let cpu = Cpu::new(CpuOptions {
             threads,
             instructions: Instructions::detect(),
-        })))
+        });
+        Ok(Checked::new(cpu.with_kv(self.kv.unwrap_or(DType::F32))))
     }
 
     fn started(&self, device: &Checked<Cpu>) {

@@ -232,7 +232,14 @@ pub type CpuBench = Bench<CheckedCpu>;
 
 impl Default for CpuBench {
     fn default() -> Self {
-        Self::new(CheckedCpu, repository())
+        Self::new(CheckedCpu::default(), repository())
+    }
+}
+
+impl CpuBench {
+    /// A bench whose keys and values are all stored in one type.
+    pub fn with_kv(kv: DType) -> Self {
+        Self::new(CheckedCpu { kv: Some(kv) }, repository())
     }
 }
 

@@ -9,7 +9,7 @@ use crate::ui::Ui;
 use anyhow::{Context, Result, bail};
 use paceline::{Device, EngineConfig, OnDevice};
 use paceline_bench::SubjectError;
-use paceline_bench::quality::{self, ForcedModel, Quality};
+use paceline_bench::quality::{self, ForcedModel};
 use paceline_device::Backend;
 use paceline_selftest::Solo;
 use paceline_types::{DType, TokenId};
@@ -36,30 +36,37 @@ pub(super) fn run(flags: &BenchQualityFlags, ui: Ui) -> Result<()> {
         kernel_cache: env::kernel_cache(),
         ..flags.model.config()
     };
-    let comparison = Comparison {
-        model: (&model, config.dtype),
-        reference: (&reference, reference_dtype),
-        tokens: &tokens,
-        ui,
+    let reference_config = EngineConfig {
+        kv_cache_dtype: Some(DType::F32),
+        ..config.clone()
     };
-    print(&Device::open(&config)?.run(comparison)?, flags.json)
+    let config = EngineConfig {
+        kv_cache_dtype: flags.kv_cache_dtype(),
+        ..config
+    };
+    let mut model = Device::open(&config)?.run(Load(&model, config.dtype))?;
+    let mut reference = Device::open(&reference_config)?.run(Load(&reference, reference_dtype))?;
+    let pair: (&mut dyn ForcedModel, &mut dyn ForcedModel) = (&mut *model, &mut *reference);
+    let quality = quality::run(pair, &tokens, WINDOW, &ui).map_err(explain)?;
+    print(&quality, flags.json)
 }
 
-struct Comparison<'a> {
-    model: (&'a LoadedModel, Option<DType>),
-    reference: (&'a LoadedModel, Option<DType>),
-    tokens: &'a [TokenId],
-    ui: Ui,
-}
+/// Puts a model on a device, its matrices converted to a type.
+struct Load<'a>(&'a LoadedModel, Option<DType>);
 
-impl OnDevice for Comparison<'_> {
-    type Output = Result<Quality>;
+impl OnDevice for Load<'_> {
+    type Output = Result<Box<dyn ForcedModel>>;
 
-    fn run<B: Backend>(self, backend: B) -> Result<Quality> {
-        let mut model = Forced::load(&backend, self.model)?;
-        let mut reference = Forced::load(&backend, self.reference)?;
-        let pair: (&mut dyn ForcedModel, &mut dyn ForcedModel) = (&mut model, &mut reference);
-        quality::run(pair, self.tokens, WINDOW, &self.ui).map_err(explain)
+    fn run<B: Backend>(self, backend: B) -> Self::Output {
+        let Self(model, dtype) = self;
+        let decoder = paceline_models::load(&backend, &model.checkpoint, dtype, &|_| {})
+            .with_context(|| model.source.clone())?;
+        let types = dtype.map_or_else(|| "as stored".to_owned(), |dtype| format!("as {dtype}"));
+        let kv = backend.info().elements.kv;
+        Ok(Box::new(Forced {
+            name: format!("{}, {types}, keys and values as {kv}", model.source),
+            solo: Solo::new(&backend, decoder, None)?,
+        }))
     }
 }
 
@@ -67,18 +74,6 @@ impl OnDevice for Comparison<'_> {
 struct Forced<B: Backend> {
     name: String,
     solo: Solo<B>,
-}
-
-impl<B: Backend> Forced<B> {
-    fn load(backend: &B, (model, dtype): (&LoadedModel, Option<DType>)) -> Result<Self> {
-        let decoder = paceline_models::load(backend, &model.checkpoint, dtype, &|_| {})
-            .with_context(|| model.source.clone())?;
-        let types = dtype.map_or_else(|| "as stored".to_owned(), |dtype| format!("as {dtype}"));
-        Ok(Self {
-            name: format!("{}, {types}", model.source),
-            solo: Solo::new(backend, decoder, None)?,
-        })
-    }
 }
 
 impl<B: Backend> ForcedModel for Forced<B> {

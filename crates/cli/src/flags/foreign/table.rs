@@ -168,19 +168,10 @@ pub(super) const FLAGS: &[Foreign] = &[
         Only(&["1"], "1 is what there is", REPLICAS),
     ),
     valued(&["--cpu-offload-gb"], Only(&["0"], "it is 0 always", ONE_DEVICE)),
+    valued(&["-ctk", "--cache-type-k"], Ours("--kv-cache-dtype", &[])),
     valued(
-        &[
-            "-ctk",
-            "--cache-type-k",
-            "-ctv",
-            "--cache-type-v",
-            "--kv-cache-dtype",
-        ],
-        Only(
-            &["auto"],
-            "keys and values have the type that the device is best at",
-            "keys and values have the type that the device is best at; `paceline doctor` says which",
-        ),
+        &["-ctv", "--cache-type-v"],
+        Nothing("values have the type of keys, which --kv-cache-dtype says"),
     ),
     valued(&["--num-gpu-blocks-override"], Ours("--num-blocks", &[])),
     valued(
