@@ -3,6 +3,7 @@
 
 WIDTHS = (8, 16, 32, 64, 128, 256)
 VALUE_WIDTHS = (64, 128, 256)
+WEIGHT_WIDTHS = (8, 16, 32, 64, 128)
 TYPES = (("false", "bf16"), ("true", "f16"))
 
 HEAD = """// Made by make_wgmma.py; change that.
@@ -12,11 +13,13 @@ HEAD = """// Made by make_wgmma.py; change that.
 // c[4j + 2, 3] = the same columns of row + 8.
 //
 // wgmma_values<N>(c, a, b, keep): the same with A in registers, as `mma.sync` has it, and B kept by rows of K: [K][N].
+// wgmma_weights<N>(c, a, b, keep): A in registers too, B as in the first.
 #pragma once
 #include <cstdint>
 
 template <int N, bool Half = false> __device__ __forceinline__ void wgmma(float (&c)[N / 2], uint64_t a, uint64_t b, int keep);
 template <int N> __device__ __forceinline__ void wgmma_values(float (&c)[N / 2], const uint32_t (&a)[4], uint64_t b, int keep);
+template <int N> __device__ __forceinline__ void wgmma_weights(float (&c)[N / 2], const uint32_t (&a)[4], uint64_t b, int keep);
 """
 
 
@@ -34,14 +37,14 @@ template <> __device__ __forceinline__ void wgmma<{width}, {half}>(float (&c)[{c
 """
 
 
-def overload_values(width):
+def overload_registers(name, width, transposed):
     count = width // 2
     registers = ",".join(f"%{i}" for i in range(count))
     outputs = ",".join(f'"+f"(c[{i}])' for i in range(count))
     return f"""
-template <> __device__ __forceinline__ void wgmma_values<{width}>(float (&c)[{count}], const uint32_t (&a)[4], uint64_t b, int keep) {{
+template <> __device__ __forceinline__ void {name}<{width}>(float (&c)[{count}], const uint32_t (&a)[4], uint64_t b, int keep) {{
     asm volatile("{{ .reg .pred p; setp.ne.b32 p, %{count + 5}, 0;"
-                 "wgmma.mma_async.sync.aligned.m64n{width}k16.f32.bf16.bf16 {{{registers}}}, {{%{count},%{count + 1},%{count + 2},%{count + 3}}}, %{count + 4}, p, 1, 1, 1; }}"
+                 "wgmma.mma_async.sync.aligned.m64n{width}k16.f32.bf16.bf16 {{{registers}}}, {{%{count},%{count + 1},%{count + 2},%{count + 3}}}, %{count + 4}, p, 1, 1, {transposed}; }}"
                  : {outputs}
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(keep));
 }}
@@ -52,4 +55,5 @@ if __name__ == "__main__":
     with open("wgmma.cuh", "w", encoding="utf-8") as file:
         file.write(HEAD)
         file.writelines(overload(width, half, element) for half, element in TYPES for width in WIDTHS)
-        file.writelines(overload_values(width) for width in VALUE_WIDTHS)
+        file.writelines(overload_registers("wgmma_values", width, 1) for width in VALUE_WIDTHS)
+        file.writelines(overload_registers("wgmma_weights", width, 0) for width in WEIGHT_WIDTHS)

@@ -1,9 +1,13 @@
 // Elements as files store them: plain types, and the blocks of GGUF. Element by element, since this runs once per weight.
 #pragma once
+#include "e4m3.cuh"
 #include "paceline.cuh"
 
 // In the order of `DType::ALL`.
-enum StoredType : uint32_t { STORED_F32, STORED_F16, STORED_BF16, STORED_Q4_0, STORED_Q4_1, STORED_Q5_0, STORED_Q5_1, STORED_Q8_0, STORED_Q4_K, STORED_Q5_K, STORED_Q6_K, STORED_Q2_K, STORED_Q3_K, STORED_IQ4_NL, STORED_IQ4_XS };
+enum StoredType : uint32_t { STORED_F32, STORED_F16, STORED_BF16, STORED_Q4_0, STORED_Q4_1, STORED_Q5_0, STORED_Q5_1, STORED_Q8_0, STORED_Q4_K, STORED_Q5_K, STORED_Q6_K, STORED_Q2_K, STORED_Q3_K, STORED_IQ4_NL, STORED_IQ4_XS, STORED_F8_E4M3 };
+
+// 8-bit floats come in blocks of 128 behind the scale of each (src/weight/load.rs).
+constexpr uint32_t SCALE_BLOCK = 128, SCALED_BYTES = 4 + SCALE_BLOCK;
 
 // Numbers of two bytes and of four, at any address.
 __device__ __forceinline__ float stored_half(const uint8_t* at) { return __half2float(__ushort_as_half(static_cast<uint16_t>(at[0] | at[1] << 8))); }
@@ -87,6 +91,7 @@ __device__ inline float stored_element(uint32_t type, const uint8_t* row, uint32
     case STORED_Q3_K: return stored_of_three_bits(row + column / 256 * 110, column % 256);
     case STORED_IQ4_NL: return row += block * 18, stored_half(row) * non_linear(stored_nibble(row + 2, index));
     case STORED_IQ4_XS: return stored_of_non_linear(row + column / 256 * 136, column % 256);
+    case STORED_F8_E4M3: return row += column / SCALE_BLOCK * SCALED_BYTES, e4m3_value(row[4 + column % SCALE_BLOCK]) * *reinterpret_cast<const float*>(row);
     default: return stored_of_six_bits(row + column / 256 * 210, column % 256);
     }
 }

@@ -3,6 +3,7 @@
 // A thread makes eight neighbouring elements: sixteen bytes of a tile, or 32 bytes of an f32 row. Rounding is to nearest even. What is not finite,
 // before or after rounding, is found here, by its row.
 #include "args/weight.h"
+#include "random.cuh"
 #include "stored.cuh"
 #include "weight.cuh"
 
@@ -45,13 +46,14 @@ extern "C" __global__ void pack_rows(const __grid_constant__ PackArgs a) {
     }
 }
 
-// An element of a matrix that nobody trained: `random_element` of crates/device/src/weights.rs, bit for bit.
-__device__ __forceinline__ float random_element(uint64_t seed, float width, uint64_t place) {
-    uint64_t bits = seed ^ place * 0x9E3779B97F4A7C15ull;
-    bits = (bits ^ bits >> 30) * 0xBF58476D1CE4E5B9ull;
-    bits = (bits ^ bits >> 27) * 0x94D049BB133111EBull;
-    bits ^= bits >> 31;
-    return (static_cast<float>(bits >> 40) / 16777216.0f - 0.5f) * width;
+// A random number as an element of the type that it is stored in.
+__device__ __forceinline__ float random_stored(const RandomArgs& a, float x) {
+    switch (a.stored_type) {
+    case STORED_BF16: return __bfloat162float(__float2bfloat16_rn(x));
+    case STORED_F16: return __half2float(__float2half_rn(x));
+    case STORED_F8_E4M3: return e4m3_value(e4m3_nearest(x / random_scale(a.width))) * random_scale(a.width);
+    default: return x;
+    }
 }
 
 extern "C" __global__ void random_rows(const __grid_constant__ RandomArgs a) {
@@ -65,7 +67,7 @@ extern "C" __global__ void random_rows(const __grid_constant__ RandomArgs a) {
 #pragma unroll
         for (int j = 0; j < 8; j++) {
             const float x = column + j < a.columns ? random_element(a.seed, a.width, stored * a.columns + column + j) : 0.0f;
-            value[j] = a.stored_type == STORED_BF16 ? __bfloat162float(__float2bfloat16_rn(x)) : a.stored_type == STORED_F16 ? __half2float(__float2half_rn(x)) : x;
+            value[j] = random_stored(a, x);
         }
         store_elements(a.data, a.kind, a.pitch, packed_row(a.first_row + from, a.gated), column, value);
     }

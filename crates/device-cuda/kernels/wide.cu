@@ -4,26 +4,8 @@
 // One persistent thread block per SM walks tiles of 128 outputs x N tokens over all of K: in bands of tokens that stay in L2, token tiles innermost; experts
 // strip by strip. The plan's cuts are stops on the way: at each the sum so far is added to a running total in registers and starts at zero again, which is what
 // whoever adds up pieces does. Two warpgroups of 64 outputs; a third feeds the ring and gives its registers away.
-#include "product.cuh"
+#include "walk.cuh"
 #include "wgmma.cuh"
-
-constexpr int BAND = 2048; // tokens
-
-// The `item`-th tile in the order of work.
-struct WideItem {
-    int tile, strip;
-    __device__ WideItem(const WideArgs& a, int item, int width, int strips) {
-        if (a.experts) {
-            strip = item / a.plan.tiles, tile = item % a.plan.tiles;
-        } else {
-            const int band = BAND / width, skipped = item / (band * a.plan.tiles) * band, here = min(band, strips - skipped), rest = item - skipped * a.plan.tiles;
-            tile = rest / here, strip = skipped + rest % here;
-        }
-    }
-};
-
-// Strips with data: those of live tokens, or as many as the experts have.
-template <int N> __device__ __forceinline__ int wide_strips(const WideArgs& a) { return a.experts ? *a.live : (live_rows(a.out) + N - 1) / N; }
 
 #if HOPPER
 // Feeds the ring, tile after tile.

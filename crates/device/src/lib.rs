@@ -10,6 +10,7 @@ mod args;
 mod backend;
 mod checked;
 mod drafts;
+mod e4m3;
 mod error;
 mod host_map;
 mod info;
@@ -33,6 +34,7 @@ pub use checked::{
 pub use drafts::{
     ClearKv, DraftForward, GatherStates, KeepBlockEnds, NgramIndex, PrepareDrafts, ProposeNgram, TakeDrafts,
 };
+pub use e4m3::{E4M3_MAX, e4m3_nearest, e4m3_value};
 pub use error::DeviceError;
 pub use host_map::{HostMap, open_regular};
 pub use info::{DeviceInfo, ElementTypes, UsualLoad};
@@ -41,5 +43,7 @@ pub use recorder::{Recorder, RecorderBuffer, RecorderCache, RecorderTensor, Reco
 pub use rings::{FreePlaces, RingPlace, StepRings};
 pub use slots::{Accept, Prepare, Publish, SlotLimits, SlotTable, StepRecord};
 pub use step::{KvShape, Rows, StateShape, StepLimits, StepTables};
-pub use weights::{RowOrder, WeightData, WeightPart, random_element, random_width};
+pub use weights::{
+    BlockScales, RowOrder, SCALE_BLOCK, WeightData, WeightPart, random_element, random_scale, random_width,
+};
 pub use workspace::{Scratch, Workspace};

@@ -11,6 +11,7 @@ mod config;
 mod decoder;
 mod draft_head;
 mod eagle3;
+mod eight_bits;
 mod error;
 mod gguf;
 mod loader;

@@ -1,6 +1,7 @@
 //! From stored tensors to device weights: shapes are checked, conventions of the file format undone.
 
 use crate::ModelError;
+use crate::eight_bits::{EightBitModules, scales_of};
 use crate::gguf::GgufNames;
 use paceline_device::{Backend, RowOrder, WeightData, WeightPart, random_element};
 use paceline_types::DType;
@@ -15,10 +16,18 @@ enum Source<'a> {
         checkpoint: &'a Checkpoint,
         names: Option<GgufNames>,
     },
-    /// Nowhere: only shapes matter, elements are taken to be of this type.
-    ConfigOnly(DType),
-    /// Nowhere: elements of this type are made up.
-    Random(DType),
+    /// Nowhere: only shapes matter, elements are taken to be of these types.
+    ConfigOnly(AssumedTypes),
+    /// Nowhere: elements of these types are made up.
+    Random(AssumedTypes),
+}
+
+/// The types of tensors that are in no file.
+#[derive(Clone, Debug)]
+pub(crate) struct AssumedTypes {
+    /// Of all but those in eight bits.
+    pub(crate) plain: DType,
+    pub(crate) eight_bits: Option<EightBitModules>,
 }
 
 /// What was loaded.
@@ -141,8 +150,8 @@ impl<'a, B: Backend> Loader<'a, B> {
     }
 
     /// Shapes alone.
-    pub(crate) fn config_only(backend: &'a B, dtype: DType) -> Self {
-        let source = Source::ConfigOnly(dtype);
+    pub(crate) fn config_only(backend: &'a B, types: AssumedTypes) -> Self {
+        let source = Source::ConfigOnly(types);
         Self {
             backend,
             source,
@@ -152,18 +161,18 @@ impl<'a, B: Backend> Loader<'a, B> {
         }
     }
 
-    /// Elements that are made up, of this type; the same for every run.
+    /// Elements that are made up, of these types; the same for every run.
     pub(crate) fn random(
         backend: &'a B,
-        dtype: DType,
+        types: AssumedTypes,
         store_as: Option<DType>,
         progress: &'a dyn Fn(u64),
     ) -> Self {
         Self {
-            source: Source::Random(dtype),
+            source: Source::Random(types.clone()),
             store_as,
             progress,
-            ..Self::config_only(backend, dtype)
+            ..Self::config_only(backend, types)
         }
     }
 
@@ -215,8 +224,12 @@ impl<'a, B: Backend> Loader<'a, B> {
             let columns = part.stored[part.stored.len() - 1];
             let stored_rows = part.stored[..part.stored.len() - 1].iter().product();
             let (name, dtype, data) = match self.find(&part.name, &part.stored)? {
-                Some(view) => (view.name, view.dtype, WeightData::Stored(view.data)),
-                None => (part.name.as_str(), self.assumed_dtype(), self.made_up(&part.name)),
+                Some(view) => (view.name, view.dtype, self.stored_data(&view)?),
+                None => (
+                    part.name.as_str(),
+                    self.assumed_type(part),
+                    self.made_up(&part.name),
+                ),
             };
             device_parts.push(WeightPart {
                 name,
@@ -261,7 +274,7 @@ impl<'a, B: Backend> Loader<'a, B> {
     pub fn vector(&self, name: &str, shape: &[usize]) -> Result<Vec<f32>, ModelError> {
         let elements = shape.iter().product();
         let Some(view) = self.find(name, shape)? else {
-            self.count(name, (self.assumed_dtype(), None), elements);
+            self.count(name, (self.plain_type(), None), elements);
             return Ok(self.made_up_vector(name, elements));
         };
         self.count(name, (view.dtype, None), elements);
@@ -368,9 +381,39 @@ impl<'a, B: Backend> Loader<'a, B> {
         Ok(Some(view))
     }
 
-    fn assumed_dtype(&self) -> DType {
-        match self.source {
-            Source::ConfigOnly(dtype) | Source::Random(dtype) => dtype,
+    /// Whether a part is stored as 8-bit floats.
+    pub fn is_eight_bits(&self, part: &Part) -> Result<bool, ModelError> {
+        let dtype = match self.find(&part.name, &part.stored)? {
+            Some(view) => view.dtype,
+            None => self.assumed_type(part),
+        };
+        Ok(dtype == DType::F8E4M3)
+    }
+
+    /// The elements of a matrix, with their scales if they have some.
+    fn stored_data(&self, view: &TensorView<'a>) -> Result<WeightData<'a>, ModelError> {
+        match &self.source {
+            Source::Stored { checkpoint, .. } if view.dtype == DType::F8E4M3 => {
+                Ok(WeightData::Scaled(view.data, scales_of(checkpoint, view)?))
+            }
+            _ => Ok(WeightData::Stored(view.data)),
+        }
+    }
+
+    /// The type of a matrix that is in no file.
+    fn assumed_type(&self, part: &Part) -> DType {
+        let (Source::ConfigOnly(types) | Source::Random(types)) = &self.source else {
+            return DType::F32;
+        };
+        let eight_bits = types.eight_bits.as_ref();
+        let eight_bits = eight_bits.filter(|modules| part.role == Role::Product && modules.has(&part.name));
+        eight_bits.map_or(types.plain, |_| DType::F8E4M3)
+    }
+
+    /// The type of other tensors that are in no file.
+    fn plain_type(&self) -> DType {
+        match &self.source {
+            Source::ConfigOnly(types) | Source::Random(types) => types.plain,
             Source::Stored { .. } => DType::F32,
         }
     }

@@ -3,6 +3,8 @@
 use crate::arch::{
     bamba, falcon_h1, granite_h, llama, nemotron_h, qwen2, qwen3, qwen3_5, qwen3_moe, qwen3_next,
 };
+use crate::eight_bits::EightBitModules;
+use crate::loader::AssumedTypes;
 use crate::{Config, Decoder, Eagle3, Loader, ModelError, gguf};
 use paceline_device::Backend;
 use paceline_types::DType;
@@ -92,7 +94,7 @@ pub fn load<B: Backend>(
 
 /// Builds the model of a Hugging Face configuration without weights, on a device that owns no memory.
 pub fn load_config_only<B: Backend>(backend: &B, config: &Value) -> Result<Decoder<B>, ModelError> {
-    build(config, &Loader::config_only(backend, stored_type(config)))
+    build(config, &Loader::config_only(backend, assumed_types(config)?))
 }
 
 /// Builds the model of a Hugging Face configuration with weights that are made up, the same in every run, and
@@ -105,11 +107,18 @@ pub fn load_random<B: Backend>(
 ) -> Result<Decoder<B>, ModelError> {
     build(
         config,
-        &Loader::random(backend, stored_type(config), store_as, progress),
+        &Loader::random(backend, assumed_types(config)?, store_as, progress),
     )
 }
 
-/// The type that a configuration says its weights have.
+fn assumed_types(config: &Value) -> Result<AssumedTypes, ModelError> {
+    Ok(AssumedTypes {
+        plain: stored_type(config),
+        eight_bits: EightBitModules::of(config)?,
+    })
+}
+
+/// The type that a configuration says its weights have, but for those of 8-bit floats.
 pub fn stored_type(config: &Value) -> DType {
     let text = Config::new(config);
     match text

@@ -10,9 +10,12 @@ fn the_shapes_to_measure_with_have_their_published_sizes() {
     let published = [
         ("qwen3.5-0.8b", 752, 20),
         ("qwen3.5-4b", 4_206, 121),
+        ("qwen3.5-4b-fp8", 4_206, 121),
         ("qwen3.5-9b", 8_954, 243),
         ("qwen3.5-27b", 26_896, 425),
+        ("qwen3.5-27b-fp8", 26_896, 425),
         ("qwen3.5-35b-a3b", 34_661, 845),
+        ("qwen3.5-35b-a3b-fp8", 34_661, 845),
         ("qwen3-8b", 8_191, 0),
         ("nemotron-h-8b", 8_101, 0),
         ("granite-4.0-h-small", 32_207, 0),

@@ -12,7 +12,9 @@ pub(crate) fn judge<B: Backend>(judge: &mut Judge<'_, B>) {
     for dtype in DType::ALL {
         for scale in [1.0, 12.5] {
             // Weights of a few bits may be held in 16, and are rounded then.
-            let (operation, limit) = if dtype.is_quantised() {
+            let (operation, limit) = if dtype == DType::F8E4M3 {
+                ("embed f8_e4m3", Limit::Within(grain(DType::BF16) / 2.0))
+            } else if dtype.is_quantised() {
                 ("embed gguf", Limit::Within(grain(DType::BF16) / 2.0))
             } else {
                 ("embed", Limit::Exact)

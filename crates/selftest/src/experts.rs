@@ -24,11 +24,12 @@ pub(crate) fn judge<B: Backend>(judge: &mut Judge<'_, B>) {
         judge.law("route", &routing.name(), CUTS.map(|cut| (named(cut), route(cut))));
     }
     let gated = Activation::SiluGated { gate_scale: 1.0 };
-    for (dtype, tolerance) in [(DType::F32, 1e-5), (DType::BF16, 3e-2)] {
+    for (dtype, tolerance) in [(DType::F32, 1e-5), (DType::BF16, 3e-2), (DType::F8E4M3, 3e-2)] {
         for (routing, hidden, width, activation) in [
             (ROUTINGS[0], 64, 32, gated),
             (ROUTINGS[1], 64, 32, Activation::ReluSquared),
             (ROUTINGS[3], 256, 96, gated),
+            (ROUTINGS[0], 256, 128, gated),
         ] {
             let layer = |(batch, bucket)| Mixture {
                 route: Route {

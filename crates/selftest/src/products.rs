@@ -8,7 +8,7 @@ use crate::compare::{Limit, grain};
 use crate::judge::Judge;
 use crate::rig::{Matrix, within};
 use crate::rows::{Batched, Input, Operands, Out, Packed, RowOperation, judge_rows};
-use paceline_device::{Activation, Backend, Epilogue, Product, ResidualNorm};
+use paceline_device::{Activation, Backend, Epilogue, Product, ResidualNorm, SCALE_BLOCK};
 use paceline_types::DType;
 
 /// Matrices of the reference models, and ones that no tile divides.
@@ -54,14 +54,26 @@ pub(crate) fn judge<B: Backend>(judge: &mut Judge<'_, B>) {
         let linear = Linear::new(judge, Matrix::new(dtype, 130, 512), true);
         judge_rows(judge, "linear gguf", &linear.name(), &linear);
     }
+    for (outputs, inputs) in SMALL.into_iter().chain([(130, 512), (384, 1280)]) {
+        let linear = Linear::new(judge, Matrix::new(DType::F8E4M3, outputs, inputs), true);
+        judge_rows(judge, "linear f8_e4m3", &linear.name(), &linear);
+    }
     first_rows(judge);
-    large(judge);
+    large(judge, DType::BF16);
+    large(judge, DType::F8E4M3);
     wide(judge);
 }
 
 /// The first rows of a weight, seen as one of its own: less than a tile or a panel, whole ones, and one more.
 fn first_rows<B: Backend>(judge: &mut Judge<'_, B>) {
-    for dtype in [DType::F32, DType::BF16, DType::F16, DType::Q8_0, DType::Q4K] {
+    for dtype in [
+        DType::F32,
+        DType::BF16,
+        DType::F16,
+        DType::Q8_0,
+        DType::Q4K,
+        DType::F8E4M3,
+    ] {
         for first in [1, 16, 100, 128, 129, 255] {
             let linear = Linear::new(judge, Matrix::new(dtype, 300, 256), true);
             let part = Linear {
@@ -74,24 +86,25 @@ fn first_rows<B: Backend>(judge: &mut Judge<'_, B>) {
 }
 
 /// The products of a large model, and the law at up to 2048 tokens where the device is made for that.
-fn large<B: Backend>(judge: &mut Judge<'_, B>) {
+fn large<B: Backend>(judge: &mut Judge<'_, B>, dtype: DType) {
+    let operation = &named("linear", dtype);
     let shapes = if judge.is_whole() {
         &LARGE[..]
     } else {
         &LARGE[1..2]
     };
     for (outputs, inputs) in shapes {
-        let linear = Linear::new(judge, Matrix::new(DType::BF16, *outputs, *inputs), false);
+        let linear = Linear::new(judge, Matrix::new(dtype, *outputs, *inputs), false);
         let batched = |rows, batch| Batched {
             operation: &linear,
             rows,
             batch,
             bucket: batch,
         };
-        judge.compare("linear bf16", &linear.name(), &batched(9, 9));
+        judge.compare(operation, &linear.name(), &batched(9, 9));
         if !judge.is_whole() {
             let variants = [9, 1, 4].map(|batch| (format!("{batch} of 9 rows"), batched(9, batch)));
-            judge.law("linear bf16", &linear.name(), variants);
+            judge.law(operation, &linear.name(), variants);
             continue;
         }
         // Few rows at a time over all of them would take long and say no more than over some.
@@ -100,16 +113,22 @@ fn large<B: Backend>(judge: &mut Judge<'_, B>) {
             rows = rows.max(pair[1]);
             let variants =
                 [rows, pair[0]].map(|batch| (format!("{batch} of {rows} rows"), batched(rows, batch)));
-            judge.law("linear bf16", &linear.name(), variants);
+            judge.law(operation, &linear.name(), variants);
         }
     }
 }
 
 fn wide<B: Backend>(judge: &mut Judge<'_, B>) {
     let gated = Activation::SiluGated { gate_scale: 0.8 };
-    for dtype in [DType::F32, DType::BF16] {
+    for dtype in [DType::F32, DType::BF16, DType::F8E4M3] {
+        // Rows of whole blocks, where there are blocks.
+        let whole = |inputs: usize| match dtype {
+            DType::F8E4M3 => inputs.next_multiple_of(SCALE_BLOCK),
+            _ => inputs,
+        };
         for activation in [gated, Activation::ReluSquared] {
             for (width, inputs) in [(160, 64), (96, 48), (48, 200)] {
+                let inputs = whole(inputs);
                 let layer = FeedForward {
                     matrix: Matrix::new(dtype, width * activation.fan_in(), inputs),
                     activation,
@@ -120,6 +139,7 @@ fn wide<B: Backend>(judge: &mut Judge<'_, B>) {
             }
         }
         for (outputs, inputs) in [(64, 160), (2560, 128), (45, 64)] {
+            let inputs = whole(inputs);
             let layer = AddNorm {
                 matrix: Matrix::new(dtype, outputs, inputs),
                 limit: tolerance(judge, dtype),
@@ -157,7 +177,11 @@ impl Linear {
         let stored = judge.elements().activations;
         let limit = match matrix.dtype {
             DType::F32 => Limit::Exact,
-            dtype if dtype.is_quantised() => within(2.0 * grain(DType::BF16), stored),
+            // Rows of whole blocks are multiplied as they are stored.
+            DType::F8E4M3 if matrix.inputs.is_multiple_of(SCALE_BLOCK) => within(ORDER, stored),
+            dtype if dtype.is_quantised() || dtype == DType::F8E4M3 => {
+                within(2.0 * grain(DType::BF16), stored)
+            }
             _ => within(ORDER, stored),
         };
         Self {

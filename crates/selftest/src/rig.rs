@@ -5,8 +5,8 @@ use crate::random::Random;
 use half::{bf16, f16};
 use paceline_device::abi::TokenRow;
 use paceline_device::{
-    Backend, DeviceError, Element, ElementTypes, Pending, RowOrder, StepLimits, StepTables, WeightData,
-    WeightPart,
+    Backend, BlockScales, DeviceError, Element, ElementTypes, Pending, RowOrder, SCALE_BLOCK, StepLimits,
+    StepTables, WeightData, WeightPart,
 };
 use paceline_types::DType;
 
@@ -149,7 +149,7 @@ impl<'a, B: Backend> Rig<'a, B> {
             dtype: matrix.dtype,
             stored_rows: matrix.outputs,
             columns: matrix.inputs,
-            data: WeightData::Stored(&data),
+            data: weight_data(matrix, &data),
             order: RowOrder::Stored,
         })
     }
@@ -207,6 +207,21 @@ pub(crate) fn within(tolerance: f64, stored: DType) -> Limit {
     Limit::Within(tolerance + 2.0 * grain(stored))
 }
 
+/// Where the elements of a [`stored`] matrix are: 8-bit floats have scales behind them.
+fn weight_data(matrix: Matrix, data: &[u8]) -> WeightData<'_> {
+    if matrix.dtype != DType::F8E4M3 {
+        return WeightData::Stored(data);
+    }
+    let (elements, scales) = data.split_at(matrix.outputs * matrix.inputs);
+    let scales = BlockScales {
+        data: scales,
+        dtype: DType::F32,
+        rows: SCALE_BLOCK,
+        columns: matrix.inputs.div_ceil(SCALE_BLOCK),
+    };
+    WeightData::Scaled(elements, scales)
+}
+
 /// The bytes of a random matrix whose products with numbers around 1 are around 1.
 pub(crate) fn stored(random: &mut Random, matrix: Matrix) -> Vec<u8> {
     let Matrix {
@@ -220,6 +235,22 @@ pub(crate) fn stored(random: &mut Random, matrix: Matrix) -> Vec<u8> {
         DType::F32 => numbers.flat_map(f32::to_le_bytes).collect(),
         DType::BF16 => numbers.flat_map(|x| bf16::from_f32(x).to_le_bytes()).collect(),
         DType::F16 => numbers.flat_map(|x| f16::from_f32(x).to_le_bytes()).collect(),
+        DType::F8E4M3 => {
+            // All codes but those that are no numbers, small ones too; scales that differ by up to four.
+            let mut data: Vec<u8> = (0..outputs * inputs)
+                .map(|_| match random.bits() as u8 {
+                    code if code & 0x7f == 0x7f => 0,
+                    code => code,
+                })
+                .collect();
+            let scales = outputs.div_ceil(SCALE_BLOCK) * inputs.div_ceil(SCALE_BLOCK);
+            let scales = random
+                .numbers(scales, 0.6)
+                .into_iter()
+                .map(|x| (1.0 + x) * scale / 128.0);
+            data.extend(scales.flat_map(f32::to_le_bytes));
+            data
+        }
         quantised => {
             let blocks = outputs * inputs / quantised.block_len();
             let mut data = Vec::with_capacity(blocks * quantised.block_bytes());
@@ -253,6 +284,6 @@ fn scales(dtype: DType) -> &'static [(usize, f32)] {
         DType::Q2K => &[(80, 15.0 * 3.0), (82, 15.0)],
         DType::Q3K => &[(108, 32.0 * 4.0)],
         DType::Iq4Xs => &[(0, 32.0 * 127.0)],
-        DType::F32 | DType::F16 | DType::BF16 => &[],
+        DType::F32 | DType::F16 | DType::BF16 | DType::F8E4M3 => &[],
     }
 }

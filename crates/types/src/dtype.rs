@@ -5,7 +5,8 @@ use std::fmt;
 /// How the elements of a stored tensor are encoded.
 ///
 /// The quantised types are those of GGUF: consecutive elements along the input dimension share a block of
-/// [`block_len`](Self::block_len) elements in [`block_bytes`](Self::block_bytes) bytes.
+/// [`block_len`](Self::block_len) elements in [`block_bytes`](Self::block_bytes) bytes. 8-bit floats are elements on their
+/// own, whose scales lie in a tensor beside them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[expect(missing_docs, reason = "the variants are the names of the formats")]
 pub enum DType {
@@ -24,11 +25,12 @@ pub enum DType {
     Q3K,
     Iq4Nl,
     Iq4Xs,
+    F8E4M3,
 }
 
 impl DType {
     /// Every type, in a fixed order.
-    pub const ALL: [Self; 15] = [
+    pub const ALL: [Self; 16] = [
         Self::F32,
         Self::F16,
         Self::BF16,
@@ -44,12 +46,13 @@ impl DType {
         Self::Q3K,
         Self::Iq4Nl,
         Self::Iq4Xs,
+        Self::F8E4M3,
     ];
 
     /// Elements that share one block; 1 for the plain floating-point types.
     pub const fn block_len(self) -> usize {
         match self {
-            Self::F32 | Self::F16 | Self::BF16 => 1,
+            Self::F32 | Self::F16 | Self::BF16 | Self::F8E4M3 => 1,
             Self::Q4_0 | Self::Q4_1 | Self::Q5_0 | Self::Q5_1 | Self::Q8_0 | Self::Iq4Nl => 32,
             Self::Q2K | Self::Q3K | Self::Q4K | Self::Q5K | Self::Q6K | Self::Iq4Xs => 256,
         }
@@ -60,6 +63,7 @@ impl DType {
         match self {
             Self::F32 => 4,
             Self::F16 | Self::BF16 => 2,
+            Self::F8E4M3 => 1,
             Self::Q4_0 | Self::Iq4Nl => 18,
             Self::Q4_1 => 20,
             Self::Q5_0 => 22,
@@ -105,6 +109,7 @@ impl DType {
             Self::Q3K => "Q3_K",
             Self::Iq4Nl => "IQ4_NL",
             Self::Iq4Xs => "IQ4_XS",
+            Self::F8E4M3 => "F8_E4M3",
         }
     }
 }

@@ -121,6 +121,7 @@ impl From<SafetensorsDtype> for StoredType {
             SafetensorsDtype::F32 => Self::Supported(DType::F32),
             SafetensorsDtype::F16 => Self::Supported(DType::F16),
             SafetensorsDtype::BF16 => Self::Supported(DType::BF16),
+            SafetensorsDtype::F8_E4M3 => Self::Supported(DType::F8E4M3),
             other => Self::Other(other.to_string()),
         }
     }

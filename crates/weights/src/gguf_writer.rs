@@ -191,7 +191,7 @@ impl GgufWriter {
         self.raw_tensor(WrittenTensor {
             name: name.to_owned(),
             dims: shape.iter().rev().map(|&dim| dim as u64).collect(),
-            ggml_type: ggml_type_of(dtype),
+            ggml_type: ggml_type_of(dtype).expect("a type that GGUF files have"),
             data: data.to_vec(),
             offset: None,
         })

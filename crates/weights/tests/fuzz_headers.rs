@@ -140,7 +140,7 @@ fn written_tensor(name: String, dims: [u8; 3], dtype: u8, oddity: u64) -> Writte
             .bytes_for(dims.iter().product::<u64>() as usize)
             .unwrap_or_default()
     ];
-    let (mut ggml_type, mut offset) = (ggml_type_of(dtype), None);
+    let (mut ggml_type, mut offset) = (ggml_type_of(dtype).unwrap_or(u32::MAX), None);
     let nasty = NASTY[(oddity >> 8) as usize % NASTY.len()];
     match oddity % 32 {
         0 => dims[(oddity >> 16) as usize % 3] = nasty,

@@ -138,7 +138,7 @@ fn config_only_needs_no_weights() {
 fn tensors_of_other_types_open_and_are_refused_only_on_use() {
     let header = json!({
         "d2t": entry("I64", &[2], 0, 16),
-        "w": entry("F8_E4M3", &[2, 2], 16, 20),
+        "w": entry("F8_E5M2", &[2, 2], 16, 20),
         "mask": entry("BOOL", &[4], 20, 24),
         "norm": entry("BF16", &[2], 24, 28),
     });
@@ -153,7 +153,7 @@ fn tensors_of_other_types_open_and_are_refused_only_on_use() {
         &message,
         &[
             "model.safetensors",
-            "tensor w has dtype F8_E4M3, which is not supported",
+            "tensor w has dtype F8_E5M2, which is not supported",
         ],
     );
     assert_names(

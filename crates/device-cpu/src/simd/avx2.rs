@@ -45,6 +45,18 @@ pub(super) unsafe fn run<K: Kernel>(kernel: K, simd: Avx2) -> K::Output {
     kernel.run(simd)
 }
 
+/// The 8-bit floats in the upper bytes as half-precision numbers of a 256th: the sign stays, the rest moves down by one.
+/// # Safety
+/// The instructions exist.
+#[inline(always)]
+pub(super) unsafe fn e4m3_as_f16(upper: __m256i) -> __m256i {
+    // SAFETY: as the caller promises.
+    unsafe {
+        let kept = _mm256_set1_epi16(0xbf80_u16 as i16);
+        _mm256_and_si256(_mm256_srai_epi16::<1>(upper), kept)
+    }
+}
+
 // SAFETY of every block below: `self` proves that the instructions exist; memory operands are either
 // references to arrays or vouched for by the caller.
 impl Simd for Avx2 {
@@ -95,6 +107,20 @@ impl Simd for Avx2 {
                     _mm256_castsi256_ps(_mm256_and_si256(high, mask)),
                 ],
             ]
+        }
+    }
+    #[inline(always)]
+    unsafe fn panel_load_e4m3_pairs(self, from: *const u8) -> [[__m256; 2]; 2] {
+        // SAFETY: see above.
+        unsafe {
+            let pairs = _mm256_loadu_si256(from.cast());
+            [_mm256_slli_epi16::<8>(pairs), pairs].map(|high| {
+                let halves = e4m3_as_f16(high);
+                [
+                    _mm256_cvtph_ps(_mm256_castsi256_si128(halves)),
+                    _mm256_cvtph_ps(_mm256_extracti128_si256::<1>(halves)),
+                ]
+            })
         }
     }
     #[inline(always)]

@@ -1,6 +1,6 @@
 //! AVX-512: a panel is one vector. Eight lanes are those of AVX2, with twice the registers.
 
-use super::avx2::{Avx2, WithAvx2};
+use super::avx2::{Avx2, WithAvx2, e4m3_as_f16};
 use super::{Kernel, Simd};
 #[allow(
     clippy::wildcard_imports,
@@ -83,6 +83,14 @@ impl Simd for Avx512 {
                 _mm512_castsi512_ps(_mm512_slli_epi32::<16>(pairs)),
                 _mm512_castsi512_ps(_mm512_and_si512(pairs, high)),
             ]
+        }
+    }
+    #[inline(always)]
+    unsafe fn panel_load_e4m3_pairs(self, from: *const u8) -> [__m512; 2] {
+        // SAFETY: see above.
+        unsafe {
+            let pairs = _mm256_loadu_si256(from.cast());
+            [_mm256_slli_epi16::<8>(pairs), pairs].map(|high| _mm512_cvtph_ps(e4m3_as_f16(high)))
         }
     }
     #[inline(always)]

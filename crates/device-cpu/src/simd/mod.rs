@@ -50,6 +50,11 @@ pub(crate) trait Simd: Lanes {
     /// # Safety
     /// Thirty-two readable elements at `from`.
     unsafe fn panel_load_bf16_pairs(self, from: *const u16) -> [Self::P; 2];
+    /// Thirty-two 8-bit floats: a 256th of those at even places, and of those at odd ones. They are half-precision numbers
+    /// once their bits are moved, which machines widen, small ones too, as fast as others.
+    /// # Safety
+    /// Thirty-two readable elements at `from`.
+    unsafe fn panel_load_e4m3_pairs(self, from: *const u8) -> [Self::P; 2];
     /// `a·b + c` with one rounding.
     fn panel_mul_add(self, a: Self::P, b: Self::P, c: Self::P) -> Self::P;
 }

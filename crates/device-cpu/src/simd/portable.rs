@@ -1,6 +1,7 @@
 //! Plain Rust.
 
 use super::{LANES, Lanes, PANEL, Simd};
+use paceline_device::e4m3_value;
 
 /// Plain Rust, any machine.
 #[derive(Clone, Copy)]
@@ -40,6 +41,11 @@ impl Simd for Portable {
         let from = from.cast::<[u16; 2]>();
         // SAFETY: forwarded.
         [0, 1].map(|place| unsafe { gather(from, |pair| f32::from_bits(u32::from(pair[place]) << 16)) })
+    }
+    unsafe fn panel_load_e4m3_pairs(self, from: *const u8) -> [Self::P; 2] {
+        let from = from.cast::<[u8; 2]>();
+        // SAFETY: forwarded.
+        [0, 1].map(|place| unsafe { gather(from, |pair| e4m3_value(pair[place]) / 256.0) })
     }
     fn panel_mul_add(self, a: Self::P, b: Self::P, c: Self::P) -> Self::P {
         std::array::from_fn(|i| a[i].mul_add(b[i], c[i]))

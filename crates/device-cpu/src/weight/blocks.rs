@@ -91,7 +91,7 @@ impl Block {
                 self.non_linear(32);
             }
             DType::Iq4Xs => self.non_linear_of_k(bytes),
-            DType::F32 | DType::F16 | DType::BF16 => unreachable!("{dtype} has no blocks"),
+            DType::F32 | DType::F16 | DType::BF16 | DType::F8E4M3 => unreachable!("{dtype} has no blocks"),
         }
     }
 

@@ -445,6 +445,6 @@ pub(crate) fn with_format<T: ForFormat>(dtype: DType, task: T) -> T::Output {
         DType::Q5K => task.run::<SuperAffine<Fives<0>, 1>>(),
         DType::Q6K => task.run::<SuperScaled<Sixes<32>, 2>>(),
         DType::Iq4Xs => task.run::<SuperScaled<NonLinear, 1>>(),
-        DType::F32 | DType::F16 | DType::BF16 => unreachable!("{dtype} is not quantised"),
+        DType::F32 | DType::F16 | DType::BF16 | DType::F8E4M3 => unreachable!("{dtype} is not quantised"),
     }
 }

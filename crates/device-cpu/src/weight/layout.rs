@@ -4,18 +4,23 @@
 //! |---|---|
 //! | F32, F16 | the weights of input 0 for 16 outputs, of input 1, ... |
 //! | BF16 | inputs in pairs: for output 0 the weights of both, for output 1, ...; an odd last one beside zeros |
+//! | F8_E4M3 | per 128 inputs: 256 times the f32 scales of 16 outputs, then a 256th of the weights, in pairs as in BF16 |
 //!
 //! A pair of bf16 numbers is widened by a shift and a mask, whatever the width of vectors.
 
 use super::PANEL;
 use crate::simd::Simd;
 use half::f16;
+use paceline_device::{SCALE_BLOCK, e4m3_value};
 use paceline_types::DType;
 
 /// Reads a panel.
 pub(crate) trait Layout: Send + Sync + 'static {
     /// Bytes of the weights of two inputs.
     const PAIR_BYTES: usize;
+
+    /// Whether [`SCALE_BLOCK`] inputs at a time are multiplied by a scale.
+    const SCALED: bool = false;
 
     /// The weights of the first of two inputs (`WHICH` = 0) or of the second (1) for sixteen outputs.
     ///
@@ -30,12 +35,19 @@ pub(crate) trait Layout: Send + Sync + 'static {
     unsafe fn weight(panel: *const u8, k: usize, output: usize) -> f32;
 }
 
+/// Bytes of the scales of a block.
+pub(crate) const SCALE_BYTES: usize = PANEL * 4;
+/// Bytes of a block of scaled inputs.
+pub(crate) const SCALED_BLOCK_BYTES: usize = SCALE_BYTES + SCALE_BLOCK * PANEL;
+
 /// Weights as they are.
 pub(crate) struct F32Panel;
 /// IEEE half precision.
 pub(crate) struct F16Panel;
 /// bf16, inputs in pairs.
 pub(crate) struct Bf16Panel;
+/// 8-bit floats, inputs in pairs, with scales.
+pub(crate) struct E4m3Panel;
 
 #[expect(clippy::cast_ptr_alignment, reason = "panels start at cache lines")]
 impl Layout for F32Panel {
@@ -84,12 +96,34 @@ impl Layout for Bf16Panel {
     #[inline(always)]
     unsafe fn weight(panel: *const u8, k: usize, output: usize) -> f32 {
         // SAFETY: as the caller promises.
-        unsafe { *panel.cast::<half::bf16>().add(bf16_place(k, output)) }.to_f32()
+        unsafe { *panel.cast::<half::bf16>().add(pair_place(k, output)) }.to_f32()
     }
 }
 
-/// Where the bf16 weight of an input and an output lies in a panel.
-pub(super) const fn bf16_place(k: usize, output: usize) -> usize {
+#[expect(clippy::cast_ptr_alignment, reason = "panels start at cache lines")]
+impl Layout for E4m3Panel {
+    const PAIR_BYTES: usize = 2 * PANEL;
+    const SCALED: bool = true;
+
+    #[inline(always)]
+    unsafe fn input<S: Simd, const WHICH: usize>(s: S, pair: *const u8) -> S::P {
+        // SAFETY: as the caller promises; there is room for both inputs.
+        unsafe { s.panel_load_e4m3_pairs(pair)[WHICH] }
+    }
+
+    #[inline(always)]
+    unsafe fn weight(panel: *const u8, k: usize, output: usize) -> f32 {
+        // SAFETY: as the caller promises.
+        unsafe {
+            let block = panel.add(k / SCALE_BLOCK * SCALED_BLOCK_BYTES);
+            let code = *block.add(SCALE_BYTES + pair_place(k % SCALE_BLOCK, output));
+            e4m3_value(code) / 256.0 * *block.cast::<f32>().add(output)
+        }
+    }
+}
+
+/// Where the weight of an input and an output lies among inputs in pairs.
+pub(super) const fn pair_place(k: usize, output: usize) -> usize {
     k / 2 * (2 * PANEL) + 2 * output + k % 2
 }
 
@@ -105,6 +139,7 @@ pub(crate) fn with_layout<T: ForLayout>(dtype: DType, task: T) -> T::Output {
         DType::F32 => task.run::<F32Panel>(),
         DType::F16 => task.run::<F16Panel>(),
         DType::BF16 => task.run::<Bf16Panel>(),
+        DType::F8E4M3 => task.run::<E4m3Panel>(),
         quantised => unreachable!("{quantised} has no layout for products with f32"),
     }
 }

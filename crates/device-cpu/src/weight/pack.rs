@@ -2,12 +2,12 @@
 
 use super::blocks::{Block, LONGEST};
 use super::formats::{Codes, ForFormat, Format, with_format};
-use super::layout::bf16_place;
+use super::layout::{SCALE_BYTES, SCALED_BLOCK_BYTES, pair_place};
 use super::{PANEL, Row, bad};
 use crate::dots::GROUP;
 use crate::storage::Storage;
 use half::f16;
-use paceline_device::DeviceError;
+use paceline_device::{DeviceError, E4M3_MAX, SCALE_BLOCK, e4m3_nearest, e4m3_value};
 use paceline_types::DType;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -79,6 +79,7 @@ pub(super) fn panel_bytes(dtype: DType, inputs: usize) -> usize {
     let bytes = match dtype {
         DType::F32 => inputs * 4 * PANEL,
         DType::F16 | DType::BF16 => inputs * 2 * PANEL,
+        DType::F8E4M3 => inputs.div_ceil(SCALE_BLOCK) * SCALE_BYTES + inputs.next_multiple_of(2) * PANEL,
         quantised => with_format(quantised, PanelBytes(inputs)),
     };
     bytes.next_multiple_of(64)
@@ -130,6 +131,9 @@ impl Bench {
                 },
             );
         }
+        if dtype == DType::F8E4M3 {
+            return self.scaled(rows, inputs, target);
+        }
         let raw = rows.iter().all(|row| row.part.dtype == dtype) && dtype != DType::F32;
         for first in (0..inputs).step_by(STRIP) {
             let count = STRIP.min(inputs - first);
@@ -150,6 +154,36 @@ impl Bench {
         Ok(())
     }
 
+    /// 8-bit floats with their scales: those of the file, or for other types the nearest ones below a scale that takes the
+    /// largest of a row's block to the largest there is.
+    fn scaled(&mut self, rows: &[Row<'_>], inputs: usize, target: &mut [u8]) -> Result<(), DeviceError> {
+        for (index, target) in target.chunks_mut(SCALED_BLOCK_BYTES).enumerate() {
+            let first = index * SCALE_BLOCK;
+            let count = SCALE_BLOCK.min(inputs - first);
+            let (scales, codes) = target.split_at_mut(SCALE_BYTES);
+            for (lane, row) in rows.iter().enumerate() {
+                let mut own = [0; SCALE_BLOCK];
+                let scale = if row.part.dtype == DType::F8E4M3 {
+                    own[..count].copy_from_slice(&row.data[first..first + count]);
+                    row.part.scale(row.index, index)
+                } else {
+                    let values = &mut self.values[lane][..count];
+                    read_values(row, first, values, &mut self.blocks[0]);
+                    check_values(row, values, DType::F8E4M3)?;
+                    nearest(values, &mut own)
+                };
+                if own.iter().any(|code| code & 0x7f == 0x7f) || !(scale * 256.0).is_finite() {
+                    return Err(not_finite(row));
+                }
+                scales[4 * lane..][..4].copy_from_slice(&(scale * 256.0).to_ne_bytes());
+                for (k, code) in own[..count].iter().enumerate() {
+                    codes[pair_place(k, lane)] = *code;
+                }
+            }
+        }
+        Ok(())
+    }
+
     fn write_values(&self, dtype: DType, count: usize, target: &mut [u8]) {
         let at = |k: usize, lane: usize| self.values[lane][k];
         match dtype {
@@ -164,7 +198,7 @@ impl Bench {
                 let (places, _) = target.as_chunks_mut::<2>();
                 for k in 0..count {
                     for lane in 0..PANEL {
-                        places[bf16_place(k, lane)] = to_bf16(at(k, lane)).to_ne_bytes();
+                        places[pair_place(k, lane)] = to_bf16(at(k, lane)).to_ne_bytes();
                     }
                 }
             }
@@ -254,7 +288,7 @@ fn copy_halves(
             let bits = u16::from_le_bytes(*from);
             bad |= bits & exponent == exponent;
             let place = match dtype {
-                DType::BF16 => bf16_place(k, lane),
+                DType::BF16 => pair_place(k, lane),
                 _ => k * PANEL + lane,
             };
             places[place] = bits.to_ne_bytes();
@@ -288,6 +322,11 @@ pub(super) fn read_values(row: &Row<'_>, first: usize, values: &mut [f32], block
                 *value = f16::from_le_bytes([from[0], from[1]]).to_f32();
             }
         }
+        DType::F8E4M3 => {
+            for (k, (value, from)) in values.iter_mut().zip(from).enumerate() {
+                *value = e4m3_value(*from) * row.part.scale(row.index, (first + k) / SCALE_BLOCK);
+            }
+        }
         _ => {
             for (values, from) in values
                 .chunks_mut(length)
@@ -298,6 +337,20 @@ pub(super) fn read_values(row: &Row<'_>, first: usize, values: &mut [f32], block
             }
         }
     }
+}
+
+/// The nearest 8-bit floats, and what they are to be multiplied by.
+fn nearest(values: &[f32], codes: &mut [u8; SCALE_BLOCK]) -> f32 {
+    let largest = values.iter().fold(0.0_f32, |most, value| most.max(value.abs()));
+    // Too small to divide by.
+    if largest < f32::MIN_POSITIVE * E4M3_MAX {
+        return 0.0;
+    }
+    let scale = largest / E4M3_MAX;
+    for (code, value) in codes.iter_mut().zip(values) {
+        *code = e4m3_nearest(value / scale);
+    }
+    scale
 }
 
 /// Values must be finite, before and after rounding to `dtype`.

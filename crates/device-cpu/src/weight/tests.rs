@@ -1,10 +1,11 @@
 //! Stored test matrices with an element-by-element reference, and the claims about packing.
 
+use super::layout::Layout;
 use super::*;
 use crate::pool::Pool;
 use crate::simd::Instructions;
 use half::{bf16, f16};
-use paceline_device::WeightData;
+use paceline_device::{BlockScales, SCALE_BLOCK, WeightData, e4m3_value};
 
 /// All instructions that there are on one thread, the plainest first, and the best on several.
 pub(crate) fn pools() -> Vec<Pool> {
@@ -25,6 +26,8 @@ pub(crate) struct Stored {
     pub(crate) rows: usize,
     pub(crate) inputs: usize,
     pub(crate) data: Vec<u8>,
+    /// One f32 per 128 rows and 128 inputs; empty where elements have none.
+    pub(crate) scales: Vec<u8>,
 }
 
 impl Stored {
@@ -34,9 +37,28 @@ impl Stored {
             dtype: self.dtype,
             stored_rows: self.rows,
             columns: self.inputs,
-            data: WeightData::Stored(&self.data),
+            data: if self.scales.is_empty() {
+                WeightData::Stored(&self.data)
+            } else {
+                WeightData::Scaled(&self.data, self.block_scales())
+            },
             order: RowOrder::Stored,
         }
+    }
+
+    fn block_scales(&self) -> BlockScales<'_> {
+        BlockScales {
+            data: &self.scales,
+            dtype: DType::F32,
+            rows: SCALE_BLOCK,
+            columns: self.inputs.div_ceil(SCALE_BLOCK),
+        }
+    }
+
+    /// The scale of an element that has one.
+    pub(crate) fn scale(&self, row: usize, input: usize) -> f32 {
+        let at = row / SCALE_BLOCK * self.inputs.div_ceil(SCALE_BLOCK) + input / SCALE_BLOCK;
+        f32::from_le_bytes(self.scales[4 * at..][..4].try_into().unwrap())
     }
 
     pub(crate) fn pack(&self, store_as: Option<DType>) -> CpuWeight {
@@ -47,11 +69,19 @@ impl Stored {
 /// Random valid contents.
 pub(crate) fn stored(dtype: DType, rows: usize, inputs: usize, seed: u64) -> Stored {
     let data = random_data(dtype, rows * inputs, seed);
+    let scales = match dtype {
+        DType::F8E4M3 => numbers(
+            rows.div_ceil(SCALE_BLOCK) * inputs.div_ceil(SCALE_BLOCK),
+            seed + 1,
+        ),
+        _ => Vec::new(),
+    };
     Stored {
         dtype,
         rows,
         inputs,
         data,
+        scales: scales.into_iter().flat_map(f32::to_le_bytes).collect(),
     }
 }
 
@@ -66,6 +96,10 @@ fn random_data(dtype: DType, elements: usize, seed: u64) -> Vec<u8> {
             DType::F32 => data.extend(random.number().to_le_bytes()),
             DType::F16 => data.extend(f16::from_f32(random.number()).to_le_bytes()),
             DType::BF16 => data.extend(bf16::from_f32(random.number()).to_le_bytes()),
+            DType::F8E4M3 => {
+                let byte = (random.bits() >> 9) as u8;
+                data.push(if byte & 0x7f == 0x7f { 0 } else { byte });
+            }
             _ => {
                 data.extend((0..dtype.block_bytes()).map(|_| (random.bits() >> 9) as u8));
                 let scales: &[usize] = match dtype {
@@ -114,7 +148,11 @@ pub(crate) fn plain_weights(stored: &Stored) -> Vec<f32> {
     (0..stored.rows * stored.inputs)
         .map(|index| {
             let block = &stored.data[index / length * dtype.block_bytes()..][..dtype.block_bytes()];
-            element(dtype, block, index % length)
+            let scale = match dtype {
+                DType::F8E4M3 => stored.scale(index / stored.inputs, index % stored.inputs),
+                _ => 1.0,
+            };
+            element(dtype, block, index % length) * scale
         })
         .collect()
 }
@@ -129,6 +167,7 @@ fn element(dtype: DType, b: &[u8], j: usize) -> f32 {
         DType::F32 => f32::from_le_bytes([b[0], b[1], b[2], b[3]]),
         DType::F16 => f16::from_le_bytes([b[0], b[1]]).to_f32(),
         DType::BF16 => bf16::from_le_bytes([b[0], b[1]]).to_f32(),
+        DType::F8E4M3 => e4m3_value(b[0]),
         _ => {
             let Quantised { scale, code, minimum } = quantised(dtype, b, j);
             minimum.map_or(scale * code as f32, |minimum| scale.mul_add(code as f32, minimum))
@@ -210,7 +249,7 @@ pub(crate) fn quantised(dtype: DType, b: &[u8], j: usize) -> Quantised {
             let scale = half(0) * (i32::from(scale) - 32) as f32;
             (scale, IQ4[usize::from(code)], None)
         }
-        DType::F32 | DType::F16 | DType::BF16 => unreachable!("{dtype} has no codes"),
+        DType::F32 | DType::F16 | DType::BF16 | DType::F8E4M3 => unreachable!("{dtype} has no codes"),
     };
     Quantised { scale, code, minimum }
 }
@@ -272,17 +311,18 @@ fn values_that_are_not_finite_are_named_in_every_type() {
         let row_bytes = dtype.bytes_for(inputs).unwrap();
         // The high byte of the last value (or scale) of row 17.
         let at = match dtype {
-            DType::F32 | DType::F16 | DType::BF16 | DType::Q2K | DType::Q3K | DType::Q6K => {
+            DType::F32 | DType::F16 | DType::BF16 | DType::F8E4M3 | DType::Q2K | DType::Q3K | DType::Q6K => {
                 18 * row_bytes - 1
             }
             _ => 18 * row_bytes - dtype.block_bytes() + 1,
         };
-        data.data[at] = if matches!(dtype, DType::F32 | DType::BF16) {
-            0xff
-        } else {
-            0x7c
+        data.data[at] = match dtype {
+            DType::F32 | DType::BF16 | DType::F8E4M3 => 0xff,
+            _ => 0x7c,
         };
-        data.data[at - 1] |= 0x80;
+        if dtype != DType::F8E4M3 {
+            data.data[at - 1] |= 0x80;
+        }
         for store_as in [None, Some(DType::F32), Some(DType::BF16), Some(DType::F16)] {
             assert_eq!(
                 failure(&[data.part("bad")], store_as),
@@ -296,10 +336,57 @@ fn values_that_are_not_finite_are_named_in_every_type() {
         rows: 1,
         inputs: 1,
         data: 70_000.0_f32.to_le_bytes().to_vec(),
+        scales: Vec::new(),
     };
     assert_eq!(
         failure(&[large.part("large")], Some(DType::F16)),
         "weight large: row 0 holds 7e4, too large for F16"
+    );
+}
+
+#[test]
+fn a_scale_that_is_not_finite_is_named() {
+    for scale in [f32::NAN, f32::INFINITY, f32::MAX] {
+        let mut data = stored(DType::F8E4M3, 140, 130, 5);
+        // Of rows from 128 on and the last two inputs.
+        data.scales[12..].copy_from_slice(&scale.to_le_bytes());
+        assert_eq!(
+            failure(&[data.part("bad")], None),
+            "weight bad: row 128 holds a value that is not finite"
+        );
+    }
+}
+
+#[test]
+fn floats_become_eight_bits_with_a_scale_per_row_and_block() {
+    let data = stored(DType::F32, 20, 300, 5);
+    let (packed, expected) = (data.pack(Some(DType::F8E4M3)), plain_weights(&data));
+    assert_eq!(packed.bytes(), 2 * (3 * 64 + 300 * 16_usize).next_multiple_of(64));
+    for (row, expected) in expected.chunks(300).enumerate() {
+        for (first, expected) in (0..300).step_by(SCALE_BLOCK).zip(expected.chunks(SCALE_BLOCK)) {
+            let largest = expected.iter().fold(0.0_f32, |most, value| most.max(value.abs()));
+            for (k, expected) in (first..).zip(expected) {
+                let panel = packed.segments()[0].panel(row / PANEL);
+                // SAFETY: an input and an output of the panel.
+                let kept = unsafe { layout::E4m3Panel::weight(panel, k, row % PANEL) };
+                // Three bits of mantissa, and steps of a 512th below the smallest normal number.
+                let limit = (expected.abs() / 16.0).max(largest / 448.0 / 1024.0) * 1.000_001;
+                assert!(
+                    (kept - expected).abs() <= limit,
+                    "row {row}, input {k}: {kept} for {expected}"
+                );
+            }
+        }
+    }
+    let zero = Stored {
+        data: vec![0; 4 * 256],
+        ..stored(DType::F32, 1, 256, 1)
+    };
+    assert!(
+        zero.pack(Some(DType::F8E4M3))
+            .panel_bytes()
+            .flatten()
+            .all(|byte| *byte == 0)
     );
 }
 

@@ -10,7 +10,7 @@ fn file(dtype: DType) -> &'static [u8] {
         };
     }
     match dtype {
-        DType::F32 | DType::F16 | DType::BF16 => &[],
+        DType::F32 | DType::F16 | DType::BF16 | DType::F8E4M3 => &[],
         DType::Q4_0 => file!("Q4_0"),
         DType::Q4_1 => file!("Q4_1"),
         DType::Q5_0 => file!("Q5_0"),

@@ -107,12 +107,13 @@ impl CudaExperts {
                 "matrices [{up_outputs}, {hidden}] and [{outputs}, {width}] do not follow each other"
             )));
         }
-        let kind = gate_up[0].kind();
+        let kinds = (gate_up[0].kind(), down[0].kind());
         for (expert, (up, down)) in gate_up.iter().zip(down).enumerate() {
             if shape(up) != (up_outputs, hidden) || shape(down) != (outputs, width) {
                 return Err(bad(format!("expert {expert} differs in shape from expert 0")));
             }
-            if up.kind() != kind || down.kind() != kind {
+            let exact = up.kind() == Kind::F32;
+            if (up.kind(), down.kind()) != kinds || exact != (down.kind() == Kind::F32) {
                 return Err(bad(format!(
                     "expert {expert} differs in element type from expert 0"
                 )));

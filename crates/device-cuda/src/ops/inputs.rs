@@ -74,7 +74,7 @@ impl Cuda {
     pub(crate) fn round_inputs(&self, x: &CudaTensor, w: &CudaWeight, height: usize) -> Option<u64> {
         let kept = lock(&self.inputs).kept;
         if let Some(kept) = kept
-            && kept == RoundedInputs::new(x, w.kind(), height, kept.address)
+            && kept == RoundedInputs::new(x, w.kind().inputs(), height, kept.address)
         {
             return Some(kept.address);
         }
@@ -85,13 +85,14 @@ impl Cuda {
             slots: Ptr::NULL,
             strips: x.bucket.div_ceil(height) as u32,
             height: height as u32,
-            blocks: w.plan().blocks,
+            blocks: w.input_blocks(),
             gate_scale: 1.0,
         };
-        let address = self.enqueue_round(&ROUND, w.kind(), arguments)?;
+        let kind = w.kind().inputs();
+        let address = self.enqueue_round(&ROUND, kind, arguments)?;
         *lock(&self.inputs) = Inputs {
-            kept: Some(RoundedInputs::new(x, w.kind(), height, address)),
-            kind: Some(w.kind()),
+            kept: Some(RoundedInputs::new(x, kind, height, address)),
+            kind: Some(kind),
         };
         Some(address)
     }

@@ -1,6 +1,6 @@
 //! Products through tensor cores: which kernels run for a shape, and the end of a product together with what follows it.
 //!
-//! Inputs are rounded to the type of the weight first. Few rows then stream the weight past them, a thread block per worker of
+//! Inputs are rounded to the type of the weight first, those of 8-bit floats to bf16. Few rows then stream the weight past them, a thread block per worker of
 //! the weight's plan, and leave partial sums that a last kernel adds up, alone or with what comes next; many rows get their
 //! results in one go. Which way it is depends on shapes alone, and all ways give the same bits.
 
@@ -13,7 +13,7 @@ use crate::scratch::ScratchKind;
 use crate::storage::{CudaBuffer, CudaTensor};
 use crate::views::{KPlan, Matrix, RoundedRows, optional};
 use crate::weight::{BLOCK, CudaWeight, Kind, TILE};
-use paceline_device::{Activation, Epilogue};
+use paceline_device::{Activation, Epilogue, SCALE_BLOCK};
 
 arguments! { "product.h";
     /// Inputs on their way to a product. For experts: the number of slots, and the row of each where rows are not slots.
@@ -71,19 +71,23 @@ static ROUND_RELU: Pair<RoundArgs> = [
     Kernel::new("round", "round_relu_f16"),
 ];
 
-/// Kernels for so many rows of tokens, with the stages of their ring.
+/// Kernels for so many rows of tokens.
 struct Width<A: 'static> {
     rows: usize,
-    stages: usize,
-    kernels: Pair<A>,
+    threads: u32,
+    /// Shared memory of a thread block: a ring of stages, aligned to a kilobyte, and what is kept beside it.
+    shared: usize,
+    /// bf16 and f16, or 8-bit floats.
+    kernels: &'static [Kernel<A>],
 }
 
 macro_rules! widths {
-    ($file:literal, $kind:literal, $($rows:literal, $stages:literal;)*) => {
+    ($file:literal, $kind:literal, $threads:literal, $($rows:literal, $stages:literal;)*) => {
         [$(Width {
             rows: $rows,
-            stages: $stages,
-            kernels: [
+            threads: $threads,
+            shared: 1024 + $stages * (TILE + $rows) * BLOCK * 2,
+            kernels: &[
                 Kernel::new($file, concat!($kind, "_bf16_", $rows)),
                 Kernel::new($file, concat!($kind, "_f16_", $rows)),
             ],
@@ -92,17 +96,37 @@ macro_rules! widths {
 }
 
 static STREAM: [Width<StreamArgs>; 6] =
-    widths!("stream", "stream", 8, 9; 16, 8; 32, 8; 64, 6; 128, 6; 256, 4;);
-static WIDE: [Width<WideArgs>; 3] = widths!("wide", "wide", 8, 10; 32, 8; 128, 5;);
-static PIECES: [Width<StreamArgs>; 4] = widths!("plain", "pieces", 8, 4; 16, 4; 32, 4; 64, 4;);
-static TOTALS: [Width<WideArgs>; 3] = widths!("plain", "totals", 8, 4; 32, 4; 64, 4;);
+    widths!("stream", "stream", 320, 8, 9; 16, 8; 32, 8; 64, 6; 128, 6; 256, 4;);
+static WIDE: [Width<WideArgs>; 3] = widths!("wide", "wide", 384, 8, 10; 32, 8; 128, 5;);
+static PIECES: [Width<StreamArgs>; 4] = widths!("plain", "pieces", 256, 8, 4; 16, 4; 32, 4; 64, 4;);
+static TOTALS: [Width<WideArgs>; 3] = widths!("plain", "totals", 256, 8, 4; 32, 4; 64, 4;);
+
+/// Those of 8-bit floats: rows, of which a thread block takes no more than the kernel is named after; threads; stages; bytes
+/// beside the ring.
+macro_rules! scaled_widths {
+    ($file:literal, $kind:literal, $($rows:literal, $own:literal, $threads:literal, $stages:literal, $beside:literal;)*) => {
+        [$(Width {
+            rows: $rows,
+            threads: $threads,
+            shared: 1024 + $stages * ($own * SCALE_BLOCK * 2 + SCALED_STAGE) + $beside,
+            kernels: &[Kernel::new($file, concat!($kind, "_f8_", $own))],
+        },)*]
+    };
+}
+
+/// Bytes of a block of 8-bit floats in a ring, as `kernels/f8.cuh` has it.
+const SCALED_STAGE: usize = (TILE * (SCALE_BLOCK + 4)).next_multiple_of(1024);
+
+static STREAM_F8: [Width<StreamArgs>; 6] = scaled_widths!("stream_f8", "stream",
+    8, 8, 288, 5, 0; 16, 16, 288, 5, 0; 32, 32, 288, 4, 0; 64, 64, 288, 3, 0; 128, 128, 384, 4, 0; 256, 128, 384, 4, 0;);
+static WIDE_F8: [Width<WideArgs>; 3] = scaled_widths!("wide_f8", "wide",
+    8, 8, 384, 8, 4096; 32, 32, 384, 7, 16384; 128, 128, 384, 3, 65536;);
+static PIECES_F8: [Width<StreamArgs>; 4] = scaled_widths!("plain_f8", "pieces",
+    8, 8, 256, 4, 0; 16, 16, 256, 4, 0; 32, 32, 256, 3, 0; 64, 64, 256, 2, 0;);
+static TOTALS_F8: [Width<WideArgs>; 3] = scaled_widths!("plain_f8", "totals",
+    8, 8, 256, 4, 0; 32, 32, 256, 3, 0; 64, 64, 256, 2, 0;);
 
 impl<A> Width<A> {
-    /// Shared memory of a thread block: the ring, aligned to a kilobyte.
-    fn shared(&self) -> u32 {
-        (1024 + self.stages * (TILE + self.rows) * BLOCK * 2) as u32
-    }
-
     /// How high the strips of its inputs are: the same for all kernels of many rows, so that whoever makes inputs need not
     /// know which one comes.
     fn height(&self) -> usize {
@@ -111,6 +135,26 @@ impl<A> Width<A> {
 
     fn kernel(&self, kind: Kind) -> &Kernel<A> {
         &self.kernels[usize::from(kind == Kind::F16)]
+    }
+}
+
+/// Kernels of few rows for a kind of weight, on a GPU with wgmma or without.
+fn few(kind: Kind, wgmma: bool) -> &'static [Width<StreamArgs>] {
+    match (kind, wgmma) {
+        (Kind::F8, true) => &STREAM_F8,
+        (Kind::F8, false) => &PIECES_F8,
+        (_, true) => &STREAM,
+        (_, false) => &PIECES,
+    }
+}
+
+/// The same for many rows.
+fn many(kind: Kind, wgmma: bool) -> &'static [Width<WideArgs>; 3] {
+    match (kind, wgmma) {
+        (Kind::F8, true) => &WIDE_F8,
+        (Kind::F8, false) => &TOTALS_F8,
+        (_, true) => &WIDE,
+        (_, false) => &TOTALS,
     }
 }
 
@@ -181,22 +225,18 @@ impl Cuda {
 
     fn way(&self, w: &CudaWeight, rows: usize) -> Way {
         let (tiles, multiprocessors) = (w.plan().tiles as usize, self.multiprocessors() as usize);
-        if !self.has_wgmma() {
-            return match PIECES.iter().find(|width| rows <= width.rows) {
-                Some(width) => Way::Stream(width),
-                None => Way::Wide(&TOTALS[2]),
-            };
-        }
+        let wgmma = self.has_wgmma();
+        let (few, wide) = (few(w.kind(), wgmma), &many(w.kind(), wgmma)[2]);
         // Up to 256 rows a weight that is read once is worth the traffic of partial sums, unless it is an output matrix: a
         // tile of fewer rows would bring the same weights and inputs from L2 again and again.
         let huge = tiles >= 4 * multiprocessors;
-        match STREAM.iter().find(|width| rows <= width.rows) {
+        match few.iter().find(|width| rows <= width.rows) {
             Some(width) if width.rows <= 64 || !huge => Way::Stream(width),
-            _ => Way::Wide(&WIDE[2]),
+            _ => Way::Wide(wide),
         }
     }
 
-    /// Enqueues `x · wᵀ` with a bf16 or f16 weight. Results go to `out`, unless partial sums are returned. `None` also if
+    /// Enqueues `x · wᵀ` with a weight in tiles. Results go to `out`, unless partial sums are returned. `None` also if
     /// there was no memory, which whoever waits next is told. With `gate_scale`, gate and up take turns in the weight, and
     /// results are those of the activation.
     pub(crate) fn enqueue_product<'a>(
@@ -218,8 +258,13 @@ impl Cuda {
                     live: x.live.ptr(),
                     plan: w.plan(),
                 };
-                let threads = if self.has_wgmma() { 320 } else { 256 };
-                let grid = Grid::new(w.plan().workers, threads).shared(width.shared());
+                // A kernel of 8-bit floats has no registers for more rows than a strip is high.
+                let strips = match w.kind() {
+                    Kind::F8 => width.rows / width.height(),
+                    _ => 1,
+                };
+                let grid = Grid::of([w.plan().workers, strips as u32, 1], width.threads);
+                let grid = grid.shared(width.shared as u32);
                 self.enqueue_beside_inputs(width.kernel(w.kind()), grid, &arguments);
                 Some(Pieces {
                     sums: pieces,
@@ -263,7 +308,7 @@ impl Cuda {
         inputs: u64,
         out: Matrix,
     ) {
-        let widths = if self.has_wgmma() { &WIDE } else { &TOTALS };
+        let widths = many(w.kind(), self.has_wgmma());
         let width = widths.iter().find(|width| width.rows == strips.height);
         let arguments = WideArgs {
             weight: Ptr::NULL,
@@ -274,7 +319,7 @@ impl Cuda {
             live: Ptr::new(strips.counts),
             experts: strips.experts,
             weights,
-            plan: KPlan::whole(w.outputs(), w.inputs()),
+            plan: KPlan::whole((w.outputs(), w.inputs()), w.kind().block()),
             rounded: RoundedRows::NOWHERE,
             gated: 0,
             gate_scale: 1.0,
@@ -302,15 +347,16 @@ impl Cuda {
             slots: strips.slots(),
             strips: strips.most as u32,
             height: strips.height as u32,
-            blocks: w.plan().blocks,
+            blocks: w.input_blocks(),
             gate_scale,
         };
-        self.enqueue_round(kernels, w.kind(), arguments)
+        self.enqueue_round(kernels, w.kind().inputs(), arguments)
     }
 
     /// How high strips of an expert's rows are, if there are so many rows for an expert on average.
     pub(crate) fn strip_height(&self, average: usize) -> usize {
-        let widths = if self.has_wgmma() { &WIDE } else { &TOTALS };
+        // As high for all kinds of weights.
+        let widths = many(Kind::Bf16, self.has_wgmma());
         widths
             .iter()
             .find(|width| 2 * average <= width.rows)
@@ -321,11 +367,12 @@ impl Cuda {
     fn enqueue_wide(&self, width: &Width<WideArgs>, kind: Kind, strips: usize, arguments: &WideArgs) {
         let tiles = arguments.plan.tiles;
         let grid = if self.has_wgmma() {
-            Grid::new((tiles * strips as u32).min(self.multiprocessors()), 384)
+            Grid::new((tiles * strips as u32).min(self.multiprocessors()), width.threads)
         } else {
-            Grid::of([tiles, strips as u32, 1], 256)
+            Grid::of([tiles, strips as u32, 1], width.threads)
         };
-        self.enqueue_beside_inputs(width.kernel(kind), grid.shared(width.shared()), arguments);
+        let grid = grid.shared(width.shared as u32);
+        self.enqueue_beside_inputs(width.kernel(kind), grid, arguments);
     }
 
     /// Enqueues a rounding to scratch, and says where that is.
@@ -352,7 +399,10 @@ impl Cuda {
 
     /// Takes the memory for partial sums of any number of rows up to `rows`: fewer rows may need more of it.
     fn reserve_pieces(&self, w: &CudaWeight, rows: usize) -> Option<()> {
-        for width in STREAM.iter().filter(|width| width.rows <= rows) {
+        for width in few(w.kind(), self.has_wgmma())
+            .iter()
+            .filter(|width| width.rows <= rows)
+        {
             if let Way::Stream(width) = self.way(w, width.rows) {
                 self.scratch(ScratchKind::Pieces, piece_bytes(w, width.rows))?;
             }

@@ -4,7 +4,7 @@
 //! they go to the device as they are, and a kernel makes rows of a weight of them. Two places of staging take turns, so
 //! that the host copies one while the other is under way.
 
-use super::{CudaWeight, bad};
+use super::{CudaWeight, Kind, bad};
 use crate::arguments::{Ptr, arguments};
 use crate::context::{Context, lock};
 use crate::cuda::Cuda;
@@ -13,7 +13,7 @@ use crate::launch::{Grid, Kernel, Launch};
 use crate::read::Pinned;
 use cudarc::driver::sys;
 use half::{bf16, f16};
-use paceline_device::{DeviceError, RowOrder, WeightData, WeightPart, random_width};
+use paceline_device::{DeviceError, RowOrder, SCALE_BLOCK, WeightData, WeightPart, random_width};
 use paceline_types::DType;
 use std::ops::Range;
 use std::sync::Arc;
@@ -57,6 +57,9 @@ arguments! { "weight.h";
 
 const PACK_ROWS: Kernel<PackArgs> = Kernel::new("weight", "pack_rows");
 const RANDOM_ROWS: Kernel<RandomArgs> = Kernel::new("weight", "random_rows");
+/// The same for weights of 8-bit floats, a warp per row and block.
+const PACK_SCALED: Kernel<PackArgs> = Kernel::new("weight_f8", "pack_scaled");
+const RANDOM_SCALED: Kernel<RandomArgs> = Kernel::new("weight_f8", "random_scaled");
 
 /// Bytes of a place of staging.
 const PLACE: usize = 32 << 20;
@@ -178,7 +181,7 @@ impl StoredRows<'_> {
         let copy = |index: usize, to: &mut [u8]| {
             let first = self.rows.start + index * share;
             for (row, to) in to.chunks_exact_mut(self.row_bytes).enumerate() {
-                to.copy_from_slice(stored_row(self.part, self.row_bytes, first + row).1);
+                copy_row(self.part, first + row, to);
             }
         };
         thread::scope(|scope| {
@@ -194,14 +197,42 @@ impl StoredRows<'_> {
     }
 }
 
+/// Bytes of a block of 8-bit floats on its way: the scale, then the elements.
+const SCALED_BYTES: usize = 4 + SCALE_BLOCK;
+
+/// Bytes of a row on its way to the device: as it is stored, with scales in front of the blocks that they belong to.
+fn staged_bytes(part: &WeightPart<'_>) -> usize {
+    match part.dtype {
+        DType::F8E4M3 => part.columns.div_ceil(SCALE_BLOCK) * SCALED_BYTES,
+        dtype => dtype.bytes_for(part.columns).unwrap_or_default(),
+    }
+}
+
+/// Copies the row that a part contributes as its `row`-th.
+fn copy_row(part: &WeightPart<'_>, row: usize, to: &mut [u8]) {
+    let (index, stored) = stored_row(part, row);
+    if part.dtype != DType::F8E4M3 {
+        to.copy_from_slice(stored);
+        return;
+    }
+    let blocks = stored.chunks(SCALE_BLOCK).zip(to.chunks_exact_mut(SCALED_BYTES));
+    for (block, (elements, to)) in blocks.enumerate() {
+        to[..4].copy_from_slice(&part.scale(index, block).to_le_bytes());
+        to[4..][..elements.len()].copy_from_slice(elements);
+    }
+}
+
 /// The number in storage and the bytes of the row that a part contributes as its `row`-th.
-fn stored_row<'a>(part: &WeightPart<'a>, row_bytes: usize, row: usize) -> (usize, &'a [u8]) {
+fn stored_row<'a>(part: &WeightPart<'a>, row: usize) -> (usize, &'a [u8]) {
+    let row_bytes = part.dtype.bytes_for(part.columns).unwrap_or_default();
     let index = match &part.order {
         RowOrder::Stored => row,
         RowOrder::Picked(picked) => picked[row] as usize,
     };
     match part.data {
-        WeightData::Stored(data) => (index, &data[index * row_bytes..(index + 1) * row_bytes]),
+        WeightData::Stored(data) | WeightData::Scaled(data, _) => {
+            (index, &data[index * row_bytes..(index + 1) * row_bytes])
+        }
         WeightData::Random(_) => (index, &[]),
     }
 }
@@ -221,7 +252,9 @@ pub(super) fn load(cuda: &Cuda, weight: &CudaWeight, parts: &[WeightPart<'_>]) -
     let mut first_row = 0;
     for part in parts {
         match part.data {
-            WeightData::Stored(_) => load_part(cuda, weight, staging, part, first_row)?,
+            WeightData::Stored(_) | WeightData::Scaled(..) => {
+                load_part(cuda, weight, staging, part, first_row)?;
+            }
             WeightData::Random(seed) => make_up_part(cuda, weight, staging, (part, seed), first_row)?,
         }
         first_row += part.rows();
@@ -239,7 +272,7 @@ fn load_part(
     part: &WeightPart<'_>,
     first_row: usize,
 ) -> Result<(), DeviceError> {
-    let row_bytes = part.dtype.bytes_for(part.columns).unwrap_or_default();
+    let row_bytes = staged_bytes(part);
     let at_a_time = PLACE / row_bytes.max(1);
     if at_a_time == 0 {
         return Err(bad(
@@ -268,9 +301,8 @@ fn load_part(
             columns: part.columns as u32,
             gated: weight.gated() as u32,
         };
-        let blocks = (count * part.columns.div_ceil(8)).div_ceil(256).min(4096) as u32;
-        Launch::new(&cuda.context, &PACK_ROWS, Grid::new(blocks, 256), &arguments)?
-            .issue(cuda.context.stream, false)?;
+        let (kernel, grid) = packing(weight, (&PACK_ROWS, &PACK_SCALED), count);
+        Launch::new(&cuda.context, kernel, grid, &arguments)?.issue(cuda.context.stream, false)?;
     }
     Ok(())
 }
@@ -305,11 +337,23 @@ fn make_up_part(
             columns: part.columns as u32,
             gated: weight.gated() as u32,
         };
-        let blocks = ((end - start) * part.columns.div_ceil(8)).div_ceil(256).min(4096) as u32;
-        Launch::new(&cuda.context, &RANDOM_ROWS, Grid::new(blocks, 256), &arguments)?
-            .issue(cuda.context.stream, false)?;
+        let (kernel, grid) = packing(weight, (&RANDOM_ROWS, &RANDOM_SCALED), end - start);
+        Launch::new(&cuda.context, kernel, grid, &arguments)?.issue(cuda.context.stream, false)?;
     }
     Ok(())
+}
+
+/// Of two kernels the one that makes rows of a weight, and its grid: a thread per eight elements, or a warp per block.
+fn packing<'k, A>(
+    weight: &CudaWeight,
+    (plain, scaled): (&'k Kernel<A>, &'k Kernel<A>),
+    rows: usize,
+) -> (&'k Kernel<A>, Grid) {
+    let (kernel, threads) = match weight.kind() {
+        Kind::F8 => (scaled, rows * weight.pitch() * 32),
+        _ => (plain, rows * weight.inputs().div_ceil(8)),
+    };
+    (kernel, Grid::new(threads.div_ceil(256).min(4096) as u32, 256))
 }
 
 /// The number that kernels know a stored type by.
@@ -327,8 +371,7 @@ fn complaint(weight: &CudaWeight, parts: &[WeightPart<'_>], mut row: usize) -> D
             row -= part.rows();
             continue;
         }
-        let row_bytes = part.dtype.bytes_for(part.columns).unwrap_or_default();
-        let (index, stored) = stored_row(part, row_bytes, row);
+        let (index, stored) = stored_row(part, row);
         let largest = largest(part.dtype, stored);
         let why = if largest.is_finite() {
             format!(

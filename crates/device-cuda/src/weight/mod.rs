@@ -1,8 +1,9 @@
 //! Weight matrices on the device.
 //!
-//! A weight is kept in one of three types, whatever its parts are stored as: f32, bf16 or f16. Quantised parts become bf16,
-//! rounded to nearest even. Parts that differ become f32, which holds them all. f32 lies row by row and is multiplied
-//! exactly; the other two lie in tiles for tensor cores (`kernels/weight.cuh`), padded with zeros.
+//! A weight is kept in one of four types, whatever its parts are stored as: f32, bf16, f16 or 8-bit floats with scales. Quantised
+//! parts become bf16, rounded to nearest even, and so do 8-bit floats whose rows are no whole blocks of 128. Parts that differ
+//! become f32, which holds them all. f32 lies row by row and is multiplied exactly; the others lie in tiles for tensor cores
+//! (`kernels/weight.cuh`, `kernels/f8.cuh`), padded with zeros.
 
 mod load;
 mod plan;
@@ -10,7 +11,7 @@ mod plan;
 use crate::arguments::Ptr;
 use crate::cuda::Cuda;
 use crate::views::{KPlan, RowSource};
-use paceline_device::{DeviceError, RowOrder, WeightData, WeightPart};
+use paceline_device::{DeviceError, RowOrder, SCALE_BLOCK, WeightData, WeightPart};
 use paceline_types::DType;
 use std::sync::Arc;
 
@@ -23,6 +24,9 @@ pub(crate) const TILE: usize = 128;
 /// Inputs of a block.
 pub(crate) const BLOCK: usize = 64;
 
+/// Bytes of a tile's block of 8-bit floats, with a scale per output.
+const SCALED_TILE: usize = TILE * (SCALE_BLOCK + 4);
+
 /// How a weight is kept. The numbers are those of `kernels/weight.cuh`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
@@ -30,15 +34,33 @@ pub(crate) enum Kind {
     F32 = 0,
     Bf16 = 1,
     F16 = 2,
+    F8 = 3,
 }
 
 impl Kind {
-    /// The kind that holds parts of this type.
-    fn of(dtype: DType) -> Self {
+    /// The kind that holds parts of this type with this many inputs.
+    fn of(dtype: DType, inputs: usize) -> Self {
         match dtype {
             DType::F32 => Self::F32,
             DType::F16 => Self::F16,
+            DType::F8E4M3 if inputs.is_multiple_of(SCALE_BLOCK) => Self::F8,
             _ => Self::Bf16,
+        }
+    }
+
+    /// The kind that a product's inputs are rounded to.
+    pub(crate) const fn inputs(self) -> Self {
+        match self {
+            Self::F8 => Self::Bf16,
+            other => other,
+        }
+    }
+
+    /// Inputs of a block, at which sums may be cut.
+    pub(crate) const fn block(self) -> usize {
+        match self {
+            Self::F8 => SCALE_BLOCK,
+            _ => BLOCK,
         }
     }
 
@@ -47,6 +69,7 @@ impl Kind {
             Self::F32 => DType::F32,
             Self::Bf16 => DType::BF16,
             Self::F16 => DType::F16,
+            Self::F8 => DType::F8E4M3,
         }
     }
 }
@@ -89,7 +112,7 @@ impl CudaWeight {
         if outputs == 0 {
             return Err(bad(first, "has no rows".to_owned()));
         }
-        let kind = store_as.map_or_else(|| kind_of(parts), Kind::of);
+        let kind = store_as.map_or_else(|| kind_of(parts), |dtype| Kind::of(dtype, inputs));
         let gated = if gated { gated_rows(kind, outputs) } else { 0 };
         let weight = Self::zeroed(cuda, kind, (outputs, inputs, gated), first)?;
         load::load(cuda, &weight, parts)?;
@@ -117,7 +140,7 @@ impl CudaWeight {
                 gated: 0,
                 address: self.address(),
                 bytes: stored_bytes(kind, outputs, inputs),
-                plan: KPlan::shared(outputs, inputs, cuda.multiprocessors() as usize),
+                plan: KPlan::shared((outputs, inputs), kind.block(), cuda.multiprocessors() as usize),
             }),
         }
     }
@@ -139,7 +162,7 @@ impl CudaWeight {
                 gated,
                 address,
                 bytes,
-                plan: KPlan::shared(outputs, inputs, cuda.multiprocessors() as usize),
+                plan: KPlan::shared((outputs, inputs), kind.block(), cuda.multiprocessors() as usize),
             }),
         })
     }
@@ -181,8 +204,13 @@ impl CudaWeight {
     pub(crate) fn pitch(&self) -> usize {
         match self.inner.kind {
             Kind::F32 => f32_pitch(self.inner.inputs),
-            Kind::Bf16 | Kind::F16 => self.inner.inputs.div_ceil(BLOCK),
+            kind => self.inner.inputs.div_ceil(kind.block()),
         }
+    }
+
+    /// Blocks that a product's inputs lie in.
+    pub(crate) fn input_blocks(&self) -> u32 {
+        self.inner.inputs.div_ceil(BLOCK) as u32
     }
 
     /// The weight as kernels see it that read rows of it.
@@ -204,6 +232,7 @@ fn stored_bytes(kind: Kind, outputs: usize, inputs: usize) -> u64 {
         Kind::Bf16 | Kind::F16 => {
             (outputs.next_multiple_of(TILE) * inputs.next_multiple_of(BLOCK)) as u64 * 2
         }
+        Kind::F8 => (outputs.div_ceil(TILE) * inputs.div_ceil(SCALE_BLOCK) * SCALED_TILE) as u64,
     }
 }
 
@@ -222,7 +251,7 @@ fn f32_pitch(inputs: usize) -> usize {
 
 /// The kind that holds all parts.
 fn kind_of(parts: &[WeightPart<'_>]) -> Kind {
-    let mut kinds = parts.iter().map(|part| Kind::of(part.dtype));
+    let mut kinds = parts.iter().map(|part| Kind::of(part.dtype, part.columns));
     let first = kinds.next().unwrap_or(Kind::F32);
     kinds.fold(first, |kind, other| if kind == other { kind } else { Kind::F32 })
 }
@@ -252,7 +281,7 @@ fn check_part(part: &WeightPart<'_>, inputs: usize) -> Result<(), DeviceError> {
             "{columns} columns are not whole {dtype} blocks of {block}"
         ));
     };
-    if let WeightData::Stored(data) = part.data
+    if let WeightData::Stored(data) | WeightData::Scaled(data, _) = part.data
         && part.stored_rows.checked_mul(row_bytes) != Some(data.len())
     {
         let (held, stored) = (data.len(), part.stored_rows);

@@ -1,6 +1,6 @@
 //! Where the sums of a product are cut: `kernels/kplan.cuh` says how a plan is read.
 
-use super::{BLOCK, TILE};
+use super::TILE;
 use crate::views::KPlan;
 
 /// Workers per tile at most, so that a tile has no more pieces than the kernels that add them up have registers for.
@@ -9,15 +9,15 @@ const WORKERS_PER_TILE: usize = 7;
 impl KPlan {
     /// The plan of a weight that is multiplied with alone: as many workers as the GPU has multiprocessors, if there is
     /// enough to share.
-    pub(crate) fn shared(outputs: usize, inputs: usize, multiprocessors: usize) -> Self {
-        let (tiles, blocks) = (outputs.div_ceil(TILE), inputs.div_ceil(BLOCK));
+    pub(crate) fn shared((outputs, inputs): (usize, usize), block: usize, multiprocessors: usize) -> Self {
+        let (tiles, blocks) = (outputs.div_ceil(TILE), inputs.div_ceil(block));
         let workers = multiprocessors.min(tiles * WORKERS_PER_TILE).min(tiles * blocks);
         Self::new(tiles, blocks, workers)
     }
 
     /// The plan of a weight that is multiplied with beside many others: no sum is cut.
-    pub(crate) fn whole(outputs: usize, inputs: usize) -> Self {
-        let (tiles, blocks) = (outputs.div_ceil(TILE), inputs.div_ceil(BLOCK));
+    pub(crate) fn whole((outputs, inputs): (usize, usize), block: usize) -> Self {
+        let (tiles, blocks) = (outputs.div_ceil(TILE), inputs.div_ceil(block));
         Self::new(tiles, blocks, tiles)
     }
 
@@ -55,7 +55,7 @@ mod tests {
         for multiprocessors in [1, 7, 108, 132, 148] {
             for outputs in [1, 100, 128, 129, 640, 2560, 12352, 18432, 248_320] {
                 for inputs in [1, 64, 65, 576, 960, 2560, 4096, 9216] {
-                    let plan = KPlan::shared(outputs, inputs, multiprocessors);
+                    let plan = KPlan::shared((outputs, inputs), 64, multiprocessors);
                     let begins = begins(&plan);
                     assert!(
                         begins.windows(2).all(|pair| pair[0] < pair[1]),
@@ -83,10 +83,11 @@ mod tests {
 
     #[test]
     fn a_whole_plan_cuts_no_sum() {
-        let plan = KPlan::whole(1000, 2048);
+        let plan = KPlan::whole((1000, 2048), 64);
         assert_eq!(
             (plan.tiles, plan.blocks, plan.workers, plan.pieces),
             (8, 32, 8, 1)
         );
+        assert_eq!(KPlan::whole((1000, 2048), 128).blocks, 16);
     }
 }

@@ -2,6 +2,7 @@
 
 use super::load::StoredRows;
 use super::*;
+use paceline_device::BlockScales;
 
 fn part(dtype: DType, stored_rows: usize, columns: usize, data: &[u8]) -> WeightPart<'_> {
     WeightPart {
@@ -84,5 +85,45 @@ fn rows_are_staged_in_the_order_asked_for_by_any_number_of_threads() {
                 );
             }
         }
+    }
+}
+
+#[test]
+fn eight_bit_floats_are_staged_behind_the_scales_of_their_blocks() {
+    let (rows, columns) = (130, 200);
+    let data: Vec<u8> = (0..rows * columns).map(|i| (i % 251) as u8).collect();
+    let scales: Vec<u8> = [1.0_f32, 2.0, 3.0, 4.0]
+        .iter()
+        .flat_map(|scale| scale.to_le_bytes())
+        .collect();
+    let part = WeightPart {
+        data: WeightData::Scaled(
+            &data,
+            BlockScales {
+                data: &scales,
+                dtype: DType::F32,
+                rows: 128,
+                columns: 2,
+            },
+        ),
+        order: RowOrder::Picked(vec![129, 0]),
+        ..part(DType::F8E4M3, rows, columns, &[])
+    };
+    let mut to = vec![0; 2 * 2 * 132];
+    let staged = StoredRows {
+        part: &part,
+        row_bytes: 2 * 132,
+        rows: 0..2,
+    };
+    staged.copy(&mut to);
+    for (row, (to, scales)) in [129, 0]
+        .into_iter()
+        .zip(to.chunks(264).zip([[3.0_f32, 4.0], [1.0, 2.0]]))
+    {
+        let stored = &data[row * columns..][..columns];
+        assert_eq!(to[..4], scales[0].to_le_bytes());
+        assert_eq!(to[4..132], stored[..128]);
+        assert_eq!(to[132..136], scales[1].to_le_bytes());
+        assert_eq!(to[136..136 + 72], stored[128..]);
     }
 }

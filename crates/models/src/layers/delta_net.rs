@@ -5,7 +5,7 @@ use crate::config::{divides, width};
 use crate::loader::Part;
 use crate::{Config, Forward, Loader, ModelError};
 use paceline_device::{
-    Backend, CausalConv, DeltaRule, DeviceError, GateOrder, GatedNorm, HeadMap, StateShape,
+    Backend, CausalConv, DeltaRule, DeviceError, GateOrder, GatedNorm, HeadMap, Scratch, StateShape,
 };
 
 /// Shape of a DeltaNet layer.
@@ -79,10 +79,12 @@ impl DeltaNetConfig {
     }
 }
 
-/// A Gated DeltaNet layer. Projections are one matrix: queries, keys, values, output gate, `b`, `a`.
+/// A Gated DeltaNet layer. Projections are one matrix: queries, keys, values, output gate, `b`, `a`. Where the last two are
+/// stored wider than the others, they are a matrix of their own.
 pub struct DeltaNet<B: Backend> {
     config: DeltaNetConfig,
     input: Linear<B>,
+    rates: Option<Linear<B>>,
     conv: B::Buffer<f32>,
     decay: B::Buffer<f32>,
     dt_bias: B::Buffer<f32>,
@@ -106,8 +108,20 @@ impl<B: Backend> DeltaNet<B> {
             Some(names) => names.value_head_map(),
             None => HeadMap::Grouped,
         };
+        let parts = projection_parts(loader, prefix, &config);
+        let eight_bits = parts.iter().map(|part| loader.is_eight_bits(part));
+        let eight_bits = eight_bits.collect::<Result<Vec<_>, _>>()?;
+        let wide = 2 * config.value_heads;
+        let (input, rates) = match parts.split_at(parts.len() - 2) {
+            (narrow, rates) if eight_bits.ends_with(&[true, false, false]) => (
+                Linear::stack(loader, narrow, outputs - wide)?,
+                Some(Linear::stack(loader, rates, wide)?),
+            ),
+            _ => (Linear::stack(loader, &parts, outputs)?, None),
+        };
         Ok(Self {
-            input: Linear::stack(loader, &projection_parts(loader, prefix, &config), outputs)?,
+            input,
+            rates,
             conv: loader.buffer(
                 &format!("{prefix}.conv1d.weight"),
                 &[channels, 1, config.conv_width],
@@ -124,12 +138,25 @@ impl<B: Backend> DeltaNet<B> {
 
     /// Columns of its widest tensor.
     pub fn width(&self) -> usize {
-        self.input.outputs()
+        self.input.outputs() + self.rates.as_ref().map_or(0, Linear::outputs)
     }
 
     /// Heads and widths of the layer.
     pub fn config(&self) -> &DeltaNetConfig {
         &self.config
+    }
+
+    /// All projections side by side.
+    fn project(&self, cx: &Forward<'_, B>, x: &B::Tensor) -> Result<Scratch<B>, DeviceError> {
+        let Some(rates) = &self.rates else {
+            return self.input.run(cx, x);
+        };
+        let out = cx.tokens(self.width())?;
+        let narrow = self.input.outputs();
+        self.input
+            .run_into(cx, x, &mut cx.backend.columns(&out, 0..narrow));
+        rates.run_into(cx, x, &mut cx.backend.columns(&out, narrow..self.width()));
+        Ok(out)
     }
 
     /// Mixes the step's tokens into their requests' states.
@@ -140,10 +167,10 @@ impl<B: Backend> DeltaNet<B> {
         let backend = cx.backend;
         let cache = &cx.caches.states[self.cache];
 
-        let projected = self.input.run(cx, x)?;
+        let projected = self.project(cx, x)?;
         let gate = backend.columns(&projected, channels..channels + value_width);
         let b = backend.columns(&projected, channels + value_width..channels + value_width + heads);
-        let a = backend.columns(&projected, channels + value_width + heads..self.input.outputs());
+        let a = backend.columns(&projected, channels + value_width + heads..self.width());
 
         let mut mixed = cx.tokens(channels)?;
         let conv_input = backend.columns(&projected, 0..channels);

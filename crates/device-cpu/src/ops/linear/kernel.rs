@@ -10,7 +10,8 @@
 use super::Product;
 use crate::simd::{Kernel, PANEL, Simd};
 use crate::weight::Segment;
-use crate::weight::layout::Layout;
+use crate::weight::layout::{Layout, SCALE_BYTES, SCALED_BLOCK_BYTES};
+use paceline_device::SCALE_BLOCK;
 use std::marker::PhantomData;
 use std::ops::Range;
 use std::sync::atomic::{Ordering, compiler_fence};
@@ -97,6 +98,41 @@ impl<'a, L: Layout> Span<'a, L> {
         });
         let panels: [*const u8; P] = std::array::from_fn(|p| self.segment.panel(first + p));
         let inputs = self.product.w.inputs();
+        let mut lanes = [[[0.0; PANEL]; P]; R];
+        if const { !L::SCALED } {
+            let sums = Self::sums(s, rows, panels, inputs);
+            unrolled!(r < R, {
+                unrolled!(p < P, {
+                    // SAFETY: a panel fills the array.
+                    unsafe { s.panel_store(sums[r][p], lanes[r][p].as_mut_ptr()) };
+                });
+            });
+        } else {
+            for block in 0..inputs.div_ceil(SCALE_BLOCK) {
+                let first = block * SCALE_BLOCK;
+                let x = rows.map(|row| row.wrapping_add(first));
+                let at = panels.map(|panel| panel.wrapping_add(block * SCALED_BLOCK_BYTES));
+                let weights = at.map(|at| at.wrapping_add(SCALE_BYTES));
+                let sums = Self::sums(s, x, weights, SCALE_BLOCK.min(inputs - first));
+                // SAFETY: a block of the panels, and panels fill the arrays.
+                unsafe { add_scaled(s, at, sums, &mut lanes) };
+            }
+        }
+        for (r, lanes) in lanes.iter().enumerate() {
+            for (p, lanes) in lanes.iter().enumerate() {
+                self.product.finish(self.segment, first + p, row + r, lanes);
+            }
+        }
+    }
+
+    /// The products of `inputs` inputs, added up one after the other.
+    #[inline(always)]
+    fn sums<S: Simd, const R: usize, const P: usize>(
+        s: S,
+        rows: [*const f32; R],
+        panels: [*const u8; P],
+        inputs: usize,
+    ) -> [[S::P; P]; R] {
         let mut sums = [[s.panel_splat(0.0); P]; R];
         for pair in 0..inputs / 2 {
             let x = rows.map(|row| row.wrapping_add(2 * pair));
@@ -120,19 +156,30 @@ impl<'a, L: Layout> Span<'a, L> {
             // SAFETY: the input is inside the rows and the panels.
             unsafe { add_input::<S, L, 0, R, P>(s, x, weights, &mut sums) };
         }
-        let mut lanes = [[[0.0; PANEL]; P]; R];
-        unrolled!(r < R, {
-            unrolled!(p < P, {
-                // SAFETY: a panel fills the array.
-                unsafe { s.panel_store(sums[r][p], lanes[r][p].as_mut_ptr()) };
-            });
-        });
-        for (r, lanes) in lanes.iter().enumerate() {
-            for (p, lanes) in lanes.iter().enumerate() {
-                self.product.finish(self.segment, first + p, row + r, lanes);
-            }
-        }
+        sums
     }
+}
+
+/// Adds the sums of a block, each times the scale of its output.
+///
+/// # Safety
+/// Scales of as many outputs as a panel has at `scales`.
+#[inline(always)]
+unsafe fn add_scaled<S: Simd, const R: usize, const P: usize>(
+    s: S,
+    scales: [*const u8; P],
+    sums: [[S::P; P]; R],
+    to: &mut [[[f32; PANEL]; P]; R],
+) {
+    unrolled!(p < P, {
+        // SAFETY: as the caller promises.
+        let scale = unsafe { s.panel_load(scales[p].cast()) };
+        unrolled!(r < R, {
+            let to = to[r][p].as_mut_ptr();
+            // SAFETY: a panel fills the array.
+            unsafe { s.panel_store(s.panel_mul_add(scale, sums[r][p], s.panel_load(to)), to) };
+        });
+    });
 }
 
 /// Adds the products of one input.

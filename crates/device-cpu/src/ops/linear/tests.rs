@@ -3,7 +3,7 @@
 use super::*;
 use crate::simd::Instructions;
 use crate::weight::tests::{Stored, numbers, plain_weights, pools, quantised, stored};
-use paceline_device::{RowOrder, WeightPart};
+use paceline_device::{RowOrder, WeightPart, e4m3_value};
 use paceline_types::DType;
 
 /// What a product with a stored matrix has to give.
@@ -12,9 +12,25 @@ fn expected_of(x: &[f32], data: &Stored) -> Vec<f32> {
         x.chunks(data.inputs)
             .flat_map(|x| (0..data.rows).map(|output| quantised_output(x, data, output)))
             .collect()
+    } else if data.dtype == DType::F8E4M3 {
+        x.chunks(data.inputs)
+            .flat_map(|x| (0..data.rows).map(|output| scaled_output(x, data, output)))
+            .collect()
     } else {
         reference(x, &plain_weights(data), data.inputs, None, None)
     }
+}
+
+/// Block by block: 8-bit floats as they are, one sum of products in order, then the scale.
+fn scaled_output(x: &[f32], data: &Stored, output: usize) -> f32 {
+    let codes = &data.data[output * data.inputs..][..data.inputs];
+    let mut total = 0.0_f32;
+    for (block, (x, codes)) in x.chunks(128).zip(codes.chunks(128)).enumerate() {
+        let add = |sum: f32, (x, code): (&f32, &u8)| x.mul_add(e4m3_value(*code), sum);
+        let sum = x.iter().zip(codes).fold(0.0, add);
+        total = data.scale(output, block * 128).mul_add(sum, total);
+    }
+    total
 }
 
 /// Group by group: inputs as 16-bit integers, an exact sum of products of integers, then the scales.
@@ -135,6 +151,7 @@ fn large_products_cut_into_pieces_give_the_same_bits() {
     for (dtype, outputs, inputs) in [
         (DType::F32, 700, 513),
         (DType::BF16, 900, 300),
+        (DType::F8E4M3, 900, 1_300),
         (DType::Q4K, 333, 512),
     ] {
         let data = stored(dtype, outputs, inputs, 3);

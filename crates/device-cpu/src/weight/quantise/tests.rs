@@ -10,6 +10,7 @@ fn matrix(values: &[f32], inputs: usize) -> Stored {
         dtype: DType::F32,
         rows: values.len() / inputs,
         inputs,
+        scales: Vec::new(),
         data: values.iter().flat_map(|value| value.to_le_bytes()).collect(),
     }
 }
@@ -126,6 +127,7 @@ fn a_weight_is_packed_like_one_that_is_stored_in_these_blocks() {
             dtype,
             rows: of.rows,
             inputs: of.inputs,
+            scales: Vec::new(),
             data: quantised(&of, dtype, 1).unwrap(),
         };
         let (converted, stored) = (of.pack(Some(dtype)), stored.pack(None));
