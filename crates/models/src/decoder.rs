@@ -179,10 +179,20 @@ impl<B: Backend> Decoder<B> {
 
     /// Logits of the step's sampled positions from the hidden states of its tokens.
     pub fn logits(&self, cx: &Forward<'_, B>, hidden: &B::Tensor) -> Result<Scratch<B>, DeviceError> {
+        self.logits_with(&self.head, cx, hidden)
+    }
+
+    /// The same with another output matrix over the same vocabulary.
+    pub fn logits_with(
+        &self,
+        head: &Linear<B>,
+        cx: &Forward<'_, B>,
+        hidden: &B::Tensor,
+    ) -> Result<Scratch<B>, DeviceError> {
         let mut rows = cx.samples(self.dims.hidden)?;
         cx.backend.gather_sampled(hidden, cx.step, &mut rows);
         let mut logits = cx.samples(self.dims.vocabulary)?;
-        self.head.run_into(cx, &rows, &mut logits);
+        head.run_into(cx, &rows, &mut logits);
         Ok(logits)
     }
 

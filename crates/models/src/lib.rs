@@ -16,6 +16,7 @@ mod error;
 mod gguf;
 mod loader;
 mod mtp;
+mod part;
 mod registry;
 mod summary;
 
@@ -24,7 +25,7 @@ pub use decoder::{CacheSizes, Caches, Decoder, Forward, ModelDims};
 pub use draft_head::{DraftHead, DraftScope, DraftStates};
 pub use eagle3::Eagle3;
 pub use error::ModelError;
-pub use loader::{LoadStats, Loader};
+pub use loader::{LoadStats, Loader, WeightTypes};
 pub use mtp::Mtp;
 pub use registry::{ArchitectureRow, architecture_names, load, load_config_only, load_random, stored_type};
 pub use summary::{LayerCounts, MemoryFigures, Summary};

@@ -3,6 +3,8 @@
 use crate::ModelError;
 use crate::eight_bits::{EightBitModules, scales_of};
 use crate::gguf::GgufNames;
+pub(crate) use crate::part::Part;
+use crate::part::Role;
 use paceline_device::{Backend, RowOrder, WeightData, WeightPart, random_element};
 use paceline_types::DType;
 use paceline_weights::{Checkpoint, TensorView};
@@ -52,71 +54,20 @@ impl LoadStats {
     }
 }
 
-/// What a matrix does, which says how far it may be rounded where weights are quantised.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Role {
-    /// One of a layer's products.
-    Product,
-    /// Its rows are tokens: embeddings and the head.
-    Vocabulary,
-    /// A few outputs that decide where a token goes.
-    Router,
+/// What weights are converted to while they are loaded.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct WeightTypes {
+    /// All matrices to a floating-point type, or floating-point ones of products to a quantised type.
+    pub store_as: Option<DType>,
+    /// Matrices that only draft, and a copy of the output matrix to draft with: text does not depend on them.
+    pub drafts_as: Option<DType>,
 }
 
-/// A matrix, or rows of one, to be stacked with others into a device weight.
-pub struct Part {
-    name: String,
-    stored: Vec<usize>,
-    order: RowOrder,
-    role: Role,
-}
-
-impl Part {
-    /// A whole matrix `[rows, columns]`.
-    pub fn whole(name: impl Into<String>, rows: usize, columns: usize) -> Self {
+impl From<Option<DType>> for WeightTypes {
+    fn from(store_as: Option<DType>) -> Self {
         Self {
-            name: name.into(),
-            stored: vec![rows, columns],
-            order: RowOrder::Stored,
-            role: Role::Product,
-        }
-    }
-
-    /// Some rows of a matrix `[rows, columns]`, in this order.
-    pub fn picked(name: impl Into<String>, rows: usize, columns: usize, order: Vec<u32>) -> Self {
-        Self {
-            name: name.into(),
-            stored: vec![rows, columns],
-            order: RowOrder::Picked(order),
-            role: Role::Product,
-        }
-    }
-
-    /// Matrix `index` of a stack `[count, rows, columns]`.
-    pub fn slice(name: impl Into<String>, shape: [usize; 3], index: usize) -> Self {
-        let [count, rows, columns] = shape;
-        let order = (index * rows..(index + 1) * rows).map(|row| row as u32).collect();
-        Self {
-            name: name.into(),
-            stored: vec![count, rows, columns],
-            order: RowOrder::Picked(order),
-            role: Role::Product,
-        }
-    }
-
-    /// The same as a matrix whose rows are tokens: it keeps eight bits where others are quantised to fewer.
-    pub fn of_vocabulary(self) -> Self {
-        Self {
-            role: Role::Vocabulary,
-            ..self
-        }
-    }
-
-    /// The same as a router, which is not quantised.
-    pub fn of_router(self) -> Self {
-        Self {
-            role: Role::Router,
-            ..self
+            store_as,
+            drafts_as: None,
         }
     }
 }
@@ -125,7 +76,7 @@ impl Part {
 pub struct Loader<'a, B: Backend> {
     backend: &'a B,
     source: Source<'a>,
-    store_as: Option<DType>,
+    types: WeightTypes,
     stats: RefCell<LoadStats>,
     progress: &'a dyn Fn(u64),
 }
@@ -136,26 +87,26 @@ impl<'a, B: Backend> Loader<'a, B> {
         backend: &'a B,
         checkpoint: &'a Checkpoint,
         names: Option<GgufNames>,
-        store_as: Option<DType>,
+        types: WeightTypes,
         progress: &'a dyn Fn(u64),
     ) -> Self {
         let source = Source::Stored { checkpoint, names };
         Self {
             backend,
             source,
-            store_as,
+            types,
             stats: RefCell::default(),
             progress,
         }
     }
 
     /// Shapes alone.
-    pub(crate) fn config_only(backend: &'a B, types: AssumedTypes) -> Self {
-        let source = Source::ConfigOnly(types);
+    pub(crate) fn config_only(backend: &'a B, assumed: AssumedTypes) -> Self {
+        let source = Source::ConfigOnly(assumed);
         Self {
             backend,
             source,
-            store_as: None,
+            types: WeightTypes::default(),
             stats: RefCell::default(),
             progress: &|_| {},
         }
@@ -164,15 +115,15 @@ impl<'a, B: Backend> Loader<'a, B> {
     /// Elements that are made up, of these types; the same for every run.
     pub(crate) fn random(
         backend: &'a B,
-        types: AssumedTypes,
-        store_as: Option<DType>,
+        assumed: AssumedTypes,
+        types: WeightTypes,
         progress: &'a dyn Fn(u64),
     ) -> Self {
         Self {
-            source: Source::Random(types.clone()),
-            store_as,
+            source: Source::Random(assumed.clone()),
+            types,
             progress,
-            ..Self::config_only(backend, types)
+            ..Self::config_only(backend, assumed)
         }
     }
 
@@ -250,7 +201,13 @@ impl<'a, B: Backend> Loader<'a, B> {
     /// The type that parts are converted to. Quantised are those that do not decide, are not quantised yet and have
     /// whole blocks.
     fn kept_as(&self, parts: &[Part], stored: &[WeightPart<'_>]) -> Option<DType> {
-        let asked = self.store_as?;
+        let drafts = parts
+            .first()
+            .is_some_and(|part| part.name.starts_with(DRAFTS) && part.role == Role::Product);
+        if let Some(dtype) = self.types.drafts_as.filter(|_| drafts) {
+            return stored.iter().all(|part| is_wide(part.dtype)).then_some(dtype);
+        }
+        let asked = self.types.store_as?;
         if !asked.is_quantised() {
             return Some(asked);
         }
@@ -263,6 +220,36 @@ impl<'a, B: Backend> Loader<'a, B> {
             !part.dtype.is_quantised() && part.columns.is_multiple_of(kept.block_len())
         };
         stored.iter().all(fits).then_some(kept)
+    }
+
+    /// A matrix of the model once more, in the type of draft weights; `None` where those are as they are stored, or it is
+    /// no wider.
+    pub fn draft_copy(&self, part: &Part) -> Result<Option<B::Weight>, ModelError> {
+        let Some(dtype) = self.types.drafts_as else {
+            return Ok(None);
+        };
+        let (name, stored, data) = match self.find(&part.name, &part.stored)? {
+            Some(view) => (view.name, view.dtype, WeightData::Stored(view.data)),
+            None => (
+                part.name.as_str(),
+                self.assumed_type(part),
+                self.made_up(&part.name),
+            ),
+        };
+        if !is_wide(stored) {
+            return Ok(None);
+        }
+        let copy = WeightPart {
+            name,
+            dtype: stored,
+            stored_rows: part.stored[0],
+            columns: part.stored[1],
+            data,
+            order: RowOrder::Stored,
+        };
+        let bytes = dtype.bytes_for(copy.rows() * copy.columns).unwrap_or(0) as u64;
+        self.stats.borrow_mut().kept_bytes += bytes;
+        Ok(Some(self.backend.weight(&[copy], Some(dtype))?))
     }
 
     /// One whole matrix of embeddings.
@@ -443,7 +430,7 @@ impl<'a, B: Backend> Loader<'a, B> {
         let bytes_as = |dtype: DType| dtype.bytes_for(elements).unwrap_or(0) as u64;
         let bytes = bytes_as(dtype);
         let mut stats = self.stats.borrow_mut();
-        let parameters = if name.starts_with("mtp.") {
+        let parameters = if name.starts_with(DRAFTS) {
             &mut stats.draft_parameters
         } else {
             &mut stats.parameters
@@ -458,6 +445,14 @@ impl<'a, B: Backend> Loader<'a, B> {
         entry.1 = entry.1.saturating_add(bytes);
         (self.progress)(bytes);
     }
+}
+
+/// What the names of tensors begin with that only draft.
+const DRAFTS: &str = "mtp.";
+
+/// Whether elements are floats of more than eight bits.
+fn is_wide(dtype: DType) -> bool {
+    matches!(dtype, DType::F32 | DType::BF16 | DType::F16)
 }
 
 /// A number for a name, the same on every machine (FNV-1a).

@@ -13,7 +13,9 @@ pub struct Mtp<B: Backend> {
     /// One attention block and one feed-forward block.
     pub blocks: Vec<Block<B>>,
     norm: Norm<B>,
-    /// The first rows of the model's output matrix.
+    /// A copy of the model's output matrix to draft with, if it is not that one.
+    pub(crate) output: Option<Linear<B>>,
+    /// The first rows of the output matrix.
     part: Option<Linear<B>>,
 }
 
@@ -39,8 +41,13 @@ impl<B: Backend> Mtp<B> {
             join: Linear::load(loader, "mtp.fc", hidden, 2 * hidden)?,
             blocks,
             norm: norm("norm")?,
+            output: None,
             part: None,
         })
+    }
+
+    fn output<'a>(&'a self, model: &'a Decoder<B>) -> &'a Linear<B> {
+        self.output.as_ref().unwrap_or(&model.head)
     }
 }
 
@@ -104,15 +111,15 @@ impl<B: Backend> DraftHead<B> for Mtp<B> {
         cx: &Forward<'_, B>,
         normed: &B::Tensor,
     ) -> Result<Scratch<B>, DeviceError> {
-        model.logits(cx, normed)
+        model.logits_with(self.output(model), cx, normed)
     }
 
     fn rows(&self, model: &Decoder<B>) -> usize {
-        model.head.outputs()
+        self.output(model).outputs()
     }
 
     fn set_part(&mut self, backend: &B, model: &Decoder<B>, rows: usize) -> Result<(), DeviceError> {
-        self.part = Some(model.head.first_outputs(backend, rows)?);
+        self.part = Some(self.output(model).first_outputs(backend, rows)?);
         Ok(())
     }
 
@@ -125,7 +132,7 @@ impl<B: Backend> DraftHead<B> for Mtp<B> {
         sampling: Sampling<'_, B>,
     ) -> Result<(), DeviceError> {
         let part = self.part.as_ref().filter(|_| scope == DraftScope::Part);
-        model.sample_with(part.unwrap_or(&model.head), cx, normed, sampling)
+        model.sample_with(part.unwrap_or(self.output(model)), cx, normed, sampling)
     }
 
     fn kv_shapes(&self, blocks: usize, block_size: usize) -> Vec<KvShape> {

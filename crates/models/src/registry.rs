@@ -4,7 +4,7 @@ use crate::arch::{
     bamba, falcon_h1, granite_h, llama, nemotron_h, qwen2, qwen3, qwen3_5, qwen3_moe, qwen3_next,
 };
 use crate::eight_bits::EightBitModules;
-use crate::loader::AssumedTypes;
+use crate::loader::{AssumedTypes, WeightTypes};
 use crate::{Config, Decoder, Eagle3, Loader, ModelError, gguf};
 use paceline_device::Backend;
 use paceline_types::DType;
@@ -65,17 +65,18 @@ pub fn architecture_names() -> Vec<&'static str> {
         .collect()
 }
 
-/// Builds a checkpoint's model on a device. `store_as` converts its matrices: all of them to a floating-point type, or
-/// floating-point ones of products to a quantised type, where embeddings and the head become Q8_0 and routers stay.
+/// Builds a checkpoint's model on a device. `types` converts its matrices: all of them to a floating-point type, or
+/// floating-point ones of products to a quantised type, where embeddings and the head become Q8_0 and routers stay; and
+/// those that draft.
 /// `progress` is told the bytes of each tensor as it is loaded.
 pub fn load<B: Backend>(
     backend: &B,
     checkpoint: &Checkpoint,
-    store_as: Option<DType>,
+    types: impl Into<WeightTypes>,
     progress: &dyn Fn(u64),
 ) -> Result<Decoder<B>, ModelError> {
     let (config, names) = configuration(checkpoint)?;
-    let loader = Loader::stored(backend, checkpoint, names, store_as, progress);
+    let loader = Loader::stored(backend, checkpoint, names, types.into(), progress);
     let mut model = build(&config, &loader)?;
     if let Some(eos) = checkpoint
         .generation_config()
@@ -102,12 +103,12 @@ pub fn load_config_only<B: Backend>(backend: &B, config: &Value) -> Result<Decod
 pub fn load_random<B: Backend>(
     backend: &B,
     config: &Value,
-    store_as: Option<DType>,
+    types: impl Into<WeightTypes>,
     progress: &dyn Fn(u64),
 ) -> Result<Decoder<B>, ModelError> {
     build(
         config,
-        &Loader::random(backend, assumed_types(config)?, store_as, progress),
+        &Loader::random(backend, assumed_types(config)?, types.into(), progress),
     )
 }
 

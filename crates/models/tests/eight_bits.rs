@@ -13,7 +13,8 @@ use half::bf16;
 use model_files::{ModelFiles, Stored, failure};
 use paceline_device::Recorder;
 use paceline_device_cpu::Instructions;
-use paceline_testkit::{Fixture, relative_error};
+use paceline_models::WeightTypes;
+use paceline_testkit::{Fixture, assert_same_bits, relative_error};
 use paceline_types::DType;
 use serde_json::json;
 use support::{cpu, prompt_logits, runner};
@@ -228,4 +229,31 @@ fn a_configuration_alone_says_which_matrices_are_in_eight_bits() {
     let first = logits();
     assert!(first.iter().all(|x| x.is_finite()));
     assert_eq!(first, logits());
+}
+
+#[test]
+fn draft_weights_in_eight_bits_change_drafts_alone() {
+    // Rounded states send a few tokens to other experts.
+    for (name, limit) in [("qwen3_5", 0.1), ("qwen3_5_moe", 0.2)] {
+        let fixture = Fixture::read(name);
+        let backend = cpu(2, Instructions::detect());
+        let [
+            (logits, drafts, kept),
+            (rounded_logits, rounded_drafts, rounded_kept),
+        ] = [None, Some(DType::F8E4M3)].map(|drafts_as| {
+            let types = WeightTypes {
+                store_as: None,
+                drafts_as,
+            };
+            let model = paceline_models::load(&backend, &fixture.checkpoint(), types, &|_| {}).unwrap();
+            let kept = model.stats.kept_bytes;
+            let mut runner = support::runner_with(&backend, model, None);
+            let logits = prompt_logits(&mut runner, &fixture.prompts[1], 256, 16);
+            (logits, runner.head_logits(&fixture.prompts[1]).unwrap(), kept)
+        });
+        assert_same_bits(&rounded_logits, &logits, name);
+        let error = relative_error(&rounded_drafts, &drafts);
+        assert!((1e-3..limit).contains(&error), "{name}: relative error {error}");
+        assert_ne!(rounded_kept, kept, "{name}: bytes are counted");
+    }
 }

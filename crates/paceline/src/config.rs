@@ -1,6 +1,9 @@
 //! How an engine is set up.
 
-use crate::{DeviceChoice, PackedWeights, SpeculationConfig, StartError, UsualLoad};
+use crate::{
+    DeviceChoice, DraftWeights, PackedWeights, SpeculationConfig, SpeculationMethod, StartError, UsualLoad,
+};
+use paceline_models::WeightTypes;
 use paceline_schedule::CacheFeed;
 use paceline_types::DType;
 use std::path::PathBuf;
@@ -108,6 +111,20 @@ impl Default for EngineConfig {
 }
 
 impl EngineConfig {
+    /// What weights are converted to while they are loaded.
+    pub(crate) fn weight_types(&self) -> WeightTypes {
+        let SpeculationConfig {
+            method,
+            draft_weights,
+            ..
+        } = self.speculation;
+        let neural = !matches!(method, SpeculationMethod::Off | SpeculationMethod::Ngram);
+        WeightTypes {
+            store_as: self.dtype,
+            drafts_as: (neural && draft_weights == DraftWeights::Fp8).then_some(DType::F8E4M3),
+        }
+    }
+
     /// Asks for half as much at a time, as far as it may; false if it may not.
     pub(crate) fn lower(&mut self) -> bool {
         let Some(lowest) = self.lowest else { return false };

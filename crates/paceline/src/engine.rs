@@ -237,8 +237,8 @@ pub(crate) fn load_model<B: Backend>(
     progress: &dyn Fn(u64),
 ) -> Result<Decoder<B>, ModelError> {
     match checkpoint.config().filter(|_| config.random_weights) {
-        Some(json) => paceline_models::load_random(backend, json, config.dtype, progress),
-        None => paceline_models::load(backend, checkpoint, config.dtype, progress),
+        Some(json) => paceline_models::load_random(backend, json, config.weight_types(), progress),
+        None => paceline_models::load(backend, checkpoint, config.weight_types(), progress),
     }
 }
 

@@ -168,7 +168,8 @@ pub use paceline_weights::{Checkpoint, WeightsError};
 pub use packed::pack_weights;
 pub use request::{Continuations, MAX_DEADLINE, Request, RequestSpeculation};
 pub use speculation::{
-    DraftVocabulary, DrafterShape, NeuralDrafter, Speculation, SpeculationConfig, SpeculationMethod,
+    DraftVocabulary, DraftWeights, DrafterShape, NeuralDrafter, Speculation, SpeculationConfig,
+    SpeculationMethod,
 };
 pub use stats::{EngineLimits, Sizes, Stats};
 pub use streams::Streams;

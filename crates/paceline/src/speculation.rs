@@ -51,6 +51,19 @@ pub struct SpeculationConfig {
     pub ngram_max: usize,
     /// What a neural drafter reads of its output matrix.
     pub draft_vocabulary: DraftVocabulary,
+    /// How the weights of a checkpoint's own draft head are kept.
+    pub draft_weights: DraftWeights,
+}
+
+/// How the weights of a checkpoint's own draft head are kept. Drafts are checked, so text is the same.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum DraftWeights {
+    /// As they are stored; the output matrix is the model's.
+    #[default]
+    AsStored,
+    /// As 8-bit floats, a scale per 128 inputs and output, and with a copy of the output matrix of its own: half the bytes of a
+    /// draft, and a byte per element of the output matrix in memory.
+    Fp8,
 }
 
 impl Default for SpeculationConfig {
@@ -62,6 +75,7 @@ impl Default for SpeculationConfig {
             ngram_min: 2,
             ngram_max: 5,
             draft_vocabulary: DraftVocabulary::Auto,
+            draft_weights: DraftWeights::AsStored,
         }
     }
 }
@@ -254,6 +268,13 @@ impl Speculation {
                 some => some,
             },
         };
+        if config.draft_weights == DraftWeights::Fp8 && neural != Some(NeuralDrafter::Mtp) {
+            return Err(StartError::Option {
+                option: "draft-weights",
+                value: "fp8".to_owned(),
+                bound: "as-stored where no MTP head of the model drafts".to_owned(),
+            });
+        }
         let reads_text = matches!(
             config.method,
             SpeculationMethod::Auto | SpeculationMethod::Ngram | SpeculationMethod::Chain
@@ -431,6 +452,24 @@ mod tests {
         assert!(message(|c| c.ngram_min = 6).contains("ngram-min"));
         assert!(message(|c| c.ngram_min = 0).contains("ngram-min"));
         assert!(message(|c| c.draft_vocabulary = DraftVocabulary::First(0)).contains("draft-vocab"));
+    }
+
+    #[test]
+    fn draft_weights_are_those_of_the_models_own_head() {
+        let config = SpeculationConfig {
+            draft_weights: DraftWeights::Fp8,
+            ..SpeculationConfig::default()
+        };
+        let resolve =
+            |has_mtp, given| Speculation::resolve(&config, has_mtp, given).map_err(|e| e.to_string());
+        assert!(resolve(true, None).is_ok());
+        for (has_mtp, given) in [(false, None), (true, Some(NeuralDrafter::Eagle3))] {
+            let message = resolve(has_mtp, given).unwrap_err();
+            assert!(
+                message.contains("draft-weights") && message.contains("MTP"),
+                "{message}"
+            );
+        }
     }
 
     #[test]

@@ -4,7 +4,7 @@ use super::numbers::{self, parsed};
 use super::vllm::SpeculativeConfig;
 use crate::model::ModelSource;
 use clap::{Args, ValueEnum};
-use paceline::{DraftVocabulary, SpeculationConfig, SpeculationMethod};
+use paceline::{DraftVocabulary, DraftWeights, SpeculationConfig, SpeculationMethod};
 use std::str::FromStr;
 
 const HEADING: &str = "Speculation (changes how fast a text comes, never which)";
@@ -60,6 +60,22 @@ impl FromStr for DraftTokens {
     }
 }
 
+/// How the weights of a checkpoint's draft head are kept, as typed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum DraftWeightsFlag {
+    AsStored,
+    Fp8,
+}
+
+impl From<DraftWeightsFlag> for DraftWeights {
+    fn from(flag: DraftWeightsFlag) -> Self {
+        match flag {
+            DraftWeightsFlag::AsStored => Self::AsStored,
+            DraftWeightsFlag::Fp8 => Self::Fp8,
+        }
+    }
+}
+
 /// The tokens that a neural drafter chooses among, as typed: `auto`, `off` or a number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct DraftVocab(DraftVocabulary);
@@ -101,6 +117,10 @@ pub(crate) struct SpeculationFlags {
     /// all. auto: a third of vocabularies of 65,536 tokens and more, while texts have few others [default: auto].
     #[arg(long, value_name = "N|off|auto", help_heading = HEADING)]
     draft_vocab: Option<DraftVocab>,
+    /// How the weights of a checkpoint's own draft head (MTP) are kept: fp8 rounds them to 8-bit floats while they are loaded, with a
+    /// copy of the output matrix to draft with. Half the bytes of a draft; texts are the same [default: as-stored].
+    #[arg(long, value_name = "TYPE", help_heading = HEADING, hide_possible_values = false)]
+    draft_weights: Option<DraftWeightsFlag>,
     /// Fewest tokens at the end of a text to look for in it, 1 to 8 [default: 2].
     #[arg(long, value_name = "N", value_parser = parsed(numbers::ngram_length), help_heading = HEADING)]
     ngram_min: Option<usize>,
@@ -159,6 +179,9 @@ impl SpeculationFlags {
         if drafts_itself && self.draft_vocab.is_some() {
             return unused("draft-vocab");
         }
+        if drafts_itself && self.draft_weights.is_some() {
+            return unused("draft-weights");
+        }
         if own && self.draft_model.is_some() {
             return unused("draft-model");
         }
@@ -191,6 +214,7 @@ impl SpeculationFlags {
                 ngram_min,
                 ngram_max,
                 draft_vocabulary: self.draft_vocab.map(|DraftVocab(it)| it).unwrap_or_default(),
+                draft_weights: self.draft_weights.map(DraftWeights::from).unwrap_or_default(),
             },
             draft_model: config.model.map(|name| DraftModel {
                 source: ModelSource::new(Some(name)),
@@ -245,6 +269,7 @@ mod tests {
             "--ngram-min=3",
             "--ngram-max=6",
             "--draft-vocab=32768",
+            "--draft-weights=fp8",
             "--no-depth-control",
         ]);
         assert_eq!(flags.conflict(), None);
@@ -256,6 +281,7 @@ mod tests {
             ngram_min: 3,
             ngram_max: 6,
             draft_vocabulary: DraftVocabulary::First(32_768),
+            draft_weights: DraftWeights::Fp8,
         };
         assert_eq!(options.config, expected);
         let drafter = DraftModel {

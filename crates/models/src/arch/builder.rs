@@ -4,6 +4,7 @@ use crate::layers::{
     Attention, AttentionConfig, Block, BlockOp, DeltaNet, DeltaNetConfig, Linear, Mamba2, Mamba2Config, Norm,
     NormKind, Rope, RopeConfig,
 };
+use crate::loader::Part;
 use crate::{Config, Decoder, Loader, ModelDims, ModelError};
 use paceline_device::Backend;
 use paceline_types::TokenId;
@@ -104,8 +105,7 @@ impl<'a, B: Backend> Builder<'a, B> {
         } = self;
         let vocabulary = config.vocabulary()?;
         let embedding = loader.embedding(&format!("{}.weight", frame.embedding), vocabulary, hidden)?;
-        let assumed_tied = !loader.has("lm_head.weight", true);
-        let tied = config.tied(assumed_tied)?;
+        let tied = self.tied()?;
         let mut head = if tied {
             Linear::shared(embedding.clone(), vocabulary)
         } else {
@@ -137,6 +137,20 @@ impl<'a, B: Backend> Builder<'a, B> {
 }
 
 impl<B: Backend> Builder<'_, B> {
+    /// Whether the output matrix is the embedding.
+    fn tied(&self) -> Result<bool, ModelError> {
+        self.config.tied(!self.loader.has("lm_head.weight", true))
+    }
+
+    /// The output matrix once more, to draft with, where draft weights are of a type of their own.
+    pub(crate) fn draft_output(&self, embedding: &str) -> Result<Option<Linear<B>>, ModelError> {
+        let vocabulary = self.config.vocabulary()?;
+        let name = if self.tied()? { embedding } else { "lm_head" };
+        let part = Part::whole(format!("{name}.weight"), vocabulary, self.hidden).of_vocabulary();
+        let copy = self.loader.draft_copy(&part)?;
+        Ok(copy.map(|weight| Linear::shared(weight, vocabulary)))
+    }
+
     /// Heads, key/value heads and head size by their usual names.
     pub(crate) fn heads(&self) -> Result<(usize, usize, usize), ModelError> {
         let heads = self.config.count("num_attention_heads")?;

@@ -56,8 +56,11 @@ pub(crate) fn build<B: Backend>(
         builder.push(&format!("{prefix}.post_attention_layernorm"), feed_forward)?;
     }
     let blocks = builder.take_blocks();
-    let mtp = draft_head(&mut builder, attention, family)?;
     let (embedding, norm) = (format!("{root}.embed_tokens"), format!("{root}.norm"));
+    let mut mtp = draft_head(&mut builder, attention, family)?;
+    if let Some(mtp) = &mut mtp {
+        mtp.output = builder.draft_output(&embedding)?;
+    }
     let frame = Frame {
         architecture: family.architecture,
         embedding: &embedding,

@@ -110,7 +110,7 @@ impl<B: Backend> Eagle3<B> {
         store_as: Option<DType>,
         progress: &dyn Fn(u64),
     ) -> Result<Self, ModelError> {
-        let loader = Loader::stored(backend, checkpoint, None, store_as, progress);
+        let loader = Loader::stored(backend, checkpoint, None, store_as.into(), progress);
         let head = checkpoint
             .config()
             .filter(|config| Self::recognises(config))
