@@ -144,8 +144,8 @@ def summary(rows, name):
 "#,
     },
     Rename {
-        from: "visit",
-        to: "explore",
+        from: "previous",
+        to: "parents",
         program: r"from collections import deque
 
 
