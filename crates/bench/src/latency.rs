@@ -6,7 +6,7 @@ use crate::load::{Random, ms, percentile, run_together, token_ms};
 use crate::progress::{Progress, Unit};
 use crate::subject::{EngineSetup, Subject, check_lengths};
 use crate::{Results, load};
-use paceline::Handle;
+use paceline::{Handle, Usage};
 use serde::Serialize;
 use std::io::{self, Write};
 
@@ -113,9 +113,7 @@ impl Bench<'_> {
             // The first run warms up.
             if run > 0 {
                 ttft.extend(usages.iter().map(|usage| ms(usage.first_token)));
-                // The request that began last saw nothing but decode steps from its first token on.
-                let last = usages.iter().max_by_key(|usage| usage.first_token);
-                steps.extend(last.and_then(token_ms));
+                steps.extend(decode_step_ms(&usages));
                 rates.push((batch * output) as f64 / elapsed.as_secs_f64());
             }
         }
@@ -135,6 +133,12 @@ impl Bench<'_> {
             output_tok_s: percentile(&mut rates, 0.5),
         })
     }
+}
+
+/// Milliseconds per decode step of a batch. They are those of the request that began last: from its first token on no
+/// prompt was left, while the others' tokens waited for prompts.
+fn decode_step_ms(usages: &[Usage]) -> Option<f64> {
+    token_ms(usages.iter().max_by_key(|usage| usage.first_token)?)
 }
 
 impl Results for Measurements {
@@ -159,5 +163,28 @@ impl Results for Measurements {
             ("output tok/s", |row| format!("{:.1}", row.output_tok_s)),
         ];
         Table::of(cases, columns).write(&mut out)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    #[test]
+    fn a_step_is_timed_by_the_request_that_began_last() {
+        let usage = |first_token: u64, total: u64, completion_tokens: usize| Usage {
+            first_token: Duration::from_millis(first_token),
+            total: Duration::from_millis(total),
+            completion_tokens,
+            ..Usage::default()
+        };
+        // Those that began before it waited for its prompt; it is neither the first nor the last of them.
+        let step = |usages: &[Usage]| decode_step_ms(usages).map(|ms| ms.round() as u64);
+        let usages = [usage(10, 400, 11), usage(300, 400, 11), usage(150, 400, 11)];
+        assert_eq!(step(&usages), Some(10));
+        // One token has no step behind it.
+        assert_eq!(step(&[usage(300, 300, 1)]), None);
+        assert_eq!(step(&[]), None);
     }
 }

@@ -12,6 +12,16 @@ pub enum DraftScope {
     Part,
 }
 
+impl DraftScope {
+    /// The output matrix to read: without a part it is the whole one.
+    pub fn choose<'m, M>(self, whole: &'m M, part: Option<&'m M>) -> &'m M {
+        match self {
+            Self::Whole => whole,
+            Self::Part => part.unwrap_or(whole),
+        }
+    }
+}
+
 /// A head that drafts the token after next from a model's state and the token that followed it.
 ///
 /// Its rows are at the positions of the states. It keeps keys and values in caches of its own, in the blocks that the

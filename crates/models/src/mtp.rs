@@ -131,8 +131,8 @@ impl<B: Backend> DraftHead<B> for Mtp<B> {
         normed: &B::Tensor,
         sampling: Sampling<'_, B>,
     ) -> Result<(), DeviceError> {
-        let part = self.part.as_ref().filter(|_| scope == DraftScope::Part);
-        model.sample_with(part.unwrap_or(self.output(model)), cx, normed, sampling)
+        let head = scope.choose(self.output(model), self.part.as_ref());
+        model.sample_with(head, cx, normed, sampling)
     }
 
     fn kv_shapes(&self, blocks: usize, block_size: usize) -> Vec<KvShape> {

@@ -275,10 +275,8 @@ impl<B: Backend> DraftHead<B> for Eagle3<B> {
         normed: &B::Tensor,
         sampling: Sampling<'_, B>,
     ) -> Result<(), DeviceError> {
-        let part = self.part.as_ref().filter(|_| scope == DraftScope::Part);
-        let logits = part
-            .unwrap_or(&self.output)
-            .logits(model, cx, (normed, self.width))?;
+        let output = scope.choose(&self.output, self.part.as_ref());
+        let logits = output.logits(model, cx, (normed, self.width))?;
         cx.backend.sample(&logits, sampling);
         Ok(())
     }

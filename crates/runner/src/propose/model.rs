@@ -5,7 +5,7 @@ use super::{Proposer, RowsRead, Stage};
 use crate::RunnerConfig;
 use paceline_device::{Backend, DeviceError, DraftForward, StepTables};
 use paceline_models::layers::Linear;
-use paceline_models::{Caches, Decoder, DraftScope, Forward, ModelError};
+use paceline_models::{Caches, Decoder, Forward, ModelError};
 
 /// A draft model. It runs along with the step over the same tokens, and is rolled back with it; then it looks ahead, one
 /// draft after the other, while its recurrent states stay where they are.
@@ -71,8 +71,7 @@ impl<B: Backend> Proposer<B> for ModelProposer<B> {
             return Ok(());
         }
         self.model.forward(&mut self.pass(stage, &along))?;
-        let part = self.part.as_ref().filter(|_| stage.scope == DraftScope::Part);
-        let head = part.unwrap_or(&self.model.head);
+        let head = stage.scope.choose(&self.model.head, self.part.as_ref());
         for place in 0..stage.draft_forwards {
             let tables = self
                 .draft_forwards
