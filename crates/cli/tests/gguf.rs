@@ -7,6 +7,7 @@ mod common;
 use common::{Copy, expect_usage_error, gguf, json_lines, paceline, repository, stderr, stdout, succeed};
 use serde_json::Value;
 use std::fs;
+use std::path::PathBuf;
 
 #[test]
 fn a_gguf_file_brings_model_tokenizer_and_template() {
@@ -78,75 +79,96 @@ fn weights_are_quantised_while_they_are_loaded() {
     );
 }
 
-#[test]
-fn packed_weights_are_written_once_and_mapped_from_then_on() {
-    let model = Copy::of("fixtures/qwen3");
-    let cache = tempfile::tempdir().unwrap();
-    let run = |arguments: &[&str]| {
-        let output = paceline()
-            .env("XDG_CACHE_HOME", cache.path())
-            .args(arguments)
-            .output()
-            .unwrap();
+/// A model whose packed weights are kept in a folder of its own.
+struct Packed {
+    model: Copy,
+    cache: tempfile::TempDir,
+}
+
+impl Packed {
+    fn new() -> Self {
+        Self {
+            model: Copy::of("fixtures/qwen3"),
+            cache: tempfile::tempdir().unwrap(),
+        }
+    }
+
+    /// Runs a command that succeeds: what it wrote to standard output and to standard error.
+    fn run(&self, arguments: &[&str]) -> (String, String) {
+        let mut command = paceline();
+        command.env("XDG_CACHE_HOME", self.cache.path()).args(arguments);
+        let output = command.output().unwrap();
         assert!(output.status.success(), "{arguments:?}: {}", stderr(&output));
         (stdout(&output), stderr(&output))
-    };
-    let generate = |more: &[&str]| {
-        let common = [
-            "generate",
-            "--json",
-            "--temperature",
-            "0",
-            "--max-tokens",
-            "8",
-            "--ignore-eos",
-        ];
-        let prompt = [
-            "--prompt-ids",
-            "97,98,99",
-            "--device",
-            "cpu",
-            "--model",
-            model.path(),
-        ];
-        let (answer, told) = run(&[&common[..], &prompt, more].concat());
+    }
+
+    /// Packs to the cache. Returns the file.
+    fn pack(&self) -> PathBuf {
+        let (path, _) = self.run(&["pack", self.model.path()]);
+        let path = PathBuf::from(path.trim());
+        assert!(path.starts_with(self.cache.path()), "{}", path.display());
+        path
+    }
+
+    /// Greedy tokens, and what was told with them.
+    fn generate(&self, more: &[&str]) -> (Value, String) {
+        let how =
+            "generate --json --temperature 0 --max-tokens 8 --ignore-eos --prompt-ids 97,98,99 --device cpu";
+        let arguments: Vec<&str> = how.split(' ').chain(["--model", self.model.path()]).collect();
+        let (answer, told) = self.run(&[&arguments[..], more].concat());
         let answer: Value = serde_json::from_str(&answer).unwrap();
         (answer["token_ids"].clone(), told)
-    };
-    let expected = generate(&[]).0;
+    }
+}
 
-    let (path, _) = run(&["pack", model.path()]);
-    let path = path.trim();
-    assert!(path.starts_with(cache.path().to_str().unwrap()), "{path}");
-    let (tokens, told) = generate(&[]);
-    assert_eq!(tokens, expected);
-    assert!(!told.contains("packed"), "{told}");
+#[test]
+fn packed_weights_are_written_once_and_mapped_from_then_on() {
+    let packed = Packed::new();
+    let expected = packed.generate(&[]).0;
+    let path = packed.pack();
+    assert_eq!(packed.generate(&[]), (expected.clone(), String::new()));
 
     // Weights of other inputs give other tokens, so these are what the engine computes with; other types do not look there.
-    let whole = fs::read(path).unwrap();
-    let index = u64::from_le_bytes(whole[24..32].try_into().unwrap()) as usize;
-    let mut other = whole.clone();
-    other[64..index].rotate_left(64);
-    fs::write(path, &other).unwrap();
-    assert_ne!(generate(&[]).0, expected);
-    assert_eq!(generate(&["--dtype", "f32"]).1, "");
+    let whole = fs::read(&path).unwrap();
+    fs::write(&path, with_other_inputs(whole.clone())).unwrap();
+    assert_ne!(packed.generate(&[]).0, expected);
+    assert_eq!(packed.generate(&["--dtype", "f32"]).1, "");
 
-    fs::write(path, &whole[..whole.len() - 1]).unwrap();
-    let (tokens, told) = generate(&[]);
-    assert_eq!(tokens, expected);
-    assert!(told.contains("are not used: it is cut off"), "{told}");
+    let mut damaged = whole.clone();
+    damaged[5000] ^= 1;
+    for (bytes, why) in [(&whole[..whole.len() - 1], "cut off"), (&damaged[..], "damaged")] {
+        fs::write(&path, bytes).unwrap();
+        let (tokens, told) = packed.generate(&[]);
+        assert_eq!(tokens, expected);
+        assert!(told.contains(&format!("are not used: it is {why}")), "{told}");
+    }
+}
 
-    // Beside the model, and of weights that were touched since.
-    let beside = model.file("paceline.pack");
-    fs::remove_file(path).unwrap();
-    run(&["pack", model.path(), "-o", beside.to_str().unwrap()]);
-    assert_eq!(generate(&[]), (expected.clone(), String::new()));
-    let weights = fs::File::options()
-        .append(true)
-        .open(model.file("model.safetensors"))
-        .unwrap();
+/// A file of packed weights as if they had been packed for other inputs.
+fn with_other_inputs(mut file: Vec<u8>) -> Vec<u8> {
+    let number = |bytes: &[u8], at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().unwrap()) as usize;
+    let index = number(&file, 24);
+    file[64..index].rotate_left(64);
+    let (panels, entries) = file.split_at_mut(index);
+    for entry in entries.chunks_exact_mut(56) {
+        let start = number(entry, 32);
+        let checksum = crc32fast::hash(&panels[start..start + number(entry, 40)]);
+        entry[48..].copy_from_slice(&u64::from(checksum).to_le_bytes());
+    }
+    file
+}
+
+#[test]
+fn packed_weights_beside_the_model_are_used_until_the_model_changes() {
+    let packed = Packed::new();
+    let expected = packed.generate(&[]).0;
+    let beside = packed.model.file("paceline.pack");
+    packed.run(&["pack", packed.model.path(), "-o", beside.to_str().unwrap()]);
+    assert_eq!(packed.generate(&[]), (expected.clone(), String::new()));
+    let weights = packed.model.file("model.safetensors");
+    let weights = fs::File::options().append(true).open(weights).unwrap();
     weights.set_modified(std::time::SystemTime::UNIX_EPOCH).unwrap();
-    let (tokens, told) = generate(&[]);
+    let (tokens, told) = packed.generate(&[]);
     assert_eq!(tokens, expected);
     assert!(told.contains("it was made of other files"), "{told}");
 }

@@ -1,5 +1,5 @@
-//! Packed weights in a file, so that a later start maps them instead of packing them: pages are read when they are first
-//! used, and processes share them.
+//! Packed weights in a file, so that a later start maps them instead of packing them, and processes share them. Panels
+//! are read once before they are used and compared with their checksums: a model with a wrong bit would only talk worse.
 //!
 //! | bytes | what |
 //! |---|---|
@@ -9,7 +9,7 @@
 //! | 24..32 | where the index starts |
 //! | 32..64 | the key: a digest of what the weights were made of |
 //! | from 64 | panels, from multiples of 64 on |
-//! | the index, to the end | per weight: a digest of what it was asked for by, where its panels start, their bytes |
+//! | the index, to the end | per weight: a digest of what it was asked for by, where its panels start, their bytes, their CRC-32 |
 //!
 //! Numbers are little-endian. The file is written under another name and renamed when it is whole.
 
@@ -24,12 +24,12 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Number of the layouts of panels. A change of any of them is another number: files of the old one are packed anew.
-const LAYOUT: u64 = 1;
+/// Number of the layouts of panels and of the file. A change of any of them is another number: files of the old one are packed anew.
+const LAYOUT: u64 = 2;
 
 const MAGIC: &[u8; 8] = b"PACELPAK";
 const HEADER: usize = 64;
-const ENTRY: usize = 48;
+const ENTRY: usize = 56;
 
 /// What packed weights were made of: files, types and whatever else their caller counts.
 pub type PackedKey = [u8; 32];
@@ -52,7 +52,7 @@ fn number(bytes: &[u8], at: usize) -> Option<u64> {
 }
 
 impl PackedWeights {
-    /// Maps a file. One that is cut off, of another layout or made of something else is an error.
+    /// Maps a file. One that is cut off, damaged, of another layout or made of something else is an error.
     pub fn open(path: &Path, key: &PackedKey) -> io::Result<Self> {
         let map = HostMap::open(path)?;
         if map.len() < HEADER || map[..8] != *MAGIC {
@@ -67,7 +67,7 @@ impl PackedWeights {
         if number(&map, 16) != Some(map.len() as u64) {
             return Err(refused("it is cut off"));
         }
-        let index = Self::read_index(&map).ok_or_else(|| refused("its index is damaged"))?;
+        let index = Self::read_index(&map).ok_or_else(|| refused("it is damaged"))?;
         Ok(Self {
             path: path.to_owned(),
             map: Arc::new(map),
@@ -75,6 +75,7 @@ impl PackedWeights {
         })
     }
 
+    /// Where panels are; `None` if that cannot be, or if they are not what was written.
     fn read_index(map: &[u8]) -> Option<HashMap<[u8; 32], Range<usize>>> {
         let start = usize::try_from(number(map, 24)?).ok()?;
         let index = map.get(start..).filter(|_| start >= HEADER)?;
@@ -86,6 +87,9 @@ impl PackedWeights {
             let at = usize::try_from(number(entry, 32)?).ok()?;
             let end = at.checked_add(usize::try_from(number(entry, 40)?).ok()?)?;
             if at < HEADER || end > start || !at.is_multiple_of(64) {
+                return None;
+            }
+            if number(entry, 48)? != u64::from(crc32fast::hash(&map[at..end])) {
                 return None;
             }
             entries.insert(entry[..32].try_into().ok()?, at..end);
@@ -183,12 +187,15 @@ impl PackedWriter {
         index.extend(digest(parts, store_as));
         index.extend(at.to_le_bytes());
         index.extend((weight.bytes() as u64).to_le_bytes());
+        let mut checksum = crc32fast::Hasher::new();
         for panels in weight.panel_bytes() {
+            checksum.update(panels);
             file.write_all(panels).map_err(|error| DeviceError::BadWeight {
                 what: parts.first().map_or("", |part| part.name).to_owned(),
                 why: format!("cannot be written to {}: {error}", self.path.display()),
             })?;
         }
+        index.extend(u64::from(checksum.finalize()).to_le_bytes());
         *at += weight.bytes() as u64;
         Ok(())
     }
