@@ -84,6 +84,7 @@ fn a_device_that_is_not_there_is_named_by_whoever_asked_for_it() {
 #[test]
 fn wrong_usage_gets_a_hint() {
     expect_usage_error(&["generate"], &["--prompt"]);
+    expect_usage_error(&["generate", "Once upon a time"], &["behind '--prompt'"]);
     expect_usage_error(
         &["generate", "--prompt", "x", "--prompt-ids", "1"],
         &["--prompt-ids", "cannot be used with"],

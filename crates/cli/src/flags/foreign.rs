@@ -1,7 +1,8 @@
-//! Flags that people know from vLLM and llama.cpp. Before clap sees a command line, each of them becomes one of ours, is left
-//! out with a note, or is refused with what to do instead; `foreign/table.rs` says which. A flag that the command has itself
+//! Flags and commands that people know from vLLM, llama.cpp and Ollama. Before clap sees a command line, each of them becomes one of ours, is left
+//! out with a note, or is refused with what to do instead; `foreign/table.rs` and `foreign/commands.rs` say which. A flag that the command has itself
 //! means what it means there.
 
+mod commands;
 mod table;
 
 use super::config_file;
@@ -20,6 +21,7 @@ pub(super) struct Translated {
 
 /// Makes `arguments`, the program's name first, a command line of ours; or says what cannot be done.
 pub(super) fn translate(cli: &Command, arguments: Vec<String>) -> Result<Translated, String> {
+    let arguments = commands::translate(&arguments).unwrap_or(Ok(arguments))?;
     // The first that is a command: `bench serve` is not `serve`.
     let mut words = arguments.iter().enumerate().skip(1);
     let command = words.find_map(|(at, word)| Some((at, cli.find_subcommand(word)?)));
@@ -261,8 +263,12 @@ mod tests {
             ("serve org/name --revision v2", "serve org/name --revision v2"),
             ("bench latency -c 4", "bench latency -c 4"),
             ("bench serve --warmup 0", "bench serve --warmup 0"),
+            ("help", "--help"),
+            ("help bench serve", "bench serve --help"),
+            ("version", "--version"),
+            ("serve help", "serve help"),
         ] {
-            if theirs.starts_with("bench") {
+            if theirs.starts_with("bench") || theirs.contains("help") || theirs == "version" {
                 assert_eq!(translated(theirs).unwrap().arguments[1..].join(" "), expected);
             } else {
                 assert_eq!(ours(theirs), expected);
@@ -309,6 +315,9 @@ mod tests {
             ("serve x --mirostat 2", "top-p"),
             ("serve x -c", "needs a value"),
             ("serve x --config /nonexistent.yaml", "/nonexistent.yaml"),
+            ("ps", "its page"),
+            ("stop x", "Ctrl-C"),
+            ("create x -f Modelfile", "--config"),
         ] {
             let message = match translated(line) {
                 Err(message) => message,

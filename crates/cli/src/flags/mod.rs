@@ -30,7 +30,7 @@ pub(crate) use serve::ServeFlags;
 pub(crate) use speculation::{DraftModel, DraftTokens, SpeculationFlags};
 pub(crate) use tools::{CompletionsFlags, DoctorFlags, InspectFlags, ManFlags, PackFlags, SelftestFlags};
 
-use clap::error::ErrorKind;
+use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{CommandFactory, Parser, Subcommand, ValueEnum};
 use std::ffi::OsString;
 use tracing_subscriber::filter::LevelFilter;
@@ -75,7 +75,7 @@ impl Cli {
         let cli = match given.map(|given| foreign::translate(&Self::command(), given)) {
             Ok(Ok(translated)) => Self {
                 notes: translated.notes,
-                ..Self::parse_from(translated.arguments)
+                ..Self::parse_ours(&translated.arguments)
             },
             Ok(Err(refusal)) => Self::command().error(ErrorKind::InvalidValue, refusal).exit(),
             Err(_) => Self::parse(),
@@ -92,6 +92,28 @@ impl Cli {
         }
         cli
     }
+
+    fn parse_ours(arguments: &[String]) -> Self {
+        Self::try_parse_from(arguments).unwrap_or_else(|mut error| {
+            if let Some(hint) = stray_word_hint(&error, arguments) {
+                error.insert(
+                    ContextKind::Suggested,
+                    ContextValue::StyledStrs(vec![hint.into()]),
+                );
+            }
+            error.exit()
+        })
+    }
+}
+
+/// What to do with a word that a command has no place for.
+fn stray_word_hint(error: &clap::Error, arguments: &[String]) -> Option<&'static str> {
+    let Some(ContextValue::String(stray)) = error.get(ContextKind::InvalidArg) else {
+        return None;
+    };
+    let generates = arguments.get(1).is_some_and(|command| command == "generate");
+    (generates && error.kind() == ErrorKind::UnknownArgument && !stray.starts_with('-'))
+        .then_some("a prompt goes behind '--prompt', a model behind '--model'")
 }
 
 /// Ends the program as for flags that make no sense.
@@ -113,6 +135,7 @@ pub(crate) enum Command {
     #[command(alias = "remove")]
     Rm(RmFlags),
     Pack(PackFlags),
+    #[command(alias = "show")]
     Inspect(InspectFlags),
     Doctor(DoctorFlags),
     Selftest(SelftestFlags),

@@ -74,7 +74,10 @@ impl Session {
         loop {
             let line = match self.read(&mut input)? {
                 Typed::Line(line) => line,
-                Typed::Void => continue,
+                Typed::Void => {
+                    self.screen.note("Ctrl-D leaves.");
+                    continue;
+                }
                 Typed::End => return Ok(()),
             };
             match self.take(&line) {
