@@ -35,7 +35,7 @@ pub(crate) fn run_one(root: &Path, architecture: &str) -> Result<(), String> {
         .into_iter()
         .map(|(file, compiled)| (file, compiled.cubin))
         .collect();
-    let pack = bundle::write(&cubins).map_err(|error| error.to_string())?;
+    let pack = compress(&cubins)?;
     let path = root.join(PACKS).join(format!("{}.zst", architecture.name()));
     settle(Mode::Write, &path, &pack)
 }
@@ -60,11 +60,17 @@ pub(crate) fn run(root: &Path, mode: Mode, only: Option<&str>) -> Result<(), Str
             report.push_str(&findings(&file, architecture, &compiled.log));
             cubins.push((file, compiled.cubin));
         }
-        let pack = bundle::write(&cubins).map_err(|error| error.to_string())?;
+        let pack = compress(&cubins)?;
         let path = root.join(PACKS).join(format!("{}.zst", architecture.name()));
         settle(mode, &path, &pack)?;
     }
     settle(mode, &root.join(PACKS).join("report.txt"), report.as_bytes())
+}
+
+/// A pack of the kernels of an architecture.
+fn compress(cubins: &[(String, Vec<u8>)]) -> Result<Vec<u8>, String> {
+    const LEVEL: i32 = 19;
+    zstd::encode_all(bundle::join(cubins).as_slice(), LEVEL).map_err(|error| error.to_string())
 }
 
 type Results = Vec<(String, Compiled)>;

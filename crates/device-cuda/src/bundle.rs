@@ -1,12 +1,12 @@
-//! Named files as one compressed file: kernels' machine code in packs, and their sources.
+//! Named files as one: the kernels' machine code, as packs have it before they are compressed.
 
-use std::io;
+use std::io::Read;
 
-/// Compression; bundles are made rarely.
-const LEVEL: i32 = 19;
+/// Files by their names.
+pub type Files = Vec<(String, Vec<u8>)>;
 
-/// Names and contents, as one compressed bundle.
-pub fn write(files: &[(String, Vec<u8>)]) -> io::Result<Vec<u8>> {
+/// All of them as one file.
+pub fn join(files: &[(String, Vec<u8>)]) -> Vec<u8> {
     let mut bytes = Vec::new();
     for (name, contents) in files {
         for part in [name.as_bytes(), contents] {
@@ -14,24 +14,35 @@ pub fn write(files: &[(String, Vec<u8>)]) -> io::Result<Vec<u8>> {
             bytes.extend(part);
         }
     }
-    zstd::encode_all(bytes.as_slice(), LEVEL)
+    bytes
 }
 
-/// What [`write()`] was given; `None` if these are not bytes that it made.
-pub fn read(bundle: &[u8]) -> Option<Vec<(String, Vec<u8>)>> {
-    let bytes = zstd::decode_all(bundle).ok()?;
-    let mut rest = bytes.as_slice();
+/// What [`join`] was given; `None` if these are not bytes that it made.
+pub fn split(bytes: &[u8]) -> Option<Files> {
+    let mut rest = bytes;
     let mut part = || {
         let (length, tail) = rest.split_first_chunk()?;
         let (part, tail) = tail.split_at_checked(u32::from_le_bytes(*length) as usize)?;
         rest = tail;
-        Some(part.to_vec())
+        Some((part.to_vec(), tail.is_empty()))
     };
     let mut files = Vec::new();
-    while let Some(name) = part() {
-        files.push((String::from_utf8(name).ok()?, part()?));
+    loop {
+        let name = String::from_utf8(part()?.0).ok()?;
+        let (contents, last) = part()?;
+        files.push((name, contents));
+        if last {
+            return Some(files);
+        }
     }
-    Some(files)
+}
+
+/// What a file is made of that [`join`] has made and zstd has compressed; `None` if it is no such file.
+pub fn split_compressed(bundle: &[u8]) -> Option<Files> {
+    let mut bytes = Vec::new();
+    let mut decoder = ruzstd::decoding::StreamingDecoder::new(bundle).ok()?;
+    decoder.read_to_end(&mut bytes).ok()?;
+    split(&bytes)
 }
 
 #[cfg(test)]
@@ -41,9 +52,18 @@ mod tests {
     #[test]
     fn bundles_hold_what_was_written() {
         let files = vec![("a".to_owned(), vec![1, 2, 3]), ("bc".to_owned(), Vec::new())];
-        let bundle = write(&files).unwrap();
-        assert_eq!(read(&bundle), Some(files));
-        assert_eq!(read(&bundle[..bundle.len() - 1]), None);
-        assert_eq!(read(b"something else"), None);
+        let whole = join(&files);
+        assert_eq!(split(&whole), Some(files));
+        assert_eq!(split(&whole[..whole.len() - 1]), None);
+        assert_eq!(split(b"something else"), None);
+        assert_eq!(split(b""), None);
+    }
+
+    #[test]
+    fn a_pack_that_is_cut_off_or_something_else_is_refused() {
+        let pack = crate::pack::Architecture::ALL[0].pack();
+        assert!(split_compressed(pack).is_some());
+        assert_eq!(split_compressed(&pack[..pack.len() - 1]), None);
+        assert_eq!(split_compressed(b"something else"), None);
     }
 }

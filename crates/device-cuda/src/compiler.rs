@@ -2,7 +2,6 @@
 //!
 //! The library is opened by its path, since Python wheels keep it where no loader looks.
 
-use crate::bundle;
 use crate::context::lock;
 use libloading::{Library, Symbol};
 use sha2::{Digest, Sha256};
@@ -10,30 +9,22 @@ use std::collections::BTreeMap;
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{LazyLock, Mutex};
 
 /// Every source in `kernels/`, by the name that `#include` knows it by.
-static SOURCES: LazyLock<Vec<(String, String)>> = LazyLock::new(|| {
-    let bundle = include_bytes!(concat!(env!("OUT_DIR"), "/sources.zst"));
-    let files = bundle::read(bundle).expect("the build script wrote them");
-    let text = |bytes| String::from_utf8(bytes).expect("sources are text");
-    files
-        .into_iter()
-        .map(|(name, bytes)| (name, text(bytes)))
-        .collect()
-});
+const SOURCES: &[(&str, &str)] = include!(concat!(env!("OUT_DIR"), "/sources.rs"));
 
 /// The files of kernels, without their ending.
 pub fn kernel_files() -> Vec<&'static str> {
-    let names = SOURCES.iter().map(|(name, _)| name.as_str());
+    let names = SOURCES.iter().map(|(name, _)| name);
     names.filter_map(|name| name.strip_suffix(".cu")).collect()
 }
 
 /// A hash of all sources and of how they are compiled.
 pub fn digest() -> String {
     let mut hash = Sha256::new();
-    for (name, text) in SOURCES.iter() {
+    for (name, text) in SOURCES {
         for part in [name, text] {
             hash.update(part);
             hash.update([0]);
@@ -155,7 +146,7 @@ impl Compiler {
     fn compile_source(&self, name: &str, source: &str, architecture: &str) -> Result<Compiled, String> {
         let headers: Vec<(CString, CString)> = SOURCES
             .iter()
-            .map(|(name, text)| (name.as_str(), text.as_str()))
+            .copied()
             .filter(|(name, _)| !is_kernel(name))
             .chain(STANDARD)
             .map(|(name, text)| Ok((c_string(name)?, c_string(text)?)))

@@ -59,7 +59,7 @@ impl Architecture {
         }
     }
 
-    const fn pack(self) -> &'static [u8] {
+    pub(crate) const fn pack(self) -> &'static [u8] {
         match self {
             Self::Sm80 => include_bytes!("../kernels/packs/sm_80.zst"),
             Self::Sm90a => include_bytes!("../kernels/packs/sm_90a.zst"),
@@ -96,7 +96,7 @@ impl Modules {
             let damaged = || DeviceError::Failed(format!("the pack of {name} is damaged"));
             (
                 name.clone(),
-                bundle::read(architecture.pack()).ok_or_else(damaged)?,
+                bundle::split_compressed(architecture.pack()).ok_or_else(damaged)?,
             )
         } else {
             let name = format!("sm_{major}{minor}");

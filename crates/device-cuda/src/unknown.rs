@@ -91,7 +91,7 @@ fn absent(architecture: &str, why: &str) -> DeviceError {
 
 /// Kernels that were kept, if they are whole.
 fn taken(path: &Path, files: &[&str]) -> Option<Cubins> {
-    let cubins = bundle::read(&std::fs::read(path).ok()?)?;
+    let cubins = bundle::split(&std::fs::read(path).ok()?)?;
     let has = |file: &&str| cubins.iter().any(|(name, _)| name == file);
     files.iter().all(has).then_some(cubins)
 }
@@ -101,7 +101,7 @@ fn keep(path: &Path, cubins: &Cubins) -> std::io::Result<()> {
     let folder = path.parent().map_or_else(PathBuf::new, Path::to_owned);
     std::fs::create_dir_all(&folder)?;
     let file = tempfile::NamedTempFile::new_in(&folder)?;
-    std::fs::write(file.path(), bundle::write(cubins)?)?;
+    std::fs::write(file.path(), bundle::join(cubins))?;
     file.persist(path)?;
     Ok(())
 }

@@ -62,9 +62,12 @@ impl Dots for Portable {
     fn mul(self, a: Self::F, b: Self::F) -> Self::F {
         std::array::from_fn(|lane| a[lane] * b[lane])
     }
+    // As in `simd/portable.rs`.
+    #[cfg_attr(target_arch = "x86_64", inline(never))]
     fn mul_add(self, a: Self::F, b: Self::F, c: Self::F) -> Self::F {
         std::array::from_fn(|lane| a[lane].mul_add(b[lane], c[lane]))
     }
+    #[cfg_attr(target_arch = "x86_64", inline(never))]
     unsafe fn load_f16(self, from: *const u8) -> Self::F {
         // SAFETY: 32 bytes as the caller promises.
         let halves = unsafe { from.cast::<[[u8; 2]; PANEL]>().read() };

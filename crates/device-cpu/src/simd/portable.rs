@@ -3,7 +3,8 @@
 use super::{LANES, Lanes, PANEL, Simd};
 use paceline_device::e4m3_value;
 
-/// Plain Rust, any machine.
+/// Plain Rust, any machine. What x86-64 has no instructions for in every processor, and therefore a function call per lane,
+/// is not inlined there: it would make these kernels the largest.
 #[derive(Clone, Copy)]
 pub(crate) struct Portable;
 
@@ -33,6 +34,7 @@ impl Simd for Portable {
         // SAFETY: forwarded.
         unsafe { to.cast::<Self::P>().write_unaligned(value) }
     }
+    #[cfg_attr(target_arch = "x86_64", inline(never))]
     unsafe fn panel_load_f16(self, from: *const u16) -> Self::P {
         // SAFETY: forwarded.
         unsafe { gather(from, |bits| half::f16::from_bits(bits).to_f32()) }
@@ -47,6 +49,7 @@ impl Simd for Portable {
         // SAFETY: forwarded.
         [0, 1].map(|place| unsafe { gather(from, |pair| e4m3_value(pair[place]) / 256.0) })
     }
+    #[cfg_attr(target_arch = "x86_64", inline(never))]
     fn panel_mul_add(self, a: Self::P, b: Self::P, c: Self::P) -> Self::P {
         std::array::from_fn(|i| a[i].mul_add(b[i], c[i]))
     }
@@ -85,6 +88,7 @@ impl Lanes for Portable {
     fn div(self, a: Self::F, b: Self::F) -> Self::F {
         zip(a, b, |a, b| a / b)
     }
+    #[cfg_attr(target_arch = "x86_64", inline(never))]
     fn mul_add(self, a: Self::F, b: Self::F, c: Self::F) -> Self::F {
         std::array::from_fn(|i| a[i].mul_add(b[i], c[i]))
     }

@@ -62,11 +62,14 @@ impl<T: Format> Span<'_, T> {
 
     #[inline(always)]
     fn some_rows<D: Dots>(&self, d: D, panel: usize, rows: Range<usize>) {
+        // There are never more than `D::ROWS`: nothing is compiled for more, which would be most of this crate's code.
         match rows.len() {
             0 => {}
             1 => self.rows::<D, 1>(d, panel, rows.start),
+            _ if const { D::ROWS <= 2 } => self.rows::<D, 2>(d, panel, rows.start),
             2 => self.rows::<D, 2>(d, panel, rows.start),
             3 => self.rows::<D, 3>(d, panel, rows.start),
+            _ if const { D::ROWS <= 4 } => self.rows::<D, 4>(d, panel, rows.start),
             4 => self.rows::<D, 4>(d, panel, rows.start),
             5 => self.rows::<D, 5>(d, panel, rows.start),
             6 => self.rows::<D, 6>(d, panel, rows.start),
