@@ -36,7 +36,9 @@ extern "C" __global__ void __launch_bounds__(MOVERS) embed(const __grid_constant
     for (int column = threadIdx.x * 8; column < columns; column += MOVERS * 8) {
         float x[8];
         if (a.table.kind == WEIGHT_BF16) load_eight<bf16>(a.table, id, column, x);
-        else load_eight<__half>(a.table, id, column, x);
+        else if (a.table.kind == WEIGHT_F16) load_eight<__half>(a.table, id, column, x);
+        else
+            for (int i = 0; i < 8; i++) x[i] = load_element(a.table, id, column + i);
 #pragma unroll
         for (int i = 0; i < 8; i += 4) store_four(out, column + i, columns, make_float4(x[i] * a.scale, x[i + 1] * a.scale, x[i + 2] * a.scale, x[i + 3] * a.scale));
     }
