@@ -6,7 +6,7 @@ use paceline::{
     DeviceInfo, DraftVocabulary, ElementTypes, EngineConfig, EngineParts, Handle, MemoryPlan, ModelFiles,
     Outline, SpeculationConfig, SpeculationMethod, StartError, UsualLoad,
 };
-use paceline_device::{Backend, Recorder};
+use paceline_device::{Backend, Pending, Recorder};
 use paceline_device_cpu::{Cpu, CpuOptions, Instructions};
 use paceline_device_cuda::{Cuda, CudaOptions, Gpu};
 use paceline_models::CacheSizes;
@@ -195,8 +195,11 @@ fn checkpoint(name: &str) -> Checkpoint {
     }
 }
 
-/// What `make` allocates, and what it makes.
+/// What `make` allocates, and what it makes. What was let go before is counted no more once the stream, which may be the last to
+/// hold it, has come to a read.
 fn taken<T>(cpu: &Cpu, make: impl FnOnce() -> T) -> (u64, T) {
+    let probe = cpu.buffer::<i32>(1).unwrap();
+    cpu.read(&probe, 1).wait().unwrap();
     let before = cpu.allocated();
     let made = make();
     (cpu.allocated() - before, made)
