@@ -2,10 +2,11 @@
 
 use crate::compare::{Limit, Output, grain};
 use crate::judge::{Case, Judge};
-use crate::rig::{Matrix, Rig, stored};
+use crate::rig::Rig;
 use crate::rows::{Input, Operands, Out, RowOperation, judge_rows};
 use paceline_device::abi::LogitsRow;
 use paceline_device::{Backend, DeviceError, RowOrder, Rows, WeightData, WeightPart};
+use paceline_testkit::Matrix;
 use paceline_types::DType;
 
 pub(crate) fn judge<B: Backend>(judge: &mut Judge<'_, B>) {
@@ -101,7 +102,7 @@ impl Case for Parts {
         let mut random = rig.random("parts");
         let data: Vec<Vec<u8>> = types
             .iter()
-            .map(|dtype| stored(&mut random, Matrix::new(*dtype, 40, columns)))
+            .map(|dtype| Matrix::new(*dtype, 40, columns).stored(&mut random))
             .collect();
         let picked: Vec<u32> = (0..30).map(|_| random.below(40) as u32).collect();
         let parts: Vec<WeightPart<'_>> = types

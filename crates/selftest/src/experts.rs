@@ -2,11 +2,12 @@
 
 use crate::compare::{Limit, Output};
 use crate::judge::{Case, Judge};
-use crate::rig::{Matrix, Rig, within};
+use crate::rig::{Rig, within};
 use crate::rows::joined;
 use paceline_device::{
     Activation, Backend, DeviceError, Experts, MoeRouting, RouteScores, Router, StepTables,
 };
+use paceline_testkit::Matrix;
 use paceline_types::DType;
 
 const ROWS: usize = 37;

@@ -3,6 +3,7 @@
 mod attention;
 mod compare;
 mod copies;
+mod device;
 mod drafts;
 mod experts;
 mod faults;
@@ -14,7 +15,6 @@ mod models;
 mod norms;
 mod play;
 mod products;
-mod random;
 mod recurrences;
 mod rig;
 mod rows;
@@ -28,15 +28,18 @@ mod times;
 mod ways;
 
 pub use compare::Limit;
+pub use device::{Judgement, JudgementError, Told, judge};
 pub use faults::faults;
 pub use judge::{Effort, OperationsConfig, Outcome, Yardstick};
 pub use models::{ModelsConfig, models};
-pub use random::Random;
 pub use table::{Header, Misses};
 pub use ways::ways;
 
 /// A model that runs over given tokens, in a plain loop.
 pub use paceline_testkit::Solo;
+
+/// Seeded random numbers.
+pub use paceline_testkit::Random;
 
 use judge::Judge;
 use paceline::Open;

@@ -3,11 +3,11 @@
 use crate::compare::Limit;
 use crate::judge::{Outcome, Yardstick, guarded};
 use crate::mixes::{Bench, Devices, Mix, Opened, Seen, check, smallest};
-use crate::random::Random;
 use crate::{stories, times};
 use paceline::Open;
 use paceline_device::Backend;
 use paceline_models::{Eagle3, ModelError};
+use paceline_testkit::Random;
 use paceline_testkit::{
     FIXTURES, Fixture, HEADS, HeadFixture, Solo, greedy_difference, relative_error, storyteller_in,
     storyteller_reference_in,

@@ -1,11 +1,11 @@
 //! A host at random: admits requests, cuts their prompts, verifies windows, comes too late, asks for everything that a
 //! plan row can ask for.
 
-use crate::random::Random;
 use crate::stage::{BLOCKS_PER_SLOT, MASK_WORDS, SLOTS, SNAPSHOTS, TOKENS, VOCABULARY};
 use paceline_device::abi::{
     BlockUpdate, LogitsRow, Logprobs, PlanMessage, PlanRow, SamplingRow, Slot, SlotLists, TokenRow,
 };
+use paceline_testkit::Random;
 use paceline_types::{MAX_DRAFTS, STATE_GRID};
 
 /// What a request is after.

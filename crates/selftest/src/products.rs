@@ -6,9 +6,10 @@
 
 use crate::compare::{Limit, grain};
 use crate::judge::Judge;
-use crate::rig::{Matrix, within};
+use crate::rig::within;
 use crate::rows::{Batched, Input, Operands, Out, Packed, RowOperation, judge_rows};
 use paceline_device::{Activation, Backend, Epilogue, Product, ResidualNorm, SCALE_BLOCK};
+use paceline_testkit::Matrix;
 use paceline_types::DType;
 
 /// Matrices of the reference models, and ones that no tile divides.

@@ -2,8 +2,9 @@
 
 use crate::compare::{Limit, Output};
 use crate::judge::{Case, Judge};
-use crate::rig::{Matrix, Rig};
+use crate::rig::Rig;
 use paceline_device::{Backend, DeviceError, StepTables};
+use paceline_testkit::Matrix;
 
 /// An input: rows of random numbers.
 #[derive(Clone, Copy, Debug)]

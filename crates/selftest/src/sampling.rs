@@ -6,13 +6,14 @@
 
 use crate::compare::{Limit, Output, Values};
 use crate::judge::{Case, Judge};
-use crate::rig::{Matrix, Rig};
+use crate::rig::Rig;
 use crate::rows::joined;
 use crate::scene::{Nudge, Request, Sampler, Scene};
 use paceline_device::abi::{Logprobs, MAX_LOGPROBS};
 use paceline_device::{
     Backend, DeviceError, Epilogue, SampleOptions, SampledProduct, SampledText, Sampling, StepTables,
 };
+use paceline_testkit::Matrix;
 use paceline_types::DType;
 
 /// Of this many choices one may be a near tie.

@@ -1,11 +1,11 @@
 //! Requests in front of the sampler: texts in blocks, in the step and in drafts, and everything that one may ask for.
 
-use crate::random::Random;
 use crate::rig::Rig;
 use paceline_device::abi::{
     LIST_WORDS, LogitsRow, PlanMessage, PlanRow, RequestRow, SamplingRow, Slot, SlotLists, TokenRow,
 };
 use paceline_device::{Backend, DeviceError, SampledText, SlotLimits, SlotTable, StepLimits, StepTables};
+use paceline_testkit::Random;
 
 const BLOCK_SIZE: usize = 8;
 const BLOCKS_PER_SLOT: usize = 12;

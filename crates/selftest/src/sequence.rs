@@ -2,10 +2,10 @@
 //! leave no trace, and states that are saved and restored elsewhere. Whatever the cut, a right token has one result.
 
 use crate::compare::{Limit, Output};
-use crate::random::Random;
 use crate::rig::{Launcher, Rig};
 use paceline_device::abi::{RequestRow, TokenRow};
 use paceline_device::{Backend, DeviceError, Pending, StepLimits, StepTables};
+use paceline_testkit::Random;
 use paceline_types::{STATE_GRID, on_state_grid};
 use std::collections::BTreeMap;
 

@@ -6,6 +6,8 @@ mod compare;
 mod files;
 mod fixtures;
 mod held;
+mod matrix;
+mod numbers;
 mod random;
 mod schemas;
 mod solo;
@@ -18,6 +20,8 @@ pub use fixtures::{
     storyteller_reference, storyteller_reference_in,
 };
 pub use held::{Gate, held};
+pub use matrix::Matrix;
+pub use numbers::Random;
 pub use random::{overflowing_model, random_draft_model, random_eagle3};
 pub use schemas::random_schema;
 pub use solo::{GREEDY, Solo, greedy_difference};

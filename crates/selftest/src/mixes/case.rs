@@ -1,9 +1,9 @@
 //! Random mixes of requests: what the identity matrix is made of.
 
 use super::{Asked, Bench, Devices, Drafter, Script, Setup, Whimsy};
-use crate::random::Random;
 use paceline_runner::RowsRead;
 use paceline_schedule::Counters;
+use paceline_testkit::Random;
 use paceline_types::{DType, SamplingParams, TokenId};
 
 /// Models with recurrent layers of every kind, two dense ones, and the default model.
