@@ -7,22 +7,27 @@ const KEY_STEPS: [u32; 2] = [0x9E37_79B9, 0xBB67_AE85];
 const ROUNDS: usize = 10;
 
 /// Four random words.
-#[inline(always)]
 pub(crate) fn philox4x32(counter: [u32; 4], key: [u32; 2]) -> [u32; 4] {
-    let mut c = counter;
+    philox4x32_lanes(counter.map(|word| [word]), key).map(|[word]| word)
+}
+
+/// The same for `N` counters at once: a lane is a counter. Loops over lanes become vectors where it is inlined.
+#[inline(always)]
+pub(crate) fn philox4x32_lanes<const N: usize>(counters: [[u32; N]; 4], key: [u32; 2]) -> [[u32; N]; 4] {
+    let [mut a, mut b, mut c, mut d] = counters;
     let mut k = key;
     for _ in 0..ROUNDS {
-        let a = u64::from(MULTIPLIERS[0]) * u64::from(c[0]);
-        let b = u64::from(MULTIPLIERS[1]) * u64::from(c[2]);
-        c = [
-            (b >> 32) as u32 ^ c[1] ^ k[0],
-            b as u32,
-            (a >> 32) as u32 ^ c[3] ^ k[1],
-            a as u32,
-        ];
+        for lane in 0..N {
+            let left = u64::from(MULTIPLIERS[0]) * u64::from(a[lane]);
+            let right = u64::from(MULTIPLIERS[1]) * u64::from(c[lane]);
+            a[lane] = (right >> 32) as u32 ^ b[lane] ^ k[0];
+            b[lane] = right as u32;
+            c[lane] = (left >> 32) as u32 ^ d[lane] ^ k[1];
+            d[lane] = left as u32;
+        }
         k = [k[0].wrapping_add(KEY_STEPS[0]), k[1].wrapping_add(KEY_STEPS[1])];
     }
-    c
+    [a, b, c, d]
 }
 
 #[cfg(test)]
@@ -46,5 +51,17 @@ mod tests {
             ),
             [0xd16c_fe09, 0x94fd_cceb, 0x5001_e420, 0x2412_6ea1]
         );
+    }
+
+    #[test]
+    fn lanes_are_counters_of_their_own() {
+        let counters: [[u32; 16]; 4] =
+            std::array::from_fn(|word| std::array::from_fn(|lane| (word * 1_000_003 + lane * 77) as u32));
+        let key = [0xdead_beef, 7];
+        let lanes = philox4x32_lanes(counters, key);
+        for lane in 0..16 {
+            let one = philox4x32(counters.map(|word| word[lane]), key);
+            assert_eq!(lanes.map(|word| word[lane]), one, "{lane}");
+        }
     }
 }

@@ -59,7 +59,8 @@ pub(crate) fn recur<R: Rule>(pool: &Pool, args: &Recurrence<'_, R>) {
     let (requests, groups) = (args.step.requests, shape.groups);
     let members = shape.heads / groups.max(1);
     let teams = members.div_ceil(TEAM);
-    let total_ns = args.out.rows * shape.matrix_elements() / 12;
+    // States are read once, whatever the number of their tokens.
+    let total_ns = (requests + args.out.rows) * shape.matrix_elements() / 8;
     pieces(pool, requests * groups * teams, total_ns, |piece| {
         let (request, piece) = (piece / (groups * teams), piece % (groups * teams));
         if let Some(tokens) = args.step.request(request, args.out.rows, shape) {

@@ -181,9 +181,15 @@ impl Product<'_> {
         // SAFETY: pieces that run at the same time differ in panels or rows.
         let out = unsafe { self.out.part(row, outputs.clone()) };
         match <&mut [f32; PANEL]>::try_from(&mut *out) {
-            Ok(out) => *out = *sums,
-            Err(_) => out.copy_from_slice(&sums[..outputs.len()]),
+            Ok(out) if self.bias.is_none() && self.scale.is_none() => *out = *sums,
+            _ => self.adjust(outputs, sums, out),
         }
+    }
+
+    /// Writes sums with what is added to them and multiplied with them. Apart from kernels, since most products have neither.
+    #[inline(never)]
+    fn adjust(&self, outputs: Range<usize>, sums: &[f32; PANEL], out: &mut [f32]) {
+        out.copy_from_slice(&sums[..outputs.len()]);
         if let Some(bias) = self.bias {
             for (out, bias) in out.iter_mut().zip(&bias[outputs.clone()]) {
                 *out += bias;
@@ -268,6 +274,6 @@ impl ForFormat for SegmentTask<'_> {
 }
 
 #[cfg(all(test, not(loom), target_os = "linux", target_arch = "x86_64"))]
-mod counts;
+pub(super) mod counts;
 #[cfg(test)]
 mod tests;

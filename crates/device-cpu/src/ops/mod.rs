@@ -34,11 +34,18 @@ use paceline_device::{StateShape, StepTables};
 use paceline_types::STATE_GRID;
 use std::ops::Range;
 
-/// Work below this many (estimated) nanoseconds stays on the calling thread: waking a worker costs about as much.
-const INLINE_NS: usize = 10_000;
+/// What sharing work out costs, in nanoseconds: a part for the job, and one for every thread, as each that joins takes the job's
+/// cache line from the others. Workers are awake in the middle of a step.
+const JOB_NS: usize = 3_000;
+const JOIN_NS: usize = 500;
 
 /// Smallest piece worth claiming.
-const PIECE_NS: usize = 4_000;
+const PIECE_NS: usize = 2_000;
+
+/// Whether work of this many (estimated) nanoseconds is worth sharing out; else it stays on the calling thread.
+pub(crate) fn is_shared(threads: usize, total_ns: usize) -> bool {
+    threads > 1 && total_ns >= JOB_NS + JOIN_NS * threads
+}
 
 /// Runs `work` over ranges that cover `0..items`, on several threads if the whole is worth it. `item_ns` is the
 /// estimated time of one item.
@@ -47,7 +54,7 @@ pub(crate) fn split(pool: &Pool, items: usize, item_ns: usize, work: impl Fn(Ran
     if items == 0 {
         return;
     }
-    if total < INLINE_NS || pool.threads() == 1 || items == 1 {
+    if !is_shared(pool.threads(), total) || items == 1 {
         work(0..items);
         return;
     }
@@ -60,10 +67,10 @@ pub(crate) fn split(pool: &Pool, items: usize, item_ns: usize, work: impl Fn(Ran
 /// Runs `work` for every piece: on the calling thread if all of them together take less than it costs to wake
 /// the others, else spread over the pool.
 pub(crate) fn pieces(pool: &Pool, pieces: usize, total_ns: usize, work: impl Fn(usize) + Sync) {
-    if total_ns < INLINE_NS {
-        (0..pieces).for_each(work);
-    } else {
+    if is_shared(pool.threads(), total_ns) {
         pool.run(pieces, |piece, _| work(piece));
+    } else {
+        (0..pieces).for_each(work);
     }
 }
 
@@ -187,5 +194,50 @@ impl<'a> Step<'a> {
     pub(crate) fn blocks(&self, request: usize) -> &'a [i32] {
         let first = self.request_rows[request].slot as usize * self.blocks_per_request;
         &self.block_table[first..first + self.blocks_per_request]
+    }
+}
+
+#[cfg(all(test, not(loom), target_os = "linux", target_arch = "x86_64"))]
+mod counts;
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::simd::Instructions;
+    use std::sync::Mutex;
+
+    const ITEMS: usize = 8;
+
+    /// The ranges that work becomes, by their ends.
+    fn ends(threads: usize, item_ns: usize) -> Vec<usize> {
+        let pool = Pool::new(threads, Instructions::Portable);
+        let seen = Mutex::new(Vec::new());
+        split(&pool, ITEMS, item_ns, |range| {
+            seen.lock().expect("nobody panics").push(range);
+        });
+        let mut seen = seen.into_inner().expect("nobody panics");
+        seen.sort_by_key(|range| range.start);
+        let starts = seen.iter().map(|range| range.start);
+        let ends: Vec<usize> = seen.iter().map(|range| range.end).collect();
+        assert!(
+            starts.eq([0].into_iter().chain(ends.iter().copied()).take(ends.len())),
+            "{seen:?}"
+        );
+        ends
+    }
+
+    /// What is not shared out, or cut too fine, is as right and takes longer.
+    #[test]
+    fn work_is_shared_out_from_what_that_costs_on_in_pieces_that_are_worth_it() {
+        let cost = |threads: usize| JOB_NS + JOIN_NS * threads;
+        for threads in [2, 4] {
+            assert!(!is_shared(threads, cost(threads) - 1) && is_shared(threads, cost(threads)));
+            assert_eq!(ends(threads, cost(threads) / ITEMS - 1), [ITEMS]);
+            let pieces = ends(threads, cost(threads).div_ceil(ITEMS));
+            assert_eq!(pieces.len(), cost(threads) / PIECE_NS, "{pieces:?}");
+            assert_eq!(pieces.last(), Some(&ITEMS));
+        }
+        assert!(!is_shared(1, usize::MAX));
+        assert_eq!(ends(1, 1 << 30), [ITEMS]);
     }
 }

@@ -55,7 +55,7 @@ pub(crate) struct AddRmsNorm<'a> {
 
 /// `residual += delta · scale`, then `out = rms_norm(residual)`.
 pub(crate) fn add_rms_norm(pool: &Pool, args: AddRmsNorm<'_>) {
-    split(pool, args.out.rows, args.delta.columns / 3, |rows| {
+    split(pool, args.out.rows, args.delta.columns, |rows| {
         pool.instructions().run(AddRmsNormRows(args, rows));
     });
 }

@@ -2,13 +2,15 @@
 //!
 //! Noise is Gumbel noise keyed by seed, position and token, so the draw is an argmax. Most tokens cannot win it:
 //! `-ln(-ln(1-w)) <= -ln(w)`, so a token whose uniform number `w` exceeds `e^(score - best)` is passed over
-//! without a logarithm, and a block whose every such bound is below the smallest `w` without any random bits.
+//! without a logarithm, and tokens whose every such bound is below the smallest `w` without any random bits.
+//! Tokens are looked at in groups, whose random bits are made at once; only lanes that have a chance are then looked at one by
+//! one. A bound that is too large costs time and changes nothing, so a group has one for the best before it.
 
 use super::candidates::{self, Boundary, Candidate};
 use super::options::{Options, Scratch};
 use super::pieces;
 use super::vector::load_padded;
-use crate::philox::philox4x32;
+use crate::philox::{philox4x32, philox4x32_lanes};
 use crate::pool::Pool;
 use crate::simd::{Instructions, Kernel, LANES, Simd};
 use crate::storage::{In, Storage};
@@ -32,12 +34,19 @@ thread_local! {
 /// Slack that covers the rounding of the bound on the noise.
 const MARGIN: f32 = 0.01;
 
+/// Counters whose random bits are made at once, and the tokens that they are for.
+const QUADS: usize = 16;
+const GROUP: usize = 4 * QUADS;
+
 /// The smallest uniform number, 2^-33.
 const SMALLEST: f32 = 1.164_153_2e-10;
 
 /// One token, and log-probabilities where asked, per row.
 pub(crate) fn sample(pool: &Pool, args: &Draws<'_>) {
-    let total_ns = args.logits.rows * args.logits.columns / 2;
+    let drawn = args.rows[..args.logits.rows]
+        .iter()
+        .filter(|row| row.sampling.temperature > 0.0);
+    let total_ns = (args.logits.rows + 3 * drawn.count()) * args.logits.columns / 2;
     pieces(pool, args.logits.rows, total_ns, |row| {
         sample_row(pool.instructions(), args, row);
     });
@@ -238,14 +247,16 @@ impl Noise {
         }
     }
 
-    /// The bits of tokens `4·quad..4·quad + 4`.
-    #[inline(always)]
-    fn quad(self, quad: u32) -> [u32; 4] {
-        philox4x32([self.position, quad, 0, 0], self.key)
+    fn bits(self, token: u32) -> u32 {
+        philox4x32([self.position, token / 4, 0, 0], self.key)[token as usize % 4]
     }
 
-    fn bits(self, token: u32) -> u32 {
-        self.quad(token / 4)[token as usize % 4]
+    /// The uniform numbers of the tokens of a group.
+    #[inline(always)]
+    fn of_group(self, group: usize) -> [f32; GROUP] {
+        let quads = std::array::from_fn(|quad| (group * QUADS + quad) as u32);
+        let words = philox4x32_lanes([[self.position; QUADS], quads, [0; QUADS], [0; QUADS]], self.key);
+        std::array::from_fn(|token| uniform(words[token % 4][token / 4]))
     }
 }
 
@@ -323,31 +334,22 @@ impl Kernel for DrawAll<'_> {
     #[inline(always)]
     fn run<S: Simd>(self, s: S) -> u32 {
         let Self(row, last) = self;
-        let (max, floor) = (s.splat(row.max), s.splat(row.floor));
-        let temperature = s.splat(row.temperature);
         let mut best = row.opening();
-        for (block, logits) in row.logits.chunks(LANES).enumerate() {
-            let x = load_padded(s, logits, f32::NEG_INFINITY);
-            let scaled = s.div(s.sub(x, max), temperature);
-            let limit = s.exp(s.add(scaled, s.splat(MARGIN - best.score)));
-            let limit = s.select_less(scaled, floor, s.splat(0.0), limit);
-            let limit = s.select_less(x, s.splat(last.logit), s.splat(0.0), limit);
-            if s.largest(limit) < SMALLEST {
+        for (group, logits) in row.logits.chunks(GROUP).enumerate() {
+            let (limits, most) = self.limits(s, logits, best.score);
+            if most < SMALLEST {
                 continue;
             }
-            let mut limits = [0.0; LANES];
-            s.store(limit, &mut limits);
-            let quads = [
-                row.noise.quad(block as u32 * 2),
-                row.noise.quad(block as u32 * 2 + 1),
-            ];
-            for (lane, bits) in quads.as_flattened().iter().enumerate() {
-                let w = uniform(*bits);
-                if w <= limits[lane] {
-                    let id = block * LANES + lane;
-                    let logit = row.logits[id];
-                    if logit > last.logit || id as u32 <= last.id {
-                        best.consider(row.scaled(logit) + gumbel(w), id as u32);
+            let numbers = row.noise.of_group(group);
+            let blocks = limits.as_chunks::<LANES>().0.iter();
+            for (block, (limits, numbers)) in blocks.zip(numbers.as_chunks::<LANES>().0).enumerate() {
+                if s.largest(s.sub(s.load(limits), s.load(numbers))) < 0.0 {
+                    continue;
+                }
+                for (lane, (limit, number)) in limits.iter().zip(numbers).enumerate() {
+                    let id = group * GROUP + block * LANES + lane;
+                    if number <= limit && (row.logits[id] > last.logit || id as u32 <= last.id) {
+                        best.consider(row.scaled(row.logits[id]) + gumbel(*number), id as u32);
                     }
                 }
             }
@@ -356,5 +358,29 @@ impl Kernel for DrawAll<'_> {
     }
 }
 
+impl DrawAll<'_> {
+    /// What the uniform numbers of a group's tokens must not exceed to beat a score, and the largest of it; 0 where there is no
+    /// token or it takes no part.
+    #[inline(always)]
+    fn limits<S: Simd>(&self, s: S, logits: &[f32], score: f32) -> ([f32; GROUP], f32) {
+        let Self(row, last) = self;
+        let (max, floor, temperature) = (s.splat(row.max), s.splat(row.floor), s.splat(row.temperature));
+        let mut limits = [0.0; GROUP];
+        let mut most = s.splat(0.0);
+        for (logits, limits) in logits.chunks(LANES).zip(limits.as_chunks_mut::<LANES>().0) {
+            let x = load_padded(s, logits, f32::NEG_INFINITY);
+            let scaled = s.div(s.sub(x, max), temperature);
+            let limit = s.exp(s.add(scaled, s.splat(MARGIN - score)));
+            let limit = s.select_less(scaled, floor, s.splat(0.0), limit);
+            let limit = s.select_less(x, s.splat(last.logit), s.splat(0.0), limit);
+            most = s.max(limit, most);
+            s.store(limit, limits);
+        }
+        (limits, s.largest(most))
+    }
+}
+
+#[cfg(all(test, not(loom), target_os = "linux", target_arch = "x86_64"))]
+pub(super) mod counts;
 #[cfg(test)]
 mod tests;

@@ -160,7 +160,7 @@ impl<A: WithAvx2> Lanes for A {
     #[inline(always)]
     fn prefetch(self, at: *const u8) {
         // SAFETY: see above; this reads nothing.
-        unsafe { _mm_prefetch::<_MM_HINT_T0>(at.cast()) }
+        unsafe { _mm_prefetch::<_MM_HINT_T1>(at.cast()) }
     }
     #[inline(always)]
     fn add(self, a: __m256, b: __m256) -> __m256 {

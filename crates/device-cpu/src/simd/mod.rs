@@ -74,7 +74,7 @@ pub(crate) trait Lanes: Copy + Send + Sync + 'static {
     /// Eight writable elements at `to`.
     unsafe fn store_ptr(self, value: Self::F, to: *mut f32);
 
-    /// Asks for a cache line that will be needed soon. Any address will do.
+    /// Asks for a cache line, up to the second-level cache. Any address will do.
     fn prefetch(self, at: *const u8);
     fn add(self, a: Self::F, b: Self::F) -> Self::F;
     fn sub(self, a: Self::F, b: Self::F) -> Self::F;

@@ -24,6 +24,8 @@ pub(super) struct Group {
     pub(super) scale: f32,
     /// Sums of the codes of each part.
     pub(super) sums: [i32; PARTS],
+    /// The sum of all codes times the scale.
+    pub(super) sum: f32,
 }
 
 impl Group {
@@ -31,6 +33,7 @@ impl Group {
         codes: [0; 2 * GROUP],
         scale: 0.0,
         sums: [0; PARTS],
+        sum: 0.0,
     };
 
     /// Inputs that are not finite give a scale that is not, and so do the sums of products with it.
@@ -62,6 +65,7 @@ impl Group {
             codes: D::encode(&codes),
             scale,
             sums,
+            sum: (sums[0] + sums[1]) as f32 * scale,
         }
     }
 }

@@ -16,9 +16,11 @@ use std::marker::PhantomData;
 use std::ops::Range;
 use std::sync::atomic::{Ordering, compiler_fence};
 
-/// Bytes ahead of the weights in use that are asked for: arithmetic between two loads keeps the machine from looking as
-/// far by itself. A single row is all loads, and better left alone.
-const AHEAD: usize = 1 << 10;
+/// What is asked for ahead of the weights in use: the next tile, as long as that is not more than this many bytes away, else some
+/// bytes further in the same panels. Arithmetic between two loads keeps the machine from looking as far by itself, and where a tile
+/// begins it has yet to find out that there are streams to follow. A single row is all loads, and better left alone.
+const FAR: usize = 256 << 10;
+const AHEAD: usize = 2 << 10;
 
 /// Bytes of a cache line.
 const LINE: usize = 64;
@@ -98,9 +100,13 @@ impl<'a, L: Layout> Span<'a, L> {
         });
         let panels: [*const u8; P] = std::array::from_fn(|p| self.segment.panel(first + p));
         let inputs = self.product.w.inputs();
+        let ahead = match P * self.segment.panel_bytes {
+            tile if tile <= FAR => tile,
+            _ => AHEAD,
+        };
         let mut lanes = [[[0.0; PANEL]; P]; R];
         if const { !L::SCALED } {
-            let sums = Self::sums(s, rows, panels, inputs);
+            let sums = Self::sums(s, rows, panels, (inputs, ahead));
             unrolled!(r < R, {
                 unrolled!(p < P, {
                     // SAFETY: a panel fills the array.
@@ -113,7 +119,7 @@ impl<'a, L: Layout> Span<'a, L> {
                 let x = rows.map(|row| row.wrapping_add(first));
                 let at = panels.map(|panel| panel.wrapping_add(block * SCALED_BLOCK_BYTES));
                 let weights = at.map(|at| at.wrapping_add(SCALE_BYTES));
-                let sums = Self::sums(s, x, weights, SCALE_BLOCK.min(inputs - first));
+                let sums = Self::sums(s, x, weights, (SCALE_BLOCK.min(inputs - first), ahead));
                 // SAFETY: a block of the panels, and panels fill the arrays.
                 unsafe { add_scaled(s, at, sums, &mut lanes) };
             }
@@ -125,13 +131,13 @@ impl<'a, L: Layout> Span<'a, L> {
         }
     }
 
-    /// The products of `inputs` inputs, added up one after the other.
+    /// The products of `inputs` inputs, added up one after the other; weights `ahead` bytes further are asked for on the way.
     #[inline(always)]
     fn sums<S: Simd, const R: usize, const P: usize>(
         s: S,
         rows: [*const f32; R],
         panels: [*const u8; P],
-        inputs: usize,
+        (inputs, ahead): (usize, usize),
     ) -> [[S::P; P]; R] {
         let mut sums = [[s.panel_splat(0.0); P]; R];
         for pair in 0..inputs / 2 {
@@ -140,7 +146,7 @@ impl<'a, L: Layout> Span<'a, L> {
             if R > 1 {
                 for line in 0..L::PAIR_BYTES / LINE {
                     for p in 0..P {
-                        s.prefetch(weights[p].wrapping_add(AHEAD + line * LINE));
+                        s.prefetch(weights[p].wrapping_add(ahead + line * LINE));
                     }
                 }
             }

@@ -14,7 +14,8 @@ use crate::weight::{PANEL, Segment};
 use std::marker::PhantomData;
 use std::ops::Range;
 
-/// How far ahead codes are asked for: the machine's own prefetching ends at every page.
+/// How far ahead codes are asked for: arithmetic between two loads keeps the machine from looking as far by itself. A single
+/// row is all loads, and better left alone.
 const AHEAD: usize = 2 << 10;
 
 /// Bytes of a cache line.
@@ -42,7 +43,7 @@ impl<T: Format> Span<'_, T> {
             // SAFETY: the panel has as many groups as a row of inputs.
             unsafe {
                 let (block, group) = T::group(start, index);
-                if R <= 2 {
+                if R > 1 {
                     for line in (0..T::GROUP_BYTES).step_by(LINE) {
                         d.prefetch(group.wrapping_add(AHEAD + line));
                     }
@@ -52,10 +53,10 @@ impl<T: Format> Span<'_, T> {
                 }
             }
         }
-        for (r, sums) in sums.into_iter().enumerate() {
+        for r in 0..R {
             let mut lanes = [0.0; PANEL];
             // SAFETY: the array has sixteen elements.
-            unsafe { d.store(sums, lanes.as_mut_ptr()) };
+            unsafe { d.store(sums[r], lanes.as_mut_ptr()) };
             self.product.finish(self.segment, panel, row + r, &lanes);
         }
     }
@@ -111,28 +112,39 @@ unsafe fn add_part<D: Dots, T: Format, const R: usize>(
         let scale = T::scale(d, block, group, part);
         for r in 0..R {
             let inputs = &*inputs[r];
-            let sum = d.total(integers[r], (D::OFFSET - T::Codes::ZERO) * inputs.sum::<T>(part));
+            let offset = (D::OFFSET - T::Codes::ZERO).wrapping_mul(inputs.sum::<T>(part));
+            let sum = d.total(integers[r], offset);
             sums[r] = d.mul_add(sum, d.mul(scale, d.splat(inputs.scale)), sums[r]);
         }
         if T::MINIMUM {
             let minimum = T::minimum(d, block, group, part);
             for r in 0..R {
                 let inputs = &*inputs[r];
-                let sum = inputs.sum::<T>(part) as f32 * inputs.scale;
-                sums[r] = d.mul_add(minimum, d.splat(sum), sums[r]);
+                sums[r] = d.mul_add(minimum, d.splat(inputs.scaled_sum::<T>(part)), sums[r]);
             }
         }
     }
 }
 
 impl Group {
-    /// The sum of a part's codes, or of all if the format has one part.
+    /// The sum of a part's codes, or of all if the format has one part. It never wraps, but a check would keep a kernel from
+    /// leaving it out where the format has no use for it.
     #[inline(always)]
     fn sum<T: Format>(&self, part: usize) -> i32 {
         if T::PARTS == PARTS {
             self.sums[part]
         } else {
-            self.sums[0] + self.sums[1]
+            self.sums[0].wrapping_add(self.sums[1])
+        }
+    }
+
+    /// The same times the scale.
+    #[inline(always)]
+    fn scaled_sum<T: Format>(&self, part: usize) -> f32 {
+        if T::PARTS == PARTS {
+            self.sums[part] as f32 * self.scale
+        } else {
+            self.sum
         }
     }
 }
