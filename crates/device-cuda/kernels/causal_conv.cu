@@ -107,23 +107,54 @@ template <int Width> __device__ __forceinline__ void causal_conv(const ConvArgs&
 extern "C" __global__ void __launch_bounds__(THREADS) causal_conv_4(const __grid_constant__ ConvArgs a) { causal_conv<4>(a); }
 extern "C" __global__ void __launch_bounds__(THREADS, 2) causal_conv_any(const __grid_constant__ ConvArgs a) { causal_conv<0>(a); }
 
-extern "C" __global__ void __launch_bounds__(THREADS, 2) causal_conv_prompt(const __grid_constant__ ConvArgs a) {
-    enter();
-    StateRow row;
-    if (!state_row(a.states, a.tables, blockIdx.y, live_rows(a.x), row, a.fault)) return;
-    constexpr int Warps = THREADS / 32, Channels = 128;
-    const int channels = a.states.conv_channels, channel = blockIdx.x * Channels + threadIdx.x % 32 * 4;
-    if (channel < channels) {
-        float taps[4][4], bias[4] = {};
-#pragma unroll
-        for (int c = 0; c < 4; c++) load_four(taps[c], a.weight + (channel + c) * 4);
-        if (a.bias) load_four(bias, a.bias + channel);
+// Those of 32 requests from `first` on that are a thread block's, a bit each: of a request of many tokens some runs, if there are as many; of the others, which lie beside each other and mostly
+// have one token, every so many, whose channels every eighth thread block has.
+__device__ __forceinline__ uint32_t own_requests(const Tables& t, int first) {
+    const int request = first + threadIdx.x % 32, tokens = request < request_rows(t) ? t.requests[request].token_count : 0;
+    const int runs_before = blockIdx.z * (THREADS / 32) * RUN, shares = gridDim.y * gridDim.z;
+    const bool own = tokens > RUN ? request % gridDim.y == blockIdx.y && tokens > runs_before : blockIdx.x % 8 == 0 && request % shares == blockIdx.y * gridDim.z + blockIdx.z;
+    return __ballot_sync(~0u, own && tokens > 0);
+}
+
+// What is about the slot, of `Channels` channels from `first` on that are the thread's, with others of its thread block where `strips` of them share a channel.
+template <int Channels> __device__ __forceinline__ void keep_inputs(const ConvArgs& a, const StateRow& row, int first, int strip, int strips) {
+    const int channels = a.states.conv_channels;
+    if (first < channels) {
 #pragma unroll 1
-        for (int first = (blockIdx.z * Warps + threadIdx.x / 32) * RUN; first < row.tokens; first += gridDim.z * Warps * RUN) convolve_four(a, row, first, channel, taps, bias);
+        for (int c = 0; c < Channels; c++) save_inputs(a, row, first + c, strip, strips);
     }
-    if (blockIdx.z != 0) return;
-    const int own = blockIdx.x * Channels + threadIdx.x % Channels, strip = threadIdx.x / Channels;
-    if (own < channels) save_inputs(a, row, own, strip, THREADS / Channels);
     __syncthreads();
-    if (own < channels) leave_inputs(a, row, own, strip, THREADS / Channels);
+    if (first < channels) {
+#pragma unroll 1
+        for (int c = 0; c < Channels; c++) leave_inputs(a, row, first + c, strip, strips);
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS, 2) causal_conv_prompt(const __grid_constant__ ConvArgs a) {
+    constexpr int Warps = THREADS / 32, Channels = 128; // of a thread block and a request of many tokens
+    enter();
+    const int channels = a.states.conv_channels;
+#pragma unroll 1
+    for (int base = 0; base < request_rows(a.tables); base += 32)
+#pragma unroll 1
+        for (uint32_t left = own_requests(a.tables, base); left; left &= left - 1) {
+            __shared__ StateRow row; // registers are short
+            __shared__ bool there;
+            __syncthreads();
+            if (threadIdx.x == 0) there = state_row(a.states, a.tables, base + __ffs(left) - 1, live_rows(a.x), row, a.fault);
+            __syncthreads();
+            if (!there) continue;
+            const bool few = row.tokens <= RUN;
+            const int channel = blockIdx.x * Channels + (few ? threadIdx.x : threadIdx.x % 32) * 4, run = few ? 0 : blockIdx.z * Warps + threadIdx.x / 32;
+            if (channel < channels) {
+                float taps[4][4], bias[4] = {};
+#pragma unroll
+                for (int c = 0; c < 4; c++) load_four(taps[c], a.weight + (channel + c) * 4);
+                if (a.bias) load_four(bias, a.bias + channel);
+#pragma unroll 1
+                for (int first = run * RUN; first < row.tokens; first += gridDim.z * Warps * RUN) convolve_four(a, row, first, channel, taps, bias);
+            }
+            if (few) keep_inputs<4>(a, row, channel, 0, 1);
+            else if (blockIdx.z == 0) keep_inputs<1>(a, row, blockIdx.x * Channels + threadIdx.x % Channels, threadIdx.x / Channels, THREADS / Channels);
+        }
 }

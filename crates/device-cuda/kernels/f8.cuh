@@ -7,11 +7,6 @@
 
 constexpr int F8_STEPS = F8_BLOCK / 16;
 
-// Tokens first, which have to lie at whole kilobytes: two blocks of 64 inputs as product.cuh has them.
-template <int N> struct F8Stage {
-    static constexpr int token_bytes = N * F8_BLOCK * 2, bytes = token_bytes + (F8_BYTES + 1023) / 1024 * 1024;
-};
-
 // Codes whose bits are where bf16 has them are their value times 2^-120, also those without a leading one: bf16 keeps them.
 __device__ __forceinline__ uint32_t f8_value(uint32_t bits) {
     uint32_t value;
@@ -21,12 +16,15 @@ __device__ __forceinline__ uint32_t f8_value(uint32_t bits) {
 __device__ __forceinline__ uint32_t f8_first(uint32_t word) { return f8_value(word & 0x87F087F0); }
 __device__ __forceinline__ uint32_t f8_second(uint32_t word) { return f8_value((word << 4 & 0x80F080F0) | (word >> 4 & 0x07000700)); }
 
-// The operands of two steps for this lane, from shared memory.
-__device__ __forceinline__ void f8_operands(uint32_t (&a)[4], uint32_t (&b)[4], uint32_t address) {
-    uint32_t x, y, z, w;
-    asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(x), "=r"(y), "=r"(z), "=r"(w) : "r"(address) : "memory");
-    a[0] = f8_first(x), a[1] = f8_second(x), a[2] = f8_first(y), a[3] = f8_second(y);
-    b[0] = f8_first(z), b[1] = f8_second(z), b[2] = f8_first(w), b[3] = f8_second(w);
+// This lane's codes of two steps, from shared memory, and the operands that they are.
+__device__ __forceinline__ uint4 f8_load(uint32_t address) {
+    uint4 codes;
+    asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(codes.x), "=r"(codes.y), "=r"(codes.z), "=r"(codes.w) : "r"(address) : "memory");
+    return codes;
+}
+__device__ __forceinline__ void f8_operands(uint32_t (&a)[4], uint32_t (&b)[4], uint4 codes) {
+    a[0] = f8_first(codes.x), a[1] = f8_second(codes.x), a[2] = f8_first(codes.y), a[3] = f8_second(codes.y);
+    b[0] = f8_first(codes.z), b[1] = f8_second(codes.z), b[2] = f8_first(codes.w), b[3] = f8_second(codes.w);
 }
 // Where this lane's codes of a block begin, for 16 rows; steps come in pairs, 512 bytes apart.
 __device__ __forceinline__ uint32_t f8_codes(uint32_t block, int sixteen) { return block + sixteen * 16 * F8_BLOCK + threadIdx.x % 32 * 16; }

@@ -6,15 +6,9 @@
 //
 // `mix_keys`, in a file of its own, has all that needs no state. `mix_states` takes a head of a request, then the next, in batches of four tokens, while a warp of its own fetches what comes
 // next. Two threads have a column: each multiplies half of the state's rows; then one has S'k and finds u, the other S'q and the outputs. Bytes: the state once, read.
-#include "norm.cuh"
-#include "recurrence.cuh"
-#include "rounded.cuh"
-#include "args/mix.h"
+#include "mix.cuh"
 
-constexpr int R = 128, C = 128;
-constexpr int CHAINS = 8, LINKS = R / CHAINS, HALF = CHAINS / 2; // a product with the state is eight chains over its rows, added in ascending order
-constexpr int BATCH = 4;                                         // tokens at a time
-static_assert(R == C);
+constexpr int HALF = CHAINS / 2;
 
 // Eight warps compute, one more fetches: of the next item everything but the state while this one is at work, its state as soon as this one's has been multiplied.
 constexpr int WARPS = 2 * C / 32, WORKERS = WARPS * 32, THREADS = WORKERS + 32;
@@ -165,16 +159,6 @@ __device__ __forceinline__ void feed(Memory& m, const MixArgs& a) {
 // Says that a thread is done with what the barrier guards.
 __device__ __forceinline__ void done_with(uint64_t& barrier) { barrier_arrive(shared_address(&barrier)); }
 
-// Dots times the decay in between, a thread per pair; decays from the grid position.
-__device__ __forceinline__ void weigh(Memory& m, const Stage& stage, const Batch& b) {
-    const int thread = threadIdx.x, s = thread / BATCH, t = thread % BATCH;
-    if (s < CHUNK && t < b.live && s <= b.at + t) {
-        const float factor = decay_between(stage.g, s, b.at + t);
-        m.by_key[s][t] = factor * stage.dots[t][0][s], m.by_query[s][t] = factor * stage.dots[t][1][s];
-    }
-    if (s == CHUNK && t < b.live) m.decay[t] = decay_between(stage.g, -1, b.at + t);
-}
-
 // S'k of a batch's tokens, of which there are up to `Live`, for the first thread of a column, S'q for the second: each runs the chains over its half of the rows for both, and they swap.
 template <int Live> __device__ __forceinline__ void products(Memory& m, const Stage& stage, const Batch& b, bool frees_state, float (&sum)[BATCH]) {
     const bool first = is_first();
@@ -212,47 +196,22 @@ template <int Live> __device__ __forceinline__ void products(Memory& m, const St
         for (int chain = 0; chain < HALF; chain++) sum[t] = __fadd_rn(sum[t], later[chain][t]);
 }
 
-// u of a batch, by the first thread of a column, and its outputs, by the second: entries are added in order, old and new alike. What is past the last token is never looked at.
+// u of a batch, and its outputs.
 __device__ __forceinline__ void run_tokens(Memory& m, Stage& stage, const Batch& b, bool frees_state) {
-    const int c = own_column();
-    const bool first = is_first();
     float sum[BATCH] = {};
     if (b.live == 1) products<1>(m, stage, b, frees_state, sum);
     else if (b.live == 2) products<2>(m, stage, b, frees_state, sum);
     else products<BATCH>(m, stage, b, frees_state, sum);
 #pragma unroll
     for (int t = 0; t < BATCH; t++) sum[t] = m.decay[t] * sum[t];
-    const float(*weights)[BATCH] = first ? m.by_key : m.by_query;
-    auto add = [&](int s, float u, int from) {
-        const float4 w = *reinterpret_cast<const float4*>(weights[s]);
-        if (from <= 0) sum[0] = __fmaf_rn(w.x, u, sum[0]);
-        if (from <= 1) sum[1] = __fmaf_rn(w.y, u, sum[1]);
-        if (from <= 2) sum[2] = __fmaf_rn(w.z, u, sum[2]);
-        sum[3] = __fmaf_rn(w.w, u, sum[3]);
-    };
-#pragma unroll 4
-    for (int s = 0; s < b.at; s++) add(s, stage.u[s][c], 0);
-#pragma unroll
-    for (int t = 0; t < BATCH; t++) {
-        if (t >= b.live) break;
-        const float u = __shfl_sync(0xffffffffu, stage.beta[b.at + t] * (stage.v[t][c] - sum[t]), threadIdx.x % 16);
-        add(b.at + t, u, t);
-        __syncwarp(); // both have read the value
-        if (first) stage.u[b.at + t][c] = u;
-        else stage.v[t][c] = sum[t];
-    }
+    add_entries(sum, is_first() ? m.by_key : m.by_query, stage.u, stage.v, stage.beta + b.at, own_column(), b.at, b.live);
 }
 
 // The gated norm of outputs, a warp per token.
 __device__ __forceinline__ void finish(const Memory& m, const Stage& stage, const MixArgs& a, const Span& span, const Batch& b) {
     const int t = threadIdx.x / 32, c = threadIdx.x % 32 * 4;
     if (t >= b.live) return;
-    const float4 x = *reinterpret_cast<const float4*>(&stage.v[t][c]), gate = *reinterpret_cast<const float4*>(&stage.gate[t][c]);
-    const float factor = 1.0f / sqrtf(warp_sum(add_squares(x, 0)) / static_cast<float>(C) + a.eps);
-    const float4 y = each(scaled(x, factor, *reinterpret_cast<const float4*>(&m.norm[c])), gate, [](float x, float g) { return x * silu(g); });
-    const int token = span.token + b.first + t, column = stage.place.head * C + c;
-    store_four(row_of(a.out, token), column, a.out.columns, y);
-    store_rounded(a.rounded, token, column, y);
+    finish_token(a, span.token + b.first + t, stage.place.head, stage.v[t], *reinterpret_cast<const float4*>(&stage.gate[t][c]), *reinterpret_cast<const float4*>(&m.norm[c]));
 }
 
 // The entries of a chunk's tokens that no stored state contains, a warp per entry.
@@ -261,12 +220,10 @@ __device__ __forceinline__ void leave(const Stage& stage, const MixArgs& a, cons
     const StateView& s = a.states;
     const int c = threadIdx.x % 32 * 4;
 #pragma unroll 1
-    for (int e = max(max(p.row.start, p.row.state_end) - span.base, span.entries) + (WARPS - 1 - threadIdx.x / 32); e < span.entries + span.tokens; e += WARPS) {
+    for (int e = first_left(p.row, span) + (WARPS - 1 - threadIdx.x / 32); e < span.entries + span.tokens; e += WARPS) {
         const int place = p.entry_at(s, span.base + e);
-        const size_t at = ring_of(a, p) + place;
-        *reinterpret_cast<float4*>(s.values + at * C + c) = *reinterpret_cast<const float4*>(&stage.u[e][c]);
-        if (c == 0) s.decays[at] = stage.g[e];
-        if (p.leads) *reinterpret_cast<float4*>(s.keys + ((static_cast<size_t>(p.row.slot) * s.groups + p.group) * s.entries + place) * R + c) = *reinterpret_cast<const float4*>(&stage.k[e][in_vector(c)]);
+        float* key = p.leads ? s.keys + ((static_cast<size_t>(p.row.slot) * s.groups + p.group) * s.entries + place) * R : nullptr;
+        leave_entry(s, ring_of(a, p) + place, stage.u[e], stage.g[e], key, *reinterpret_cast<const float4*>(&stage.k[e][in_vector(c)]));
     }
 }
 
@@ -343,7 +300,7 @@ __device__ __forceinline__ void mix_row(Memory& m, Stage& stage, const MixArgs& 
                 copies_commit(), copies_wait<0>(), workers_meet();
             }
             if (b.live <= 0) break;
-            weigh(m, stage, b);
+            weigh({m.by_key, m.by_query, m.decay}, stage.dots, stage.g, b.at, b.live);
             workers_meet();
             freed = last && !carried && !folded && first + BATCH >= span.tokens;
             run_tokens(m, stage, b, freed);

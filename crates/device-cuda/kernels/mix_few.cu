@@ -2,17 +2,12 @@
 //
 // A thread block per request and head, of sixteen warps. Where states are few, nothing but latency counts: what the kernel reads is asked for at once, weights before the wait, and nothing goes through
 // memory in between. Heads of a group each make its keys and queries; the first of them leaves them for later steps. The state is in registers: a warp has sixteen rows of half the columns, a thread two columns.
-#include "norm.cuh"
-#include "recurrence.cuh"
-#include "rounded.cuh"
-#include "args/mix.h"
+#include "mix.cuh"
 
-constexpr int R = 128, C = 128, TAPS = 4;
-constexpr int CHAINS = 8, LINKS = R / CHAINS; // a product with the state is eight chains over its rows, added in ascending order
-constexpr int BATCH = 4;                      // tokens at a time
+constexpr int TAPS = 4;
 constexpr int WARPS = 16, THREADS = WARPS * 32;
 constexpr int KINDS = 3, MAKERS = WARPS / KINDS; // of vectors: query, key, value; tokens whose vectors are made at a time
-static_assert(R == C && WARPS == 2 * CHAINS && WARPS == CHUNK);
+static_assert(WARPS == 2 * CHAINS && WARPS == CHUNK);
 
 struct alignas(16) Memory {
     float k[CHUNK][R], u[CHUNK][C]; // of entries, then of tokens
@@ -131,16 +126,6 @@ __device__ __forceinline__ void relate(Memory& m, const Span& span, int first, i
         if (threadIdx.x % 32 == 0) m.dots[t][0][entry] = by_key, m.dots[t][1][entry] = by_query;
     }
 }
-// Dots times the decay in between, a thread per pair; decays from the grid position.
-__device__ __forceinline__ void weigh(Memory& m, int at, int live) {
-    const int s = threadIdx.x / BATCH, t = threadIdx.x % BATCH;
-    if (s < CHUNK && t < live && s <= at + t) {
-        const float factor = decay_between(m.g, s, at + t);
-        m.by_key[s][t] = factor * m.dots[t][0][s], m.by_query[s][t] = factor * m.dots[t][1][s];
-    }
-    if (s == CHUNK && t < live) m.decay[t] = decay_between(m.g, -1, at + t);
-}
-
 // A chain of S'k and of S'q, of `Live` tokens from `first` on.
 template <int Live> __device__ __forceinline__ void products(Memory& m, const State& state, const Span& span, int first) {
     const int chain = threadIdx.x / 32 % CHAINS, c = State::column();
@@ -162,7 +147,7 @@ template <int Live> __device__ __forceinline__ void products(Memory& m, const St
     for (int t = 0; t < Live; t++) *reinterpret_cast<float2*>(&m.part[chain][0][t][c]) = by_key[t], *reinterpret_cast<float2*>(&m.part[chain][1][t][c]) = by_query[t];
 }
 
-// u of a batch, by the first thread of a column, and its outputs, by the second, sixteen lanes on: entries are added in order, old and new alike. By half of the warps.
+// u of a batch, and its outputs. By half of the warps.
 __device__ __forceinline__ void run_tokens(Memory& m, int at, int first, int live) {
     const int c = threadIdx.x / 32 * 16 + threadIdx.x % 16, role = threadIdx.x % 32 / 16;
     float sum[BATCH];
@@ -173,46 +158,16 @@ __device__ __forceinline__ void run_tokens(Memory& m, int at, int first, int liv
         for (int chain = 1; chain < CHAINS; chain++) total = __fadd_rn(total, m.part[chain][role][t][c]);
         sum[t] = m.decay[t] * total;
     }
-    const float(*weights)[BATCH] = role == 0 ? m.by_key : m.by_query;
-    auto add = [&](int s, float u, int from) {
-        const float4 w = *reinterpret_cast<const float4*>(weights[s]);
-        if (from <= 0) sum[0] = __fmaf_rn(w.x, u, sum[0]);
-        if (from <= 1) sum[1] = __fmaf_rn(w.y, u, sum[1]);
-        if (from <= 2) sum[2] = __fmaf_rn(w.z, u, sum[2]);
-        sum[3] = __fmaf_rn(w.w, u, sum[3]);
-    };
-#pragma unroll 4
-    for (int s = 0; s < at; s++) add(s, m.u[s][c], 0);
-#pragma unroll
-    for (int t = 0; t < BATCH; t++) {
-        if (t >= live) break;
-        const float u = __shfl_sync(0xffffffffu, m.beta[at + t] * (m.v[first + t][c] - sum[t]), threadIdx.x % 16);
-        add(at + t, u, t);
-        __syncwarp(); // both have read the value
-        if (role == 0) m.u[at + t][c] = u;
-        else m.v[first + t][c] = sum[t];
-    }
-}
-
-// The gated norm of outputs, a warp per token, whose gates this lane has.
-__device__ __forceinline__ void finish(const Memory& m, const MixArgs& a, const Place& p, int token, int t, float4 gate, float4 weight) {
-    const int c = threadIdx.x % 32 * 4;
-    const float4 x = *reinterpret_cast<const float4*>(&m.v[t][c]);
-    const float factor = 1.0f / sqrtf(warp_sum(add_squares(x, 0)) / static_cast<float>(C) + a.eps);
-    const float4 y = each(scaled(x, factor, weight), gate, [](float x, float g) { return x * silu(g); });
-    store_four(row_of(a.out, token), p.head * C + c, a.out.columns, y);
-    store_rounded(a.rounded, token, p.head * C + c, y);
+    add_entries(sum, role == 0 ? m.by_key : m.by_query, m.u, m.v + first, m.beta + at, c, at, live);
 }
 
 // The entries of a chunk's tokens that no stored state contains, a warp per entry.
 __device__ __forceinline__ void leave(const Memory& m, const MixArgs& a, const Place& p, const Span& span) {
     const StateView& s = a.states;
-    const int e = threadIdx.x / 32, c = threadIdx.x % 32 * 4;
-    if (e < max(max(p.row.start, p.row.state_end) - span.base, span.entries) || e >= span.entries + span.tokens) return;
-    const size_t at = ring_of_head(s, p.row, p.head, span.base + e);
-    *reinterpret_cast<float4*>(s.values + at * C + c) = *reinterpret_cast<const float4*>(&m.u[e][c]);
-    if (c == 0) s.decays[at] = m.g[e];
-    if (p.leads) *reinterpret_cast<float4*>(ring_key(s, p.row, p.group, span.base + e) + c) = *reinterpret_cast<const float4*>(&m.k[e][c]);
+    const int e = threadIdx.x / 32;
+    if (e < first_left(p.row, span) || e >= span.entries + span.tokens) return;
+    float* key = p.leads ? ring_key(s, p.row, p.group, span.base + e) : nullptr;
+    leave_entry(s, ring_of_head(s, p.row, p.head, span.base + e), m.u[e], m.g[e], key, *reinterpret_cast<const float4*>(&m.k[e][threadIdx.x % 32 * 4]));
 }
 
 // A full chunk goes into the state.
@@ -254,11 +209,11 @@ __device__ __forceinline__ void run_batch(Memory& m, const State& state, const M
     if (live == 1) products<1>(m, state, span, first);
     else products<BATCH>(m, state, span, first);
     __syncthreads();
-    weigh(m, at, live);
+    weigh({m.by_key, m.by_query, m.decay}, m.dots, m.g, at, live);
     __syncthreads();
     if (threadIdx.x < 2 * C) run_tokens(m, at, first, live);
     __syncthreads();
-    if (t < live) finish(m, a, p, token, first + t, gate, norm);
+    if (t < live) finish_token(a, token, p.head, m.v[first + t], gate, norm);
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1) mix_few(const __grid_constant__ MixArgs a) {

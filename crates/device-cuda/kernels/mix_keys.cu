@@ -1,12 +1,13 @@
 // What a Gated DeltaNet layer needs no state for, in steps of decodes and verify windows: the first of the two kernels of `mix.cu`, which says what they are. Convolution, keys and queries of unit
 // length, values, dots with the keys of the chunk, factors.
 //
-// A thread block per request and group, of which many fit a multiprocessor; a warp per vector of a token, then per token and four entries. It alone touches the convolution's inputs.
+// A thread block per request and group, of which many fit a multiprocessor; a warp per vector of a token, then per token and four entries. It alone touches the convolution's inputs. The host
+// gives it as many warps as there is work for at a time: four where requests have one token each.
 #include "recurrence.cuh"
 #include "args/mix.h"
 
 constexpr int R = 128, C = 128, TAPS = 4;
-constexpr int THREADS = 256, WARPS = THREADS / 32, WINDOW = 1 + MAX_DRAFTS;
+constexpr int MOST_THREADS = 256, WINDOW = 1 + MAX_DRAFTS;
 constexpr int QUARTERS = 4, ENTRIES = CHUNK / QUARTERS; // entries that a warp has at a time
 static_assert(ENTRIES == 4);
 
@@ -61,7 +62,7 @@ __device__ __forceinline__ void save_inputs(const MixArgs& a, const StateRow& ro
     const StateView& s = a.states;
     const int before = TAPS - 1, vectors = 2 + s.heads / s.groups;
 #pragma unroll 1
-    for (int i = threadIdx.x; i < before * vectors * R; i += THREADS) {
+    for (int i = threadIdx.x; i < before * vectors * R; i += blockDim.x) {
         const int place = i / (vectors * R), channel = first_channel(a, group, i / R % vectors) + i % R;
         s.saved_inputs[(static_cast<size_t>(row.snapshot) * before + place) * s.conv_channels + channel] = seen(a.x, s, row, row.snapshot_at - before + place, channel);
     }
@@ -101,11 +102,11 @@ __device__ __forceinline__ void relate(const Memory& m, const MixArgs& a, const 
 __device__ __forceinline__ void prefetch_weights(const MixArgs& a, int group) {
     constexpr int LINE = 128 / (TAPS * sizeof(float)); // channels whose taps are a line of memory
     const int members = a.states.heads / a.states.groups;
-    for (int i = threadIdx.x; i < (2 + members) * R / LINE; i += THREADS) prefetch(a.taps + static_cast<size_t>(first_channel(a, group, i / (R / LINE)) + i % (R / LINE) * LINE) * TAPS);
+    for (int i = threadIdx.x; i < (2 + members) * R / LINE; i += blockDim.x) prefetch(a.taps + static_cast<size_t>(first_channel(a, group, i / (R / LINE)) + i % (R / LINE) * LINE) * TAPS);
     if (threadIdx.x < members) prefetch(a.dt_bias + head_of(a, group, threadIdx.x)), prefetch(a.decay + head_of(a, group, threadIdx.x));
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS) mix_keys(const __grid_constant__ MixArgs a) {
+extern "C" __global__ void __launch_bounds__(MOST_THREADS) mix_keys(const __grid_constant__ MixArgs a) {
     __shared__ Memory m;
     release_dependents();
     prefetch_weights(a, blockIdx.x);
@@ -117,16 +118,16 @@ extern "C" __global__ void __launch_bounds__(THREADS) mix_keys(const __grid_cons
         report(a.fault, RecordHeader::BAD_SLOT);
         return;
     }
-    const int group = blockIdx.x, members = a.states.heads / a.states.groups, vectors = 2 + members, warp = threadIdx.x / 32;
+    const int group = blockIdx.x, members = a.states.heads / a.states.groups, vectors = 2 + members, warp = threadIdx.x / 32, warps = blockDim.x / 32;
 #pragma unroll 1
-    for (int i = warp; i < row.tokens * vectors; i += WARPS) convolve(m, a, row, group, i / vectors, i % vectors);
+    for (int i = warp; i < row.tokens * vectors; i += warps) convolve(m, a, row, group, i / vectors, i % vectors);
 #pragma unroll 1
-    for (int i = threadIdx.x; i < row.tokens * members; i += THREADS) {
+    for (int i = threadIdx.x; i < row.tokens * members; i += blockDim.x) {
         const int token = row.first_token + i / members, head = head_of(a, group, i % members);
         reinterpret_cast<float2*>(a.factors)[static_cast<size_t>(token) * a.states.heads + head] = factors<true>(a, token, head);
     }
     __syncthreads();
 #pragma unroll 1
-    for (int i = warp; i < row.tokens * QUARTERS; i += WARPS) relate(m, a, row, group, i / QUARTERS, i % QUARTERS);
+    for (int i = warp; i < row.tokens * QUARTERS; i += warps) relate(m, a, row, group, i / QUARTERS, i % QUARTERS);
     if (row.snapshot_at > 0) save_inputs(a, row, group);
 }

@@ -2,15 +2,15 @@
 // totals, a thread block per tile and strip). On Hopper both ways give the same bits.
 //
 // Eight warps of 16 outputs x N tokens; blocks go through a ring of copies of sixteen bytes per thread.
-#include "product.cuh"
+#include "f8.cuh"
 
-constexpr int STAGES = 4, THREADS = 256;
+constexpr int THREADS = 256;
 
 __device__ __forceinline__ void load_matrices(uint32_t (&to)[4], uint32_t address) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];" : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3]) : "r"(address) : "memory");
 }
-template <bool Half> __device__ __forceinline__ void mma(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
-    if constexpr (Half)
+template <bool F16> __device__ __forceinline__ void mma(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+    if constexpr (F16)
         asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};" : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
     else
         asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};" : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
@@ -20,7 +20,7 @@ template <bool Half> __device__ __forceinline__ void mma(float (&c)[4], const ui
 __device__ __forceinline__ uint32_t swizzled(int row, int chunk) { return row * 128 + (chunk ^ row % 8) * 16; }
 
 // Adds a block to the sums of a warp: sum[j] holds outputs (lane / 4, + 8) of tokens 8 j + 2 (lane % 4) + {0, 1}, as wgmma has them.
-template <int N, bool Half> __device__ __forceinline__ void multiply(float (&sum)[N / 8][4], uint32_t weights, uint32_t tokens) {
+template <int N, bool F16> __device__ __forceinline__ void multiply(Tiled<F16>, float (&sum)[N / 8][4], uint32_t weights, uint32_t tokens) {
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     uint32_t a[4][4], b[4];
 #pragma unroll
@@ -30,38 +30,62 @@ template <int N, bool Half> __device__ __forceinline__ void multiply(float (&sum
 #pragma unroll
         for (int k = 0; k < 4; k += 2) {
             load_matrices(b, tokens + swizzled(j * 8 + lane % 8, k * 2 + lane / 8));
-            mma<Half>(sum[j], a[k], b[0], b[1]);
-            mma<Half>(sum[j], a[k + 1], b[2], b[3]);
+            mma<F16>(sum[j], a[k], b[0], b[1]);
+            mma<F16>(sum[j], a[k + 1], b[2], b[3]);
         }
+}
+// The same with 8-bit floats: a block's products are multiplied by its scales.
+template <int N> __device__ __forceinline__ void multiply(Scaled, float (&sum)[N / 8][4], uint32_t weights, uint32_t tokens) {
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    const uint32_t codes = f8_codes(weights, warp);
+    float dot[N / 8][4] = {};
+#pragma unroll
+    for (int step = 0; step < F8_STEPS; step += 2) {
+        uint32_t first[4], second[4], b[4];
+        f8_operands(first, second, f8_load(codes + step / 2 * 512));
+#pragma unroll
+        for (int j = 0; j < N / 8; j++) {
+            load_matrices(b, tokens + step / 4 * N * 128 + swizzled(j * 8 + lane % 8, step % 4 * 2 + lane / 8));
+            mma<false>(dot[j], first, b[0], b[1]);
+            mma<false>(dot[j], second, b[2], b[3]);
+        }
+    }
+    const float2 scales = f8_scales(weights, warp);
+#pragma unroll
+    for (int i = 0; i < N / 2; i++) sum[i / 4][i % 4] = __fmaf_rn(i % 4 < 2 ? scales.x : scales.y, dot[i / 4][i % 4], sum[i / 4][i % 4]);
 }
 
 // The blocks `unit` to `end` of a weight go by: each is multiplied, and behind each `flush(unit)` sees the sums.
-template <int N, bool Half, class Flush>
+template <class Weight, int N, int Stages, class Flush>
 __device__ __forceinline__ void walk(const uint8_t* weight, const uint8_t* inputs, uint32_t blocks, uint32_t unit, uint32_t end, float (&sum)[N / 8][4], Flush flush) {
+    using Part = Stage<Weight, N>;
+    constexpr uint32_t rounds = Weight::bytes / 16 / THREADS, rest = Weight::bytes / 16 % THREADS;
     extern __shared__ __align__(128) char ring[];
     uint32_t next = unit, block = unit % blocks;
     int to = 0, from = 0;
     auto fetch = [&] {
         if (next < end) {
-            char* at = ring + to * Stage<N>::bytes;
-            const uint8_t *w = weight + static_cast<size_t>(next) * WEIGHT_BYTES, *x = inputs + static_cast<size_t>(block) * Stage<N>::token_bytes;
+            char* at = ring + to * Part::bytes;
+            const uint8_t *w = weight + static_cast<size_t>(next) * Weight::bytes, *x = inputs + static_cast<size_t>(block) * Part::token_bytes;
 #pragma unroll
-            for (int i = 0; i < WEIGHT_BYTES / 16 / THREADS; i++) copy_async(at + (threadIdx.x + i * THREADS) * 16, w + (threadIdx.x + i * THREADS) * 16);
-            for (int i = threadIdx.x; i < N * 8; i += THREADS) copy_async(at + WEIGHT_BYTES + i * 16, x + i * 16);
+            for (uint32_t i = 0; i < rounds; i++) copy_async(at + (threadIdx.x + i * THREADS) * 16, w + (threadIdx.x + i * THREADS) * 16);
+            if constexpr (rest > 0)
+                if (threadIdx.x < rest) copy_async(at + (threadIdx.x + rounds * THREADS) * 16, w + (threadIdx.x + rounds * THREADS) * 16);
+            for (int i = threadIdx.x; i < Part::token_bytes / 16; i += THREADS) copy_async(at + Weight::room + i * 16, x + i * 16);
             if (++block == blocks) block = 0;
         }
         next++;
-        if (++to == STAGES) to = 0;
+        if (++to == Stages) to = 0;
         copies_commit();
     };
-    for (int i = 0; i < STAGES - 1; i++) fetch();
+    for (int i = 0; i < Stages - 1; i++) fetch();
     for (; unit < end; unit++) {
-        copies_wait<STAGES - 2>();
+        copies_wait<Stages - 2>();
         __syncthreads();
         fetch();
-        const uint32_t at = shared_address(ring) + from * Stage<N>::bytes;
-        multiply<N, Half>(sum, at, at + WEIGHT_BYTES);
-        if (++from == STAGES) from = 0;
+        const uint32_t at = shared_address(ring) + from * Part::bytes;
+        multiply<N>(Weight{}, sum, at, at + Weight::room);
+        if (++from == Stages) from = 0;
         flush(unit);
     }
     copies_wait<0>();
@@ -73,7 +97,7 @@ template <int N> __device__ __forceinline__ void clear(float (&sum)[N / 8][4]) {
 }
 
 // Partial sums of one worker's share.
-template <int N, bool Half> __device__ __forceinline__ void plain_pieces(const StreamArgs& a) {
+template <class Weight, int N, int Stages> __device__ __forceinline__ void plain_pieces(const StreamArgs& a) {
     enter();
     const uint32_t begin = plan_begin(a.plan, blockIdx.x), end = plan_begin(a.plan, blockIdx.x + 1);
     if (*a.live <= 0) return;
@@ -81,7 +105,7 @@ template <int N, bool Half> __device__ __forceinline__ void plain_pieces(const S
     uint32_t tile = begin / a.plan.blocks, stop = min((tile + 1) * a.plan.blocks, end);
     float sum[N / 8][4];
     clear<N>(sum);
-    walk<N, Half>(a.weight, a.inputs, a.plan.blocks, begin, end, sum, [&](uint32_t unit) {
+    walk<Weight, N, Stages>(a.weight, a.inputs, a.plan.blocks, begin, end, sum, [&](uint32_t unit) {
         if (unit + 1 != stop) return;
         const int piece = static_cast<int>(blockIdx.x) - first_worker(a.plan, tile);
         float* to = a.pieces + (static_cast<size_t>(tile) * a.plan.pieces + piece) * N * TILE;
@@ -96,7 +120,7 @@ template <int N, bool Half> __device__ __forceinline__ void plain_pieces(const S
 }
 
 // Finished results of one tile and one strip.
-template <int N, bool Half> __device__ __forceinline__ void plain_totals(const WideArgs& a) {
+template <class Weight, int N, int Stages> __device__ __forceinline__ void plain_totals(const WideArgs& a) {
     enter();
     const int tile = blockIdx.x, strip = blockIdx.y, live = a.experts ? static_cast<int>(a.out.bucket) : live_rows(a.out);
     if (strip >= (a.experts ? *a.live : (live + N - 1) / N)) return;
@@ -107,7 +131,7 @@ template <int N, bool Half> __device__ __forceinline__ void plain_totals(const W
     bool opening = true;
     float sum[N / 8][4], total[N / 8][4];
     clear<N>(sum), clear<N>(total);
-    walk<N, Half>(weight, a.inputs + static_cast<size_t>(strip) * a.plan.blocks * Stage<N>::token_bytes, a.plan.blocks, begin, end, sum, [&](uint32_t unit) {
+    walk<Weight, N, Stages>(weight, a.inputs + static_cast<size_t>(strip) * a.plan.blocks * Stage<Weight, N>::token_bytes, a.plan.blocks, begin, end, sum, [&](uint32_t unit) {
         if (unit + 1 != stop) return;
 #pragma unroll
         for (int i = 0; i < N / 2; i++) total[i / 4][i % 4] = opening ? sum[i / 4][i % 4] : __fadd_rn(total[i / 4][i % 4], sum[i / 4][i % 4]);
@@ -118,16 +142,24 @@ template <int N, bool Half> __device__ __forceinline__ void plain_totals(const W
     store_results<N>(a, tile * TILE + threadIdx.x / 32 * 16, strip, live, [&](int j, int q) { return total[j][q]; });
 }
 
-#define PIECES(N)                                                                                                                              \
-    extern "C" __global__ void __launch_bounds__(THREADS, 1) pieces_bf16_##N(const __grid_constant__ StreamArgs a) { plain_pieces<N, false>(a); } \
-    extern "C" __global__ void __launch_bounds__(THREADS, 1) pieces_f16_##N(const __grid_constant__ StreamArgs a) { plain_pieces<N, true>(a); }
-#define TOTALS(N)                                                                                                                            \
-    extern "C" __global__ void __launch_bounds__(THREADS, 1) totals_bf16_##N(const __grid_constant__ WideArgs a) { plain_totals<N, false>(a); } \
-    extern "C" __global__ void __launch_bounds__(THREADS, 1) totals_f16_##N(const __grid_constant__ WideArgs a) { plain_totals<N, true>(a); }
-PIECES(8)
-PIECES(16)
-PIECES(32)
-PIECES(64)
-TOTALS(8)
-TOTALS(32)
-TOTALS(64)
+#define PIECES(NAME, WEIGHT, N, STAGES, THREADS) \
+    extern "C" __global__ void __launch_bounds__(THREADS, 1) pieces_##NAME##_##N(const __grid_constant__ StreamArgs a) { plain_pieces<WEIGHT, N, STAGES>(a); }
+#define TOTALS(NAME, WEIGHT, N, STAGES, THREADS) \
+    extern "C" __global__ void __launch_bounds__(THREADS, 1) totals_##NAME##_##N(const __grid_constant__ WideArgs a) { plain_totals<WEIGHT, N, STAGES>(a); }
+#define TILED(KERNEL, N, STAGES, THREADS) KERNEL(bf16, Tiled<false>, N, STAGES, THREADS) KERNEL(f16, Tiled<true>, N, STAGES, THREADS)
+#define SCALED(KERNEL, N, STAGES, THREADS) KERNEL(f8, Scaled, N, STAGES, THREADS)
+// Stages and threads are those of src/ops/widths.rs.
+TILED(PIECES, 8, 4, 256)
+TILED(PIECES, 16, 4, 256)
+TILED(PIECES, 32, 4, 256)
+TILED(PIECES, 64, 4, 256)
+SCALED(PIECES, 8, 4, 256)
+SCALED(PIECES, 16, 4, 256)
+SCALED(PIECES, 32, 3, 256)
+SCALED(PIECES, 64, 2, 256)
+TILED(TOTALS, 8, 4, 256)
+TILED(TOTALS, 32, 4, 256)
+TILED(TOTALS, 64, 4, 256)
+SCALED(TOTALS, 8, 4, 256)
+SCALED(TOTALS, 32, 3, 256)
+SCALED(TOTALS, 64, 2, 256)

@@ -1,7 +1,8 @@
 // A step begins: its plan comes over from the host's memory, and becomes changes of slots and the tables of the step.
 //
-// `take_plan` copies: many thread blocks, sixteen bytes per thread and load, as many loads in flight as the bus takes. The place in the ring follows from the number of
-// steps begun, which `lay_out_step` counts behind it. A header that is not the step's, or of more words than there are, is not copied but replaced by an empty one.
+// `take_plan` copies: one thread block, sixteen bytes per thread and load, four loads in flight. More thread blocks would be slower: each would read the header, and reads of one
+// address of the host's memory come one after the other, a microsecond each. The place in the ring follows from the number of steps begun, which `lay_out_step` counts behind it.
+// A header that is not the step's, or of more words than there are, is not copied but replaced by an empty one.
 //
 // `lay_out_step` is one thread block. It first looks at everything that the plan names, and a plan with anything wrong in it becomes an empty one: no part of it is
 // applied. Then a warp per admission, a thread per block update, a thread per plan row, whose sums say where its rows begin, and a thread per token. A slot that is admitted
@@ -10,8 +11,7 @@
 #include "packing.cuh"
 #include "plan.cuh"
 
-constexpr int COPIERS = 256;
-constexpr uint32_t EARLY = 1024; // groups of sixteen bytes that a short plan has at most
+constexpr int COPIERS = 1024;
 
 // What is wrong with a plan by its header: 0 for nothing. `words`: of the whole plan.
 __device__ int32_t fault_of(const PlanHeader& h, uint64_t number, const PrepareArgs& a, uint64_t& words) {
@@ -27,33 +27,35 @@ __device__ __forceinline__ uint64_t steps_begun(const Rings& rings) { return sta
 __device__ __forceinline__ Wide wide(uint64_t x) { return {static_cast<uint32_t>(x), static_cast<uint32_t>(x >> 32)}; }
 
 extern "C" __global__ void __launch_bounds__(COPIERS) take_plan(const __grid_constant__ PrepareArgs a) {
-    __shared__ PlanHeader header;
+    constexpr uint32_t HEADER = (sizeof(PlanHeader) + 15) / 16;
+    __shared__ int4 head[HEADER];
+    const PlanHeader& header = *reinterpret_cast<const PlanHeader*>(head);
     enter();
     const uint64_t time = nanoseconds() - a.clock, begun = steps_begun(a.rings);
     const int32_t* from = a.rings.plans + begun % a.rings.depth * a.rings.plan_stride;
     // A trip over the bus takes longer than anything else here: a short plan comes with its header, whatever that says.
-    const uint32_t first = blockIdx.x * COPIERS + threadIdx.x;
-    const bool early = first < min(EARLY, a.rings.plan_words / 4);
-    int4 ahead;
-    if (early) ahead = __ldcv(reinterpret_cast<const int4*>(from) + first);
-    if (threadIdx.x < sizeof(PlanHeader) / 4) reinterpret_cast<int32_t*>(&header)[threadIdx.x] = __ldcv(from + threadIdx.x);
+    const uint32_t own = threadIdx.x;
+    const bool early = own < a.rings.plan_words / 4;
+    int4 ahead = {};
+    if (early) ahead = __ldcv(reinterpret_cast<const int4*>(from) + own);
+    if (own < HEADER) head[own] = ahead;
     __syncthreads();
     uint64_t words = 0;
     const int32_t error = fault_of(header, begun + 1, a, words);
-    if (blockIdx.x == 0 && threadIdx.x == 0) {
+    if (own == 0) {
         RecordHeader record = {};
         record.step = wide(begun + 1), record.error = error, record.begin = wide(time);
         *a.record.header = record;
     }
     if (error) {
-        if (blockIdx.x == 0 && threadIdx.x < sizeof(PlanHeader) / 4) a.plan[threadIdx.x] = 0;
+        if (own < sizeof(PlanHeader) / 4) a.plan[own] = 0;
         return;
     }
     // Places are a whole number of sixteen bytes, and so is what buffers are given; what stands behind the plan in the last of them comes along.
-    const uint32_t quads = static_cast<uint32_t>((words + 3) / 4), step = gridDim.x * COPIERS;
+    const uint32_t quads = static_cast<uint32_t>((words + 3) / 4);
+    if (early && own < quads) reinterpret_cast<int4*>(a.plan)[own] = ahead;
 #pragma unroll 4
-    for (uint32_t i = early ? first + step : first; i < quads; i += step) reinterpret_cast<int4*>(a.plan)[i] = __ldcv(reinterpret_cast<const int4*>(from) + i);
-    if (early && first < quads) reinterpret_cast<int4*>(a.plan)[first] = ahead;
+    for (uint32_t i = own + COPIERS; i < quads; i += COPIERS) reinterpret_cast<int4*>(a.plan)[i] = __ldcv(reinterpret_cast<const int4*>(from) + i);
 }
 
 // What is wrong with one entry of the plan: 0 for nothing.

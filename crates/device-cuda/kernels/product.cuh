@@ -1,17 +1,27 @@
 // What kernels of products have in common.
 //
-// Weight: tiles, see weight.cuh; a block of 128 outputs x 64 inputs is 16 KB in one piece.
-// Inputs: rounded to the weight's type, by `round.cu` or by whatever made them, to [strip of N tokens][block of 64 inputs][N][64] in the same swizzle: a block is
-// one piece too. Columns past the last are zero. Rows without data may hold anything: a token's results come from its own row alone.
+// Weight: tiles, see weight.cuh; a block of 128 outputs x 64 inputs (128 of 8-bit floats) is 16 KB in one piece.
+// Inputs: rounded to the weight's type (bf16 for 8-bit floats), by `round.cu` or by whatever made them, to [strip of N tokens][block of 64 inputs][N][64] in the same swizzle: a block is
+// one piece too, and so are two. Columns past the last are zero. Rows without data may hold anything: a token's results come from its own row alone.
 #pragma once
 #include "args/product.h"
 #include "kplan.cuh"
 #include "rounded.cuh"
 
-constexpr int WEIGHT_BYTES = TILE * BLOCK_K * 2;
+// Kinds of weights, which kernels are templates over: the inputs of a block, its bytes, and its room in a ring, whole kilobytes since tokens lie behind it. `strips_apart`: tokens of
+// different strips are for different thread blocks, because there are no registers for more. `stages`: results leave by way of shared memory, see staged.cuh.
+template <bool F16> struct Tiled {
+    static constexpr int block = BLOCK_K, bytes = TILE * BLOCK_K * 2, room = bytes;
+    static constexpr bool strips_apart = false, stages = true;
+};
+struct Scaled {
+    static constexpr int block = F8_BLOCK, bytes = F8_BYTES, room = (F8_BYTES + 1023) / 1024 * 1024;
+    static constexpr bool strips_apart = true, stages = false; // totals are in the way
+};
 
-template <int N> struct Stage {
-    static constexpr int token_bytes = N * BLOCK_K * 2, bytes = WEIGHT_BYTES + token_bytes;
+// A stage of a ring: a block of a weight, and N tokens for it.
+template <class Weight, int N> struct Stage {
+    static constexpr int token_bytes = N * Weight::block * 2, bytes = Weight::room + token_bytes, loaded = Weight::bytes + token_bytes;
 };
 
 // One result, by the number that its output has in the matrix.

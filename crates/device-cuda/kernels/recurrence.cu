@@ -1,4 +1,4 @@
-// Recurrent layers of any shape: see `recurrence.cuh`. `relate` and `keep` serve every layer, `recur` those that have no kernel of their own.
+// Recurrent layers of any shape: see `recurrence.cuh`. `keep` serves every layer, `relate` and `recur` what has no kernel of its own (`relate.cu`; `scan.cu`, `prompt.cu`).
 //
 // `recur` has 32 columns per thread block; eight warps hold the state in registers, `Rows` rows each, a lane a column. A product with the state is eight chains of FMA over
 // rows ascending, added in ascending order; sums over entries are by column, positions ascending. Bytes: the state once, read.

@@ -7,7 +7,7 @@
 // Scratch, all f32: keys and queries of unit length [token][group][rows] (delta rule); dots [token][group][2][16] of a token's key and query with the keys of its chunk;
 // factors [token][head][2], g and beta; u [token][head][columns] (delta rule).
 //
-// `relate` has a warp per token and group: what does not depend on the state is there for all tokens of a prompt at once. `recur` (one of several) has a thread block per request, head and
+// `relate` has a warp per token and group, or per chunk where there are many tokens: what does not depend on the state is there for all tokens of a prompt at once. `recur` (one of several) has a thread block per request, head and
 // some columns, goes through chunks and leaves states and snapshots. `keep` writes the entries that later steps need, when nobody reads those of this step any more: the
 // ring is by position, and a prompt that begins inside a chunk comes round to its own entries; heads share the keys of their group. Rows that are short enough for all their
 // entries to have places of their own have none to wait for: where `leaves` says so, `recur` leaves theirs, and with 2 there are no other rows and no `keep`.

@@ -2,14 +2,17 @@
 // the weight of its own expert. For Hopper; `plain.cu` is for the others.
 //
 // One persistent thread block per SM walks tiles of 128 outputs x N tokens over all of K: in bands of tokens that stay in L2, token tiles innermost; experts
-// strip by strip. The plan's cuts are stops on the way: at each the sum so far is added to a running total in registers and starts at zero again, which is what
-// whoever adds up pieces does. Two warpgroups of 64 outputs; a third feeds the ring and gives its registers away.
+// strip by strip. The plan's cuts are stops on the way: at each the sum so far is added to a running total and starts at zero again, which is what
+// whoever adds up pieces does. Two warpgroups of 64 outputs; a third feeds the ring and gives its registers away. Beside the ring, results of 128 tokens are on their way out, or totals of
+// 8-bit floats wait.
+#include "staged.cuh"
+#include "sums.cuh"
 #include "walk.cuh"
-#include "wgmma.cuh"
 
 #if HOPPER
 // Feeds the ring, tile after tile.
-template <int N, int Stages> __device__ void wide_produce(const WideArgs& a, uint32_t base, uint32_t full, uint32_t empty) {
+template <class Weight, int N, int Stages> __device__ void wide_produce(const WideArgs& a, uint32_t base, uint32_t full, uint32_t empty) {
+    using Part = Stage<Weight, N>;
     depend();
     const int strips = wide_strips<N>(a), work = a.plan.tiles * strips;
     int stage = 0, parity = 1;
@@ -18,37 +21,54 @@ template <int N, int Stages> __device__ void wide_produce(const WideArgs& a, uin
         const uint8_t* weight = a.experts ? reinterpret_cast<const uint8_t*>(a.weights[a.experts[at.strip]]) : a.weight;
         for (uint32_t block = 0; block < a.plan.blocks; block++) {
             barrier_wait(empty + stage * 8, parity);
-            const uint32_t to = base + stage * Stage<N>::bytes, bar = full + stage * 8;
-            barrier_expect(bar, Stage<N>::bytes);
-            bulk_load(to, weight + (static_cast<size_t>(at.tile) * a.plan.blocks + block) * WEIGHT_BYTES, WEIGHT_BYTES, bar);
-            bulk_load(to + WEIGHT_BYTES, a.inputs + (static_cast<size_t>(at.strip) * a.plan.blocks + block) * Stage<N>::token_bytes, Stage<N>::token_bytes, bar);
+            const uint32_t to = base + stage * Part::bytes, bar = full + stage * 8;
+            barrier_expect(bar, Part::loaded);
+            bulk_load(to, weight + (static_cast<size_t>(at.tile) * a.plan.blocks + block) * Weight::bytes, Weight::bytes, bar);
+            bulk_load(to + Weight::room, a.inputs + (static_cast<size_t>(at.strip) * a.plan.blocks + block) * Part::token_bytes, Part::token_bytes, bar);
             if (++stage == Stages) stage = 0, parity ^= 1;
         }
     }
 }
+
+// Adds a piece to the total. That of a weight of 8-bit floats waits in shared memory for the next piece, a word per result and thread: registers hold a block's sums and a piece's, and
+// operands.
+template <bool F16, int N> __device__ __forceinline__ void add_piece(const Sums<Tiled<F16>, N>& piece, float (&total)[N / 2], float*, bool opening, bool) {
+#pragma unroll
+    for (int i = 0; i < N / 2; i++) total[i] = opening ? piece.value[i] : __fadd_rn(total[i], piece.value[i]);
+}
+template <int N> __device__ __forceinline__ void add_piece(const Sums<Scaled, N>& piece, float (&total)[N / 2], float* waiting, bool opening, bool last) {
+#pragma unroll
+    for (int i = 0; i < N / 2; i++) {
+        total[i] = opening ? piece.value[i] : __fadd_rn(waiting[i * 256], piece.value[i]);
+        if (!last) waiting[i * 256] = total[i];
+    }
+}
 #endif
 
-template <int N, int Stages, bool Half> __device__ __forceinline__ void wide_product(const WideArgs& a) {
+template <class Weight, int N, int Stages> __device__ __forceinline__ void wide_product(const WideArgs& a) {
 #if HOPPER
     extern __shared__ __align__(1024) char memory[];
     __shared__ uint64_t barriers[2 * Stages];
     const uint32_t base = (shared_address(memory) + 1023) & ~1023u, full = shared_address(barriers), empty = full + Stages * 8;
     const int group = threadIdx.x / 128;
     if (threadIdx.x == 0) {
-        for (int i = 0; i < Stages; i++) barrier_init(full + i * 8, 1), barrier_init(empty + i * 8, 2);
+        for (int i = 0; i < Stages; i++) barrier_init(full + i * 8, 1), barrier_init(empty + i * 8, Sums<Weight, N>::readers);
         barrier_init_fence();
     }
     __syncthreads();
     release_dependents();
     if (group == 2) {
         registers_give<24>();
-        if (threadIdx.x == 256) wide_produce<N, Stages>(a, base, full, empty);
+        if (threadIdx.x == 256) wide_produce<Weight, N, Stages>(a, base, full, empty);
         return;
     }
     registers_take<240>();
     depend();
     const int strips = wide_strips<N>(a), work = a.plan.tiles * strips, live = a.experts ? static_cast<int>(a.out.bucket) : live_rows(a.out);
-    int stage = 0, parity = 0;
+    char* beside = memory + (base - shared_address(memory)) + Stages * Stage<Weight, N>::bytes;
+    float* waiting = reinterpret_cast<float*>(beside) + threadIdx.x;
+    const bool stages = Weight::stages && N == 128 && can_stage(a);
+    Reader<Weight, N, Stages> reader = {base, full, empty, group};
     for (int item = blockIdx.x; item < work; item += gridDim.x) {
         const WideItem at(a, item, N, strips);
         const uint32_t start = at.tile * a.plan.blocks;
@@ -57,38 +77,33 @@ template <int N, int Stages, bool Half> __device__ __forceinline__ void wide_pro
         for (int worker = first_worker(a.plan, at.tile); block < a.plan.blocks; worker++) {
             const uint32_t stop = min(plan_begin(a.plan, worker + 1) - start, a.plan.blocks);
             const bool opening = block == 0;
-            float sum[N / 2];
-            int keep = 0, behind = -1;
-            for (; block < stop; block++) {
-                barrier_wait(full + stage * 8, parity);
-                const uint32_t w = base + stage * Stage<N>::bytes + group * 64 * 128, x = base + stage * Stage<N>::bytes + WEIGHT_BYTES;
-                wgmma_begin();
-#pragma unroll
-                for (int k = 0; k < BLOCK_K / 16; k++) {
-                    wgmma<N, Half>(sum, operand(w + k * 32), operand(x + k * 32), keep);
-                    keep = 1;
-                }
-                wgmma_commit();
-                wgmma_wait<1>();
-                if (behind >= 0 && threadIdx.x % 128 == 0) barrier_arrive(empty + behind * 8);
-                behind = stage;
-                if (++stage == Stages) stage = 0, parity ^= 1;
-            }
-            wgmma_wait<0>();
-            regained(sum);
-            if (behind >= 0 && threadIdx.x % 128 == 0) barrier_arrive(empty + behind * 8);
-#pragma unroll
-            for (int i = 0; i < N / 2; i++) total[i] = opening ? sum[i] : __fadd_rn(total[i], sum[i]);
+            Sums<Weight, N> piece;
+            for (; block < stop; block++) piece.add(reader);
+            piece.end();
+            piece.leave(reader);
+            add_piece(piece, total, waiting, opening, block == a.plan.blocks);
         }
-        store_results<N>(a, at.tile * TILE + threadIdx.x / 32 * 16, at.strip, live, [&](int j, int q) { return total[4 * j + q]; });
+        auto value = [&](int j, int q) { return total[4 * j + q]; };
+        if constexpr (Weight::stages && N == 128) {
+            if (stages) {
+                stage_results(a, beside, at.tile, at.strip, live, value);
+                continue;
+            }
+        }
+        store_results<N>(a, at.tile * TILE + threadIdx.x / 32 * 16, at.strip, live, value);
     }
+    if (stages && threadIdx.x % 128 < 32) bulk_stores_wait();
 #endif
 }
 
-#define WIDE(N, STAGES)                                                                                                                   \
-    extern "C" __global__ void __launch_bounds__(384, 1) wide_bf16_##N(const __grid_constant__ WideArgs a) { wide_product<N, STAGES, false>(a); } \
-    extern "C" __global__ void __launch_bounds__(384, 1) wide_f16_##N(const __grid_constant__ WideArgs a) { wide_product<N, STAGES, true>(a); }
-// The stages are those of src/ops/product.rs.
-WIDE(8, 10)
-WIDE(32, 8)
-WIDE(128, 5)
+#define WIDE(NAME, WEIGHT, N, STAGES, THREADS) \
+    extern "C" __global__ void __launch_bounds__(THREADS, 1) wide_##NAME##_##N(const __grid_constant__ WideArgs a) { wide_product<WEIGHT, N, STAGES>(a); }
+#define TILED(KERNEL, N, STAGES, THREADS) KERNEL(bf16, Tiled<false>, N, STAGES, THREADS) KERNEL(f16, Tiled<true>, N, STAGES, THREADS)
+#define SCALED(KERNEL, N, STAGES, THREADS) KERNEL(f8, Scaled, N, STAGES, THREADS)
+// Stages and threads are those of src/ops/widths.rs.
+TILED(WIDE, 8, 10, 384)
+TILED(WIDE, 32, 8, 384)
+TILED(WIDE, 128, 4, 384)
+SCALED(WIDE, 8, 8, 384)
+SCALED(WIDE, 32, 7, 384)
+SCALED(WIDE, 128, 3, 384)

@@ -158,13 +158,13 @@ impl Context {
             .map(|()| (free as u64, total as u64))
     }
 
-    /// Runs an operation, or adds it to the program being captured.
+    /// Runs an operation, or adds it to the program being captured. In a rehearsal nothing runs.
     pub(crate) fn enqueue(&self, launch: Launch) {
         if let Some(program) = lock(&self.capture).as_mut() {
             program.push(launch);
             return;
         }
-        if self.failure().is_none() {
+        if self.failure().is_none() && !self.rehearsal {
             self.bind();
             self.remember(launch.issue(self.stream, self.dependent));
         }

@@ -92,7 +92,8 @@ impl Cuda {
         })
     }
 
-    /// A device like this GPU that owns no memory and runs nothing, but counts what it is asked for. Needs no driver.
+    /// A device like this GPU that owns no memory and runs nothing, but counts what it is asked for, and lists what a program
+    /// would run ([`CudaProgram::kernels`]). Needs no driver.
     pub fn rehearse(gpu: Gpu, options: CudaOptions) -> Result<Self, DeviceError> {
         let cuda = Self {
             context: Arc::new(Context::rehearse(gpu)?),
@@ -122,10 +123,15 @@ impl Cuda {
 
     /// The same for kernels that write neither the inputs of products nor what those were made from.
     pub(crate) fn enqueue_beside_inputs<A: Arguments>(&self, kernel: &Kernel<A>, grid: Grid, arguments: &A) {
-        if grid.is_empty() || self.context.rehearsal {
+        if grid.is_empty() {
             return;
         }
-        match Launch::new(&self.context, kernel, grid, arguments) {
+        let launch = if self.context.rehearsal {
+            Ok(Launch::rehearsed(kernel, grid))
+        } else {
+            Launch::new(&self.context, kernel, grid, arguments)
+        };
+        match launch {
             Ok(launch) => self.context.enqueue(launch),
             Err(error) => self.context.remember(Err(error)),
         }

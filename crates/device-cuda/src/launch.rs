@@ -82,6 +82,19 @@ impl Grid {
     }
 }
 
+/// A kernel of a program: its name, and how much of the GPU it asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct KernelCall {
+    /// Its name in its file.
+    pub name: &'static str,
+    /// Thread blocks.
+    pub blocks: [u32; 3],
+    /// Threads of a block.
+    pub threads: u32,
+    /// Bytes of dynamic shared memory of a block.
+    pub shared: u32,
+}
+
 /// The bytes of a struct of arguments, aligned for any of them.
 #[repr(C, align(64))]
 #[derive(Clone, Copy)]
@@ -130,6 +143,25 @@ impl Launch {
             grid,
             arguments: bytes,
         })
+    }
+
+    /// A kernel that is listed, and never issued.
+    pub(crate) fn rehearsed<A>(kernel: &Kernel<A>, grid: Grid) -> Self {
+        Self {
+            name: kernel.entry,
+            function: std::ptr::null_mut(),
+            grid,
+            arguments: Box::default(),
+        }
+    }
+
+    pub(crate) fn call(&self) -> KernelCall {
+        KernelCall {
+            name: self.name,
+            blocks: self.grid.blocks,
+            threads: self.grid.threads,
+            shared: self.grid.shared,
+        }
     }
 
     /// Its name and its thread blocks.

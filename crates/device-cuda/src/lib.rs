@@ -30,6 +30,7 @@ mod weight;
 pub use caches::{CudaKvCache, CudaStateCache};
 pub use cuda::{Cuda, CudaOptions};
 pub use driver::{Found, Gpu, probe};
+pub use launch::KernelCall;
 pub use ops::experts::CudaExperts;
 pub use program::CudaProgram;
 pub use read::CudaRead;

@@ -2,7 +2,7 @@
 
 use crate::context::{Context, lock};
 use crate::driver::check;
-use crate::launch::Launch;
+use crate::launch::{KernelCall, Launch};
 use cudarc::driver::sys;
 use paceline_device::DeviceError;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ struct Graph {
     /// Null if it could not be made; the context knows why.
     template: sys::CUgraph,
     executable: sys::CUgraphExec,
-    /// What it is made of, if kernels are timed.
+    /// What it is made of, if kernels are timed or rehearsed.
     launches: Vec<Launch>,
 }
 
@@ -38,10 +38,15 @@ impl CudaProgram {
             context.bind();
             context.remember(graph.build(&launches));
         }
-        if lock(&context.times).is_some() {
+        if context.rehearsal || lock(&context.times).is_some() {
             graph.launches = launches;
         }
         Self(Arc::new(graph))
+    }
+
+    /// The kernels that it would run, if it was captured in a rehearsal.
+    pub fn kernels(&self) -> Vec<KernelCall> {
+        self.0.launches.iter().map(Launch::call).collect()
     }
 
     /// Enqueues all of it.

@@ -132,7 +132,8 @@ impl<B: Backend> ProgramSet<B> {
         }
     }
 
-    pub(crate) fn get(&self, shape: Shape) -> Option<&B::Program> {
+    /// The program of a shape, if it was captured.
+    pub fn get(&self, shape: Shape) -> Option<&B::Program> {
         self.captured.get(&shape)
     }
 

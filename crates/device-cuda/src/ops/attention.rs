@@ -5,6 +5,7 @@ use crate::caches::KvLayout;
 use crate::cuda::Cuda;
 use crate::launch::{Grid, Kernel};
 use crate::ops::checks::Checks;
+use crate::ops::expects_prompts;
 use crate::ops::inputs::RoundedInputs;
 use crate::pack::Architecture;
 use crate::scratch::ScratchKind;
@@ -160,7 +161,9 @@ impl Cuda {
         let Some(kernels) = ATTEND.iter().find(|kernels| kernels.dim == shape.head_dim) else {
             panic!("attention: heads of {}", shape.head_dim);
         };
-        self.enqueue_prefill(kernels, shape, &mut args);
+        if expects_prompts(of.step) {
+            self.enqueue_prefill(kernels, shape, &mut args);
+        }
         // `prefill` leaves no rounded rows.
         let next = if args.few == i32::MAX {
             self.next_inputs(of.out)
@@ -207,11 +210,11 @@ impl Cuda {
         self.keep_inputs(next);
     }
 
-    /// Leaves requests of many tokens to a kernel of their own, where there is one and such requests are to be expected.
+    /// Leaves requests of many tokens to a kernel of their own, where there is one.
     fn enqueue_prefill(&self, kernels: &TileKernels, shape: KvShape, args: &mut AttentionArgs) {
         let aligned = args.q.data.is_aligned(16) && args.q.stride.is_multiple_of(4);
         let hopper = self.context.architecture == Architecture::Sm90a;
-        if !(hopper && aligned && args.q.bucket > 4 * args.tables.request_bucket) {
+        if !(hopper && aligned) {
             return;
         }
         let blocks = self.multiprocessors();

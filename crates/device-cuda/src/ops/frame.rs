@@ -77,8 +77,8 @@ const PUBLISH: Kernel<PublishArgs> = Kernel::new("publish", "publish");
 pub(super) const PACKERS: u32 = 1024;
 /// Bytes of shared memory per plan row of a block that packs: two sums.
 pub(super) const PACKED_ROW: u32 = 8;
-/// Thread blocks that copy a plan, and their threads: together they keep the bus busy.
-const COPIES: Grid = Grid::new(32, 256);
+/// The thread block that copies a plan: `COPIERS`.
+const COPIES: Grid = Grid::new(1, 1024);
 /// Elements of a state that one thread block adds up.
 const POOLED: usize = 128;
 

@@ -92,8 +92,14 @@ impl Cuda {
             args.unit_queries = scratch.unit_queries;
             args.dots = scratch.dots;
             args.factors = scratch.factors;
+            // A warp per vector of a token: two of a group, and the values of its heads, which are often two.
+            let threads = if norm.out.bucket as u32 <= requests {
+                KEY_THREADS / 2
+            } else {
+                KEY_THREADS
+            };
             let groups = [shape.groups as u32, requests, 1];
-            self.enqueue(&MIX_KEYS, Grid::of(groups, KEY_THREADS), &args);
+            self.enqueue(&MIX_KEYS, Grid::of(groups, threads), &args);
             let blocks = (heads * requests).min(TOGETHER * self.multiprocessors());
             let grid = Grid::new(blocks, STATE_THREADS).shared(STATE_SHARED);
             self.enqueue(&MIX_STATES, grid, &args);

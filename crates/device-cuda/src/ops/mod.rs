@@ -17,6 +17,18 @@ mod product;
 mod recurrence;
 mod sample;
 mod tokens;
+mod widths;
+
+use crate::cuda::Cuda;
+use paceline_device::StepTables;
+
+/// A program with room for fewer tokens per request has no kernels of prompts, even if there may be one.
+const PROMPT_TOKENS: usize = 2;
+
+/// Whether a program is one for prompts, beside which there may be decodes.
+fn expects_prompts(step: &StepTables<Cuda>) -> bool {
+    step.prompts && step.tokens.bucket >= PROMPT_TOKENS * step.requests.bucket
+}
 
 /// The headers that declare the arguments of all kernels.
 #[cfg(test)]

@@ -8,12 +8,13 @@ use crate::arguments::{Ptr, arguments};
 use crate::cuda::Cuda;
 use crate::launch::{Grid, Kernel};
 use crate::ops::inputs::RoundedInputs;
+use crate::ops::widths::{self, Width, few, many};
 use crate::pack::Architecture;
 use crate::scratch::ScratchKind;
 use crate::storage::{CudaBuffer, CudaTensor};
 use crate::views::{KPlan, Matrix, RoundedRows, optional};
-use crate::weight::{BLOCK, CudaWeight, Kind, TILE};
-use paceline_device::{Activation, Epilogue, SCALE_BLOCK};
+use crate::weight::{CudaWeight, Kind, TILE};
+use paceline_device::{Activation, Epilogue};
 
 arguments! { "product.h";
     /// Inputs on their way to a product. For experts: the number of slots, and the row of each where rows are not slots.
@@ -71,96 +72,6 @@ static ROUND_RELU: Pair<RoundArgs> = [
     Kernel::new("round", "round_relu_f16"),
 ];
 
-/// Kernels for so many rows of tokens.
-struct Width<A: 'static> {
-    rows: usize,
-    threads: u32,
-    /// Shared memory of a thread block: a ring of stages, aligned to a kilobyte, and what is kept beside it.
-    shared: usize,
-    /// bf16 and f16, or 8-bit floats.
-    kernels: &'static [Kernel<A>],
-}
-
-macro_rules! widths {
-    ($file:literal, $kind:literal, $threads:literal, $($rows:literal, $stages:literal;)*) => {
-        [$(Width {
-            rows: $rows,
-            threads: $threads,
-            shared: 1024 + $stages * (TILE + $rows) * BLOCK * 2,
-            kernels: &[
-                Kernel::new($file, concat!($kind, "_bf16_", $rows)),
-                Kernel::new($file, concat!($kind, "_f16_", $rows)),
-            ],
-        },)*]
-    };
-}
-
-static STREAM: [Width<StreamArgs>; 6] =
-    widths!("stream", "stream", 320, 8, 9; 16, 8; 32, 8; 64, 6; 128, 6; 256, 4;);
-static WIDE: [Width<WideArgs>; 3] = widths!("wide", "wide", 384, 8, 10; 32, 8; 128, 5;);
-static PIECES: [Width<StreamArgs>; 4] = widths!("plain", "pieces", 256, 8, 4; 16, 4; 32, 4; 64, 4;);
-static TOTALS: [Width<WideArgs>; 3] = widths!("plain", "totals", 256, 8, 4; 32, 4; 64, 4;);
-
-/// Those of 8-bit floats: rows, of which a thread block takes no more than the kernel is named after; threads; stages; bytes
-/// beside the ring.
-macro_rules! scaled_widths {
-    ($file:literal, $kind:literal, $($rows:literal, $own:literal, $threads:literal, $stages:literal, $beside:literal;)*) => {
-        [$(Width {
-            rows: $rows,
-            threads: $threads,
-            shared: 1024 + $stages * ($own * SCALE_BLOCK * 2 + SCALED_STAGE) + $beside,
-            kernels: &[Kernel::new($file, concat!($kind, "_f8_", $own))],
-        },)*]
-    };
-}
-
-/// Bytes of a block of 8-bit floats in a ring, as `kernels/f8.cuh` has it.
-const SCALED_STAGE: usize = (TILE * (SCALE_BLOCK + 4)).next_multiple_of(1024);
-
-static STREAM_F8: [Width<StreamArgs>; 6] = scaled_widths!("stream_f8", "stream",
-    8, 8, 288, 5, 0; 16, 16, 288, 5, 0; 32, 32, 288, 4, 0; 64, 64, 288, 3, 0; 128, 128, 384, 4, 0; 256, 128, 384, 4, 0;);
-static WIDE_F8: [Width<WideArgs>; 3] = scaled_widths!("wide_f8", "wide",
-    8, 8, 384, 8, 4096; 32, 32, 384, 7, 16384; 128, 128, 384, 3, 65536;);
-static PIECES_F8: [Width<StreamArgs>; 4] = scaled_widths!("plain_f8", "pieces",
-    8, 8, 256, 4, 0; 16, 16, 256, 4, 0; 32, 32, 256, 3, 0; 64, 64, 256, 2, 0;);
-static TOTALS_F8: [Width<WideArgs>; 3] = scaled_widths!("plain_f8", "totals",
-    8, 8, 256, 4, 0; 32, 32, 256, 3, 0; 64, 64, 256, 2, 0;);
-
-impl<A> Width<A> {
-    /// How high the strips of its inputs are: the same for all kernels of many rows, so that whoever makes inputs need not
-    /// know which one comes.
-    fn height(&self) -> usize {
-        self.rows.min(MOST_HEIGHT)
-    }
-
-    fn kernel(&self, kind: Kind) -> &Kernel<A> {
-        &self.kernels[usize::from(kind == Kind::F16)]
-    }
-}
-
-/// Kernels of few rows for a kind of weight, on a GPU with wgmma or without.
-fn few(kind: Kind, wgmma: bool) -> &'static [Width<StreamArgs>] {
-    match (kind, wgmma) {
-        (Kind::F8, true) => &STREAM_F8,
-        (Kind::F8, false) => &PIECES_F8,
-        (_, true) => &STREAM,
-        (_, false) => &PIECES,
-    }
-}
-
-/// The same for many rows.
-fn many(kind: Kind, wgmma: bool) -> &'static [Width<WideArgs>; 3] {
-    match (kind, wgmma) {
-        (Kind::F8, true) => &WIDE_F8,
-        (Kind::F8, false) => &TOTALS_F8,
-        (_, true) => &WIDE,
-        (_, false) => &TOTALS,
-    }
-}
-
-/// How high a strip of inputs is at most.
-const MOST_HEIGHT: usize = 128;
-
 /// How a product of a number of rows is made.
 enum Way {
     /// With partial sums.
@@ -216,17 +127,13 @@ impl Cuda {
 
     /// How high the strips of a product's inputs are, whatever the weight.
     pub(crate) fn input_height(&self, rows: usize) -> usize {
-        match PIECES.iter().find(|width| rows <= width.rows) {
-            Some(width) => width.rows,
-            None if self.has_wgmma() => MOST_HEIGHT,
-            None => TOTALS[2].rows,
-        }
+        widths::input_height(rows, self.has_wgmma())
     }
 
     fn way(&self, w: &CudaWeight, rows: usize) -> Way {
         let (tiles, multiprocessors) = (w.plan().tiles as usize, self.multiprocessors() as usize);
         let wgmma = self.has_wgmma();
-        let (few, wide) = (few(w.kind(), wgmma), &many(w.kind(), wgmma)[2]);
+        let (few, wide) = (few(wgmma), &many(wgmma)[2]);
         // Up to 256 rows a weight that is read once is worth the traffic of partial sums, unless it is an output matrix: a
         // tile of fewer rows would bring the same weights and inputs from L2 again and again.
         let huge = tiles >= 4 * multiprocessors;
@@ -258,13 +165,8 @@ impl Cuda {
                     live: x.live.ptr(),
                     plan: w.plan(),
                 };
-                // A kernel of 8-bit floats has no registers for more rows than a strip is high.
-                let strips = match w.kind() {
-                    Kind::F8 => width.rows / width.height(),
-                    _ => 1,
-                };
-                let grid = Grid::of([w.plan().workers, strips as u32, 1], width.threads);
-                let grid = grid.shared(width.shared as u32);
+                let blocks = [w.plan().workers, width.strips(w.kind()), 1];
+                let grid = width.grid(w.kind(), blocks);
                 self.enqueue_beside_inputs(width.kernel(w.kind()), grid, &arguments);
                 Some(Pieces {
                     sums: pieces,
@@ -308,7 +210,7 @@ impl Cuda {
         inputs: u64,
         out: Matrix,
     ) {
-        let widths = many(w.kind(), self.has_wgmma());
+        let widths = many(self.has_wgmma());
         let width = widths.iter().find(|width| width.rows == strips.height);
         let arguments = WideArgs {
             weight: Ptr::NULL,
@@ -355,8 +257,7 @@ impl Cuda {
 
     /// How high strips of an expert's rows are, if there are so many rows for an expert on average.
     pub(crate) fn strip_height(&self, average: usize) -> usize {
-        // As high for all kinds of weights.
-        let widths = many(Kind::Bf16, self.has_wgmma());
+        let widths = many(self.has_wgmma());
         widths
             .iter()
             .find(|width| 2 * average <= width.rows)
@@ -366,13 +267,12 @@ impl Cuda {
 
     fn enqueue_wide(&self, width: &Width<WideArgs>, kind: Kind, strips: usize, arguments: &WideArgs) {
         let tiles = arguments.plan.tiles;
-        let grid = if self.has_wgmma() {
-            Grid::new((tiles * strips as u32).min(self.multiprocessors()), width.threads)
+        let blocks = if self.has_wgmma() {
+            [(tiles * strips as u32).min(self.multiprocessors()), 1, 1]
         } else {
-            Grid::of([tiles, strips as u32, 1], width.threads)
+            [tiles, strips as u32, 1]
         };
-        let grid = grid.shared(width.shared as u32);
-        self.enqueue_beside_inputs(width.kernel(kind), grid, arguments);
+        self.enqueue_beside_inputs(width.kernel(kind), width.grid(kind, blocks), arguments);
     }
 
     /// Enqueues a rounding to scratch, and says where that is.
@@ -399,10 +299,7 @@ impl Cuda {
 
     /// Takes the memory for partial sums of any number of rows up to `rows`: fewer rows may need more of it.
     fn reserve_pieces(&self, w: &CudaWeight, rows: usize) -> Option<()> {
-        for width in few(w.kind(), self.has_wgmma())
-            .iter()
-            .filter(|width| width.rows <= rows)
-        {
+        for width in few(self.has_wgmma()).iter().filter(|width| width.rows <= rows) {
             if let Way::Stream(width) = self.way(w, width.rows) {
                 self.scratch(ScratchKind::Pieces, piece_bytes(w, width.rows))?;
             }

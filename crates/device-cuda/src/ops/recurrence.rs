@@ -5,6 +5,7 @@ use crate::caches::CudaStateCache;
 use crate::cuda::Cuda;
 use crate::launch::{Grid, Kernel};
 use crate::ops::checks::Checks;
+use crate::ops::expects_prompts;
 use crate::pack::Architecture;
 use crate::scratch::ScratchKind;
 use crate::storage::CudaTensor;
@@ -62,6 +63,8 @@ const CONV_PROMPT: Kernel<ConvArgs> = Kernel::new("causal_conv", "causal_conv_pr
 const CONV_THREADS: usize = 256;
 /// Channels and tokens that a thread block of `causal_conv_prompt` has at a time.
 const CONV_TILE: (usize, usize) = (128, 64);
+/// Requests of many tokens that have thread blocks of their own there; those take all others in turn.
+const CONV_REQUESTS: usize = 16;
 
 /// The kernels of one rule, for states of up to this many rows.
 struct Rule {
@@ -71,8 +74,9 @@ struct Rule {
     keep: Kernel<RecurArgs>,
     /// For states of exactly so many rows: of 32 columns a thread block, and of 64.
     scan: Option<[Kernel<RecurArgs>; 2]>,
-    /// For states of exactly so many rows, where a request may have many tokens.
-    prompt: Option<Kernel<RecurArgs>>,
+    /// For states of exactly so many rows, where a request may have many tokens: what takes the place of `relate`, and of
+    /// `recur`.
+    prompt: Option<[Kernel<RecurArgs>; 2]>,
 }
 
 macro_rules! rules {
@@ -98,47 +102,49 @@ macro_rules! scan {
 }
 
 macro_rules! prompt {
-    ($entry:literal) => {
-        Some(Kernel::new("prompt", $entry))
+    ($rule:literal) => {
+        Some([
+            Kernel::new("relate", concat!("relate_prompt_", $rule)),
+            Kernel::new("prompt", concat!("prompt_", $rule)),
+        ])
     };
 }
 
 static DELTA: [Rule; 4] = rules!("delta":
     32 None, None;
     64 None, None;
-    128 scan!("scan_delta_128"), prompt!("prompt_delta_128");
+    128 scan!("scan_delta_128"), prompt!("delta_128");
     256 scan!("scan_delta_256"), None;
 );
 static SPACE: [Rule; 4] = rules!("space":
     32 None, None;
     64 None, None;
-    128 scan!("scan_space_128"), prompt!("prompt_space_128");
+    128 scan!("scan_space_128"), prompt!("space_128");
     256 scan!("scan_space_256"), None;
 );
 
 /// Columns of a thread block of `recur`.
 const COLUMNS: usize = 32;
-/// A program with room for more tokens per request is one for prompts.
+/// A program with room for more is hardly one of verify windows.
 const WINDOW: usize = 8;
+/// Tokens of a warp of `relate_prompt`: its `TOKENS`.
+const RELATED: usize = 4;
 /// Shared memory of `prompt`, as its `Memory` has it.
 const PROMPT_SHARED: u32 = 97_904;
 
 /// A kernel that goes through states.
 struct Through<'a> {
+    /// The kernel before it, for what does not depend on the state.
+    relate: (&'a Kernel<RecurArgs>, Grid),
     kernel: &'a Kernel<RecurArgs>,
-    /// Its shared memory.
-    shared: u32,
-    /// Its columns per thread block.
-    columns: usize,
-    /// Whether its thread blocks take several requests in turn and leave entries of short rows.
-    scans: bool,
-    /// Whether it may begin before the kernel ahead has ended.
-    early: bool,
+    grid: Grid,
+    /// Whether it leaves entries of short rows.
+    leaves: bool,
 }
 
 impl Rule {
     /// The kernel that goes through states.
-    fn through(&self, args: &RecurArgs, shape: StateShape, cuda: &Cuda) -> Through<'_> {
+    fn through(&self, args: &RecurArgs, shape: StateShape, prompts: bool, cuda: &Cuda) -> Through<'_> {
         let aligned = [&args.keys, &args.queries, &args.values, &args.out]
             .iter()
             .all(|matrix| matrix.in_fours());
@@ -150,20 +156,31 @@ impl Rule {
             );
         let whole = shape.rows == self.rows && shape.columns.is_multiple_of(COLUMNS);
         let (tokens, requests) = (args.out.bucket as usize, args.tables.request_bucket as usize);
-        if let Some(kernel) = &self.prompt
+        let multiprocessors = cuda.multiprocessors();
+        // A warp each, of four: a token or some of them, of a group.
+        let vectors = |tokens: usize| Grid::new((tokens * shape.groups).div_ceil(4) as u32, 128);
+        let blocks = |columns: usize| (shape.heads * shape.columns.div_ceil(columns)) as u32;
+        // A program has room for more requests than most of its steps have: thread blocks that serve several in turn leave
+        // fewer of them without work.
+        let in_turn = |blocks: u32| {
+            let requests = requests as u32;
+            requests.min((requests / 4).max((4 * multiprocessors).div_ceil(blocks)))
+        };
+        if let Some([relate, kernel]) = &self.prompt
             && whole
             && aligned
-            && tokens > WINDOW * requests
+            && prompts
         {
             // One thread block keeps a multiprocessor busy: an early start would crowd those of a long prompt.
+            let blocks = blocks(COLUMNS);
             return Through {
+                relate: (relate, vectors(tokens.div_ceil(RELATED))),
                 kernel,
-                shared: PROMPT_SHARED,
-                columns: COLUMNS,
-                scans: true,
-                early: false,
+                grid: through_grid([blocks, in_turn(blocks)], PROMPT_SHARED, u32::MAX),
+                leaves: true,
             };
         }
+        let relate = (&self.relate, vectors(tokens));
         match &self.scan {
             Some(scan) if whole && aligned && fits => {
                 // Prompts, and steps that would leave multiprocessors idle, have fewer columns per thread block: so
@@ -171,26 +188,25 @@ impl Rule {
                 let likely = (tokens / 4).clamp(1, requests.max(1));
                 let wide = shape.columns.is_multiple_of(2 * COLUMNS)
                     && tokens <= WINDOW * requests
-                    && likely * shape.heads * shape.columns / (2 * COLUMNS) > cuda.multiprocessors() as usize;
+                    && likely * shape.heads * shape.columns / (2 * COLUMNS) > multiprocessors as usize;
                 let (columns, batch) = if wide {
                     (2 * COLUMNS, 4)
                 } else {
                     (COLUMNS, STATE_GRID)
                 };
+                let (blocks, shared) = (blocks(columns), scan_shared(self.rows, columns, batch));
                 Through {
+                    relate,
                     kernel: &scan[usize::from(wide)],
-                    shared: scan_shared(self.rows, columns, batch),
-                    columns,
-                    scans: true,
-                    early: true,
+                    grid: through_grid([blocks, in_turn(blocks)], shared, multiprocessors),
+                    leaves: true,
                 }
             }
             _ => Through {
+                relate,
                 kernel: &self.recur,
-                shared: self.shared(),
-                columns: COLUMNS,
-                scans: false,
-                early: true,
+                grid: through_grid([blocks(COLUMNS), requests as u32], self.shared(), multiprocessors),
+                leaves: false,
             },
         }
     }
@@ -202,6 +218,12 @@ impl Rule {
         let small = 2 * STATE_GRID * STATE_GRID + 4 * STATE_GRID + 4;
         (4 * (vectors + sums + small)) as u32
     }
+}
+
+/// Thread blocks for parts of a state, by requests. Up to `late` of them begin when the kernel ahead has ended.
+fn through_grid([parts, rows]: [u32; 2], shared: u32, late: u32) -> Grid {
+    let grid = Grid::of([parts, rows, 1], 256).shared(shared);
+    if parts * rows <= late { grid.late() } else { grid }
 }
 
 /// Shared memory of `scan`, as its `Memory` has it.
@@ -218,7 +240,7 @@ impl Cuda {
         check_causal_conv(args);
         let requests = args.step.requests.bucket;
         // Where a request may have many tokens, several threads share a channel.
-        let prompts = args.x.bucket > WINDOW * requests;
+        let prompts = expects_prompts(args.step);
         let strips = if prompts { 8 } else { 1 };
         let conv = ConvArgs {
             x: Matrix::of(args.x),
@@ -240,7 +262,10 @@ impl Cuda {
                 // Few requests, often one, have all the tokens.
                 let pieces = (4 * self.multiprocessors() as usize).div_ceil(blocks * requests.min(2));
                 let most = args.x.bucket.div_ceil(CONV_TILE.1);
-                (&CONV_PROMPT, [blocks, requests, pieces.min(most)])
+                (
+                    &CONV_PROMPT,
+                    [blocks, requests.min(CONV_REQUESTS), pieces.min(most)],
+                )
             } else {
                 let kernel = if shape.conv_width == 4 { &CONV_4 } else { &CONV_ANY };
                 let blocks = shape.conv_channels.div_ceil(CONV_THREADS / strips);
@@ -268,7 +293,7 @@ impl Cuda {
             tiled: u32::from(args.head_map == HeadMap::Tiled),
             ..self.recurrence(args.cache, args.out, args.step, &scratch)
         };
-        self.enqueue_recurrence(rule, shape, &recur);
+        self.enqueue_recurrence(rule, shape, &recur, args.step);
     }
 
     pub(crate) fn enqueue_state_space(&self, args: &StateSpace<'_, Self>) {
@@ -303,7 +328,7 @@ impl Cuda {
             most: args.dt_limits.1,
             ..self.recurrence(args.cache, args.out, args.step, &scratch)
         };
-        self.enqueue_recurrence(rule, shape, &recur);
+        self.enqueue_recurrence(rule, shape, &recur, args.step);
     }
 
     /// What is the same for both rules; the rest is missing.
@@ -339,32 +364,19 @@ impl Cuda {
         }
     }
 
-    fn enqueue_recurrence(&self, rule: &Rule, shape: StateShape, args: &RecurArgs) {
+    fn enqueue_recurrence(&self, rule: &Rule, shape: StateShape, args: &RecurArgs, step: &StepTables<Self>) {
         let requests = args.tables.request_bucket;
-        let multiprocessors = self.multiprocessors();
-        let vectors = (args.out.bucket as usize * shape.groups).div_ceil(4) as u32;
-        self.enqueue(&rule.relate, Grid::new(vectors, 128), args);
-        let through = rule.through(args, shape, self);
-        let blocks = (shape.heads * shape.columns.div_ceil(through.columns)) as u32;
-        // A program has room for more requests than most of its steps have: thread blocks that serve several in turn leave
-        // fewer of them without work.
-        let rows = if through.scans {
-            requests.min((requests / 4).max((4 * multiprocessors).div_ceil(blocks)))
-        } else {
-            requests
-        };
-        let mut grid = Grid::of([blocks, rows, 1], 256).shared(through.shared);
-        if !through.early || blocks * rows <= multiprocessors {
-            grid = grid.late();
-        }
+        let through = rule.through(args, shape, expects_prompts(step), self);
+        let (relate, grid) = through.relate;
+        self.enqueue(relate, grid, args);
         // Rows of a verify window at most are short enough for `scan` to leave their entries, see `recurrence.cuh`.
-        let leaves = match through.scans {
+        let leaves = match through.leaves {
             false => 0,
             true if args.out.bucket as usize > 1 + shape.drafts => 1,
             true => 2,
         };
         let args = RecurArgs { leaves, ..*args };
-        self.enqueue(through.kernel, grid, &args);
+        self.enqueue(through.kernel, through.grid, &args);
         if leaves < 2 {
             let grid = Grid::of([shape.heads as u32, requests, 1], 128);
             self.enqueue(&rule.keep, grid, &args);
