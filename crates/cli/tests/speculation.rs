@@ -128,6 +128,33 @@ fn an_eagle3_head_drafts_for_its_model() {
 }
 
 #[test]
+fn draft_weights_in_eight_bits_change_no_text() {
+    let more = (0..6).map(|seed| json!({ "prompt": "The old man said", "seed": seed, "temperature": 0.9 }));
+    let lines: Vec<Value> = lines().into_iter().chain(more).collect();
+    let mtp = [
+        "--speculation",
+        "mtp",
+        "--no-depth-control",
+        "--draft-tokens",
+        "3",
+    ];
+    let plain = generate(&lines, &["--speculation", "off"]);
+    let stored = generate(&lines, &mtp);
+    let rounded = generate(&lines, &[&mtp[..], &["--draft-weights", "fp8"]].concat());
+    assert_eq!(tokens(&stored), tokens(&plain));
+    assert_eq!(tokens(&rounded), tokens(&plain));
+    let accepted = |results: &[Value]| -> Vec<Value> {
+        let reports = results.iter().map(|result| &result["speculation"]);
+        reports
+            .map(|report| report["accepted_by_position"].clone())
+            .collect()
+    };
+    let (stored, rounded) = (accepted(&stored), accepted(&rounded));
+    assert_ne!(rounded, stored, "drafts come from other weights");
+    assert_ne!(rounded, vec![json!([]); lines.len()], "drafts are good ones");
+}
+
+#[test]
 fn a_report_counts_drafts_by_position() {
     let one = [lines()[0].clone()];
     let mtp = ["--speculation", "mtp", "--no-depth-control", "--draft-tokens"];

@@ -1,6 +1,7 @@
 //! Checkpoints of 8-bit floats give what the same numbers give that are stored in 32 bits.
 //!
-//! That numbers in 32 bits are computed with correctly, `golden.rs` says.
+//! That numbers in 32 bits are computed with correctly, `golden.rs` says; and a file in eight bits has a reference of its own, which a
+//! program made that shares nothing with the engine (`fixtures/make_fp8.py`).
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
 
@@ -17,7 +18,8 @@ use paceline_models::WeightTypes;
 use paceline_testkit::{Fixture, assert_same_bits, relative_error};
 use paceline_types::DType;
 use serde_json::json;
-use support::{cpu, prompt_logits, runner};
+use std::sync::LazyLock;
+use support::{assert_greedy, cpu, greedy, prompt_logits, runner};
 
 /// Allowed norm of the difference over the norm: sums in another order.
 const TOLERANCE: f64 = 2e-5;
@@ -54,11 +56,23 @@ fn value(code: u8) -> f32 {
     if code & 0x80 == 0 { magnitude } else { -magnitude }
 }
 
-/// The nearest number of the format, by looking at all of them.
-fn nearest(number: f32) -> u8 {
+/// All numbers of the format with their codes, ascending.
+static NUMBERS: LazyLock<Vec<(f32, u8)>> = LazyLock::new(|| {
     let codes = (0..=255_u8).filter(|code| code & 0x7f != 0x7f);
-    let distance = |code: &u8| (value(*code) - number).abs();
-    codes.min_by(|a, b| distance(a).total_cmp(&distance(b))).unwrap()
+    let mut numbers: Vec<_> = codes.map(|code| (value(code), code)).collect();
+    numbers.sort_by(|(a, _), (b, _)| a.total_cmp(b));
+    numbers
+});
+
+/// The nearest number of the format.
+fn nearest(number: f32) -> u8 {
+    let above = NUMBERS.partition_point(|(value, _)| *value < number);
+    let neighbours = &NUMBERS[above.saturating_sub(1)..NUMBERS.len().min(above + 1)];
+    let distance = |(value, _): &&(f32, u8)| (value - number).abs();
+    let found = neighbours
+        .iter()
+        .min_by(|a, b| distance(a).total_cmp(&distance(b)));
+    found.unwrap().1
 }
 
 /// The model with products in eight bits, and the same numbers in 32.
@@ -150,6 +164,26 @@ fn eight_bits_give_what_the_same_numbers_give_in_32() {
         });
         let error = relative_error(&eight, &wide);
         assert!(error < TOLERANCE, "{name}, {form:?}: relative error {error}");
+    }
+}
+
+#[test]
+fn a_file_in_eight_bits_gives_what_another_program_makes_of_it() {
+    let fixture = Fixture::read("qwen3-fp8");
+    let checkpoint = fixture.checkpoint();
+    let backend = cpu(2, Instructions::detect());
+    let model = paceline_models::load(&backend, &checkpoint, None, &|_| {}).unwrap();
+    let matrices = 2 * (128 * (128 + 64 + 64 + 128) + 3 * 128 * 320);
+    assert_eq!(model.stats.by_dtype[&DType::F8E4M3].0, matrices);
+    let mut runner = support::runner_with(&backend, model, None);
+    for (index, prompt) in fixture.prompts.iter().enumerate() {
+        let logits = prompt_logits(&mut runner, prompt, 256, 16);
+        let error = relative_error(&logits, &fixture.logits(index));
+        assert!(error < TOLERANCE, "prompt {index}: relative error {error}");
+        let expected = &fixture.greedy[index];
+        let tokens = greedy(&mut runner, prompt, expected.len());
+        let margins = &fixture.greedy_margin[index];
+        assert_greedy(&tokens, expected, margins, &format!("prompt {index}"));
     }
 }
 
