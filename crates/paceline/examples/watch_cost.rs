@@ -1,9 +1,9 @@
-//! What the stream of steps behind the page costs the engine's thread, in instructions per step: while nobody looks, and
-//! with a viewer that takes what there is ten times a second, as the server does for a page.
+//! What the stream of steps behind the page costs the engine's thread, in instructions per step: in a build that has no
+//! stream, while nobody looks, and with a viewer that takes what there is ten times a second, as the server does for a page.
 //!
 //! ```text
-//! cargo build --release -p paceline --example watch_cost
-//! target/release/examples/watch_cost
+//! cargo run --release -p paceline --example watch_cost --features unwatched
+//! cargo run --release -p paceline --example watch_cost
 //! ```
 //!
 //! It runs itself under valgrind, which has to be installed, and counts what happens between the collection of a step and
@@ -32,7 +32,13 @@ fn main() {
 
 /// Runs itself under valgrind in every way and prints instructions per step.
 fn measure() {
-    for viewer in ["nobody", "viewer"] {
+    let ways: &[&str] = if cfg!(feature = "unwatched") {
+        println!("built without the stream");
+        &["nobody"]
+    } else {
+        &["nobody", "viewer"]
+    };
+    for viewer in ways {
         let [few, many] = STEPS.map(|steps| instructions(steps, viewer));
         let each = (many - few) as f64 / (STEPS[1] - STEPS[0]) as f64;
         println!("{viewer}: {each:.1} instructions per step to hand out its outputs");

@@ -10,6 +10,7 @@ use paceline_schedule::{
     CheckedRequest, Clock, Pipeline, RequestId, RequestOutput, RequestStatus, RunnerFault, Span, StepOrigins,
     StepRecord, StepRunner, Stepped,
 };
+use paceline_types::MAX_DRAFTS;
 use std::any::Any;
 use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -244,16 +245,38 @@ impl<R: StepRunner, C: Clock> Service<R, C> {
         }
         // Before the events go out, so that a client that has seen a request's end finds it in the numbers.
         self.shared.open.fetch_sub(finished, Ordering::Relaxed);
-        let watched = self.publish(tokens, finished as u64, stepped.collected);
+        let watched = self.shared.watch.is_on().then(|| self.look());
+        self.publish(tokens, finished as u64, stepped.collected.as_ref());
         let mut origins = stepped.origins.into_iter().peekable();
         for request_output in stepped.request_outputs {
             let own = origins.next_if(|(id, _)| *id == request_output.id);
             self.deliver(request_output, own.map(|(_, origins)| origins));
         }
-        if let Some(mut step) = watched {
-            step.emit.end = self.pipeline.now_ns();
-            self.shared.watch.push(step);
+        if let Some((record, before)) = stepped.collected.zip(watched) {
+            self.show(record, before);
         }
+    }
+
+    /// What a viewer's step is compared with: the time, and drafts accepted before it.
+    #[cold]
+    fn look(&self) -> (u64, [u64; MAX_DRAFTS]) {
+        (self.pipeline.now_ns(), self.stats().counters.accepted_by_position)
+    }
+
+    /// Shows a step to viewers when its outputs are handed out.
+    #[cold]
+    fn show(&self, record: StepRecord, (begin, before): (u64, [u64; MAX_DRAFTS])) {
+        let scheduler = self.pipeline.scheduler();
+        let now = scheduler.counters().accepted_by_position;
+        self.shared.watch.push(WatchedStep {
+            record,
+            prompt_tokens: scheduler.last_step().prompt_tokens,
+            accepted_by_position: std::array::from_fn(|place| (now[place] - before[place]) as u32),
+            emit: Span {
+                begin,
+                end: self.pipeline.now_ns(),
+            },
+        });
     }
 
     fn note_first_token(&mut self, request_output: &RequestOutput) {
@@ -276,8 +299,8 @@ impl<R: StepRunner, C: Clock> Service<R, C> {
         }
     }
 
-    /// Brings the numbers up to date. The step that was collected comes back if somebody looks at steps.
-    fn publish(&self, tokens: u64, finished: u64, collected: Option<StepRecord>) -> Option<WatchedStep> {
+    /// Brings the numbers up to date.
+    fn publish(&self, tokens: u64, finished: u64, collected: Option<&StepRecord>) {
         let scheduler = self.pipeline.scheduler();
         let usage = scheduler.cache_use();
         let oldest = scheduler.oldest_waiting().and_then(|id| self.clients.get(&id));
@@ -289,23 +312,12 @@ impl<R: StepRunner, C: Clock> Service<R, C> {
         stats.snapshots_reserved = usage.reserved_snapshots;
         stats.tokens += tokens;
         stats.finished += finished;
-        let watched = collected.filter(|_| self.shared.watch.is_on());
-        let accepted = watched.map(|_| stats.counters.accepted_by_position);
         stats.counters = scheduler.counters();
         stats.pipeline = self.pipeline.totals();
         stats.oldest_waiting = oldest.map(|client| client.arrived);
-        if let Some(record) = &collected {
+        if let Some(record) = collected {
             stats.sizes.step_tokens.record(record.tokens_run as u64);
         }
-        let (record, accepted) = watched.zip(accepted)?;
-        let now = stats.counters.accepted_by_position;
-        let begin = self.pipeline.now_ns();
-        Some(WatchedStep {
-            record,
-            prompt_tokens: scheduler.last_step().prompt_tokens,
-            accepted_by_position: std::array::from_fn(|place| (now[place] - accepted[place]) as u32),
-            emit: Span { begin, end: begin },
-        })
     }
 
     /// Tells every client that it is over: of running requests and of those in the queue. A reader that is slow finds
