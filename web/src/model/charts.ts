@@ -34,11 +34,11 @@ export function draw(values: readonly (number | null)[], most: number, width: nu
   return drawn;
 }
 
-/** A round number that is not below any of the values. */
+/** A round number that is not below any of the values, nor far above all of them. */
 export function ceiling(values: readonly (number | null)[], least: number): number {
   const most = Math.max(least, ...values.map((value) => value ?? 0));
   const power = 10 ** Math.floor(Math.log10(most));
-  return power * ([1, 2, 5, 10].find((times) => times * power >= most) ?? 10);
+  return power * ([1, 1.5, 2, 2.5, 3, 4, 5, 6, 8, 10].find((times) => times * power >= most) ?? 10);
 }
 
 /** Drafts by their place in the window, over samples: how many were made and accepted. */

@@ -18,18 +18,8 @@ const NEAR = 80;
 
 export function Chat() {
   const scroller = useRef<HTMLDivElement>(null);
-  const following = useRef(true);
   const messages = thread.value;
-  const onScroll = () => {
-    const box = scroller.current;
-    if (box !== null) following.current = box.scrollHeight - box.scrollTop - box.clientHeight < NEAR;
-  };
-  useEffect(() => {
-    following.current = true;
-  }, [currentId.value, messages.length]);
-  useEffect(() => {
-    if (following.current) scroller.current?.scrollTo({ top: scroller.current.scrollHeight });
-  });
+  const onScroll = useFollowing(scroller, messages.length);
   return (
     <main class="chat" id="main" aria-label="Chat">
       <div
@@ -58,6 +48,34 @@ export function Chat() {
       <Composer />
     </main>
   );
+}
+
+/** Keeps the end of the conversation in sight until one scrolls up, and again from when one is back at the end. */
+function useFollowing(scroller: { current: HTMLDivElement | null }, length: number): () => void {
+  const following = useRef(true);
+  const top = useRef(0);
+  const follow = () => {
+    if (following.current) scroller.current?.scrollTo({ top: scroller.current.scrollHeight });
+  };
+  useEffect(() => {
+    following.current = true;
+    follow();
+  }, [currentId.value, length]);
+  useEffect(() => {
+    const box = scroller.current;
+    const observer = new ResizeObserver(follow);
+    for (const element of [box, box?.firstElementChild]) if (element) observer.observe(element);
+    return () => observer.disconnect();
+  }, [length === 0]);
+  return () => {
+    const box = scroller.current;
+    if (box === null) return;
+    // Told of late, when more text may be there: only the way up is one's own.
+    const up = box.scrollTop < top.current;
+    top.current = box.scrollTop;
+    if (box.scrollHeight - box.scrollTop - box.clientHeight < NEAR) following.current = true;
+    else if (up) following.current = false;
+  };
 }
 
 /** What is said of the newest answer to those who do not see it come. */

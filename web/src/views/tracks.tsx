@@ -80,7 +80,8 @@ function axis(context: CanvasRenderingContext2D, layout: Layout, width: number, 
     context.fillRect(Math.round(x(at)), layout.axis - 4, 1, layout.height);
     context.fillStyle = colour("--ink-3");
     const text = at === first ? nanoseconds(0) : `+${nanoseconds(at - first)}`;
-    context.fillText(text, Math.round(x(at)) + 4, layout.axis / 2);
+    const left = Math.round(x(at)) + 4;
+    if (left + context.measureText(text).width <= width) context.fillText(text, left, layout.axis / 2);
   }
 }
 

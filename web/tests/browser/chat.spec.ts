@@ -191,3 +191,32 @@ test("a request can be copied as Python, and as a curl command that gives the sa
   const letters = (text: string) => text.replaceAll(/\s/g, "");
   expect(letters(content)).toBe(letters(await shownText(app)));
 });
+
+test("the end of an answer stays in sight until one scrolls up", async ({ app }) => {
+  await app.setViewportSize({ width: 390, height: 600 });
+  await ask(app, "Tell me about a fox.");
+  await ask(app, "Tell me the story again.");
+  await expect(app.locator(".answer-footer").last()).toBeInViewport();
+  const scroller = app.locator(".scroller");
+  const below = () => scroller.evaluate((box) => box.scrollHeight - box.scrollTop - box.clientHeight);
+  /** More of the answer, in the same moment as what `scroll` does. */
+  const grow = (to: number) =>
+    scroller.evaluate((box, to) => {
+      box.scrollTop += to;
+      const more = document.createElement("div");
+      more.style.height = "300px";
+      box.querySelector(".answer:last-of-type")?.append(more);
+    }, to);
+  await scroller.evaluate((box) => {
+    box.scrollTop -= 40;
+  });
+  await expect.poll(below).toBeGreaterThan(30);
+  await grow(40);
+  await expect.poll(below).toBeLessThan(2);
+  await scroller.hover();
+  await app.mouse.wheel(0, -400);
+  await expect.poll(below).toBeGreaterThan(100);
+  const before = await below();
+  await grow(0);
+  expect(await below()).toBeGreaterThan(before);
+});

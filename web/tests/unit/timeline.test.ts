@@ -149,6 +149,8 @@ test("lines have gaps where nothing was measured", () => {
   });
   assert.deepEqual(draw([null, null], 10, 30, 10), { line: "", area: "", dots: "" });
   assert.equal(ceiling([3, null, 42], 1), 50);
+  assert.equal(ceiling([2011, 900], 10), 2500);
+  assert.equal(ceiling([0.2], 1), 1);
 });
 
 test("acceptance by position is summed over samples", () => {
