@@ -240,7 +240,11 @@ fn what_cannot_be_had_is_said_with_what_helps() {
     );
     check_failure(
         &place.run(&["run", "llama3"]),
-        &["`llama3`", "neither an existing path", "org/name"],
+        &[
+            "`llama3`",
+            "neither an existing path",
+            "org/name, such as Qwen/Qwen3-0.6B",
+        ],
     );
     check_failure(
         &place.run(&["run", "org/name/tiny.gguf"]),

@@ -48,7 +48,7 @@ fn start_and_read(arguments: &[&str]) -> (Served, Vec<String>) {
 }
 
 #[test]
-fn the_table_fits_a_terminal_and_ends_with_a_command_that_works() {
+fn the_table_fits_a_terminal_and_ends_with_the_page_and_a_command_that_works() {
     let tokens_only = common::repository("fixtures/qwen3");
     let tokens_only = tokens_only.to_str().unwrap();
     for (arguments, text) in [
@@ -58,7 +58,7 @@ fn the_table_fits_a_terminal_and_ends_with_a_command_that_works() {
             "/choices/0/message/content",
         ),
         (
-            &[tokens_only, "--max-model-len", "64"],
+            &[tokens_only, "--max-model-len", "64", "--no-page"],
             "/choices/0/finish_reason",
         ),
     ] {
@@ -72,6 +72,14 @@ fn the_table_fits_a_terminal_and_ends_with_a_command_that_works() {
             );
         }
         let begin = lines.iter().position(|line| line.starts_with("curl ")).unwrap();
+        let (_, port) = served.address.rsplit_once(':').unwrap();
+        let page = format!("try it: open http://127.0.0.1:{port} in a browser, or");
+        let expected = if arguments.contains(&"--no-page") {
+            "try it"
+        } else {
+            page.as_str()
+        };
+        assert_eq!(lines[begin - 1], expected);
         let output = Command::new("sh")
             .args(["-c", &lines[begin..].join("\n")])
             .env("PACELINE_API_KEY", "open sesame")

@@ -150,7 +150,7 @@ impl HubModel {
             .split_once('/')
             .is_some_and(|(org, name)| is_name(org) && is_name(name));
         if !is_id {
-            return Err("an id has the form org/name");
+            return Err("an id has the form org/name, such as Qwen/Qwen3-0.6B");
         }
         if !is_relative_path(revision) {
             return Err("the revision after @ is not valid");

@@ -147,7 +147,13 @@ fn start(mut config: ServeConfig, ui: Ui) -> Result<Ending> {
     ui.note(format_args!("{}", table::render(&model.source, &features, width)));
     ui.note(format_args!("memory\n{}", engine.memory()));
     let url = |address| url(&config, address);
-    let example = table::example(&url(reachable(address)), &config, &texts);
+    let here = url(reachable(address));
+    let page = if config.server.page {
+        format!(": open {here} in a browser, or")
+    } else {
+        String::new()
+    };
+    let example = table::example(&here, &config, &texts);
     let url = url(address);
     let server = Server {
         config: config.server,
@@ -160,7 +166,7 @@ fn start(mut config: ServeConfig, ui: Ui) -> Result<Ending> {
     drop((model, outline));
     let announce = || {
         announce(&url);
-        ui.note(format_args!("try it\n{example}"));
+        ui.note(format_args!("try it{page}\n{example}"));
     };
     serve(server, listener, announce)
 }
