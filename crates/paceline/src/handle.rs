@@ -114,10 +114,11 @@ impl Handle {
         let choices = requests.len();
         let first = requests.first().map_or(0, |request| request.id.0);
         let (sender, events) = channel::channel(held);
-        let cancel_flags = self.submit(requests, Answer::Text(Arc::new(sender)))?;
+        let (cancel_flags, arrived) = self.submit(requests, Answer::Text(Arc::new(sender)))?;
         Ok(Generation {
             events,
             cancel_flags,
+            arrived,
             open: choices,
             ids: first..first + choices as u64,
         })
@@ -140,7 +141,7 @@ impl Handle {
         let request = self.bounds.check_embedding(request)?;
         let id = request.id.0;
         let (result, receiver) = async_channel::bounded(1);
-        let cancel_flags = self.submit(vec![request], Answer::Vector(result))?;
+        let (cancel_flags, _) = self.submit(vec![request], Answer::Vector(result))?;
         Ok(Embedding {
             result: Box::pin(receiver),
             cancel_flags,
@@ -148,11 +149,12 @@ impl Handle {
         })
     }
 
+    /// How to end what was handed in, and when that was.
     fn submit(
         &self,
         requests: Vec<CheckedRequest>,
         answer: Answer,
-    ) -> Result<Arc<CancelFlags>, RequestError> {
+    ) -> Result<(Arc<CancelFlags>, Instant), RequestError> {
         let count = requests.len();
         // The engine says why it stops before it lets go of its queue.
         if let Some(reason) = self.shared.stop_reason() {
@@ -164,11 +166,12 @@ impl Handle {
             return Err(RequestError::QueueFull { open });
         }
         let cancel_flags = Arc::new(CancelFlags::new(count));
+        let arrived = Instant::now();
         let job = Job {
             requests,
             answer,
             cancel_flags: Arc::clone(&cancel_flags),
-            arrived: Instant::now(),
+            arrived,
         };
         self.intake.try_send(Message::Job(job)).map_err(|error| {
             self.shared.open.fetch_sub(count, Ordering::Relaxed);
@@ -180,7 +183,7 @@ impl Handle {
                 }
             }
         })?;
-        Ok(cancel_flags)
+        Ok((cancel_flags, arrived))
     }
 
     /// How the engine is doing.
@@ -306,6 +309,7 @@ impl Canceller {
 pub struct Generation {
     events: EventReceiver,
     cancel_flags: Arc<CancelFlags>,
+    arrived: Instant,
     /// Continuations that have not ended.
     open: usize,
     ids: Range<u64>,
@@ -325,6 +329,11 @@ impl Generation {
     /// Ends the request; what was generated until then still arrives, then its end.
     pub fn cancel(&self) {
         self.cancel_flags.cancel_all();
+    }
+
+    /// When it was handed in: times in a [`Usage`](crate::Usage) begin then.
+    pub fn arrived(&self) -> Instant {
+        self.arrived
     }
 
     /// The engine's names of its continuations.

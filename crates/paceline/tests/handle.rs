@@ -322,6 +322,22 @@ fn usage_tells_what_the_prefix_cache_spared() {
 }
 
 #[test]
+fn usage_counts_time_from_the_arrival() {
+    let handle = start(config());
+    let before = Instant::now();
+    let mut generation = handle.generate(request(20, 1, 8)).unwrap();
+    let arrived = generation.arrived();
+    assert!(before <= arrived);
+    let end = std::iter::from_fn(|| generation.next_blocking()).find_map(|event| match event {
+        Event::Finished { finish, .. } => Some(finish.usage),
+        _ => None,
+    });
+    let usage = end.unwrap();
+    assert!(usage.queued <= usage.first_token && usage.first_token <= usage.total);
+    assert!(arrived + usage.total <= Instant::now());
+}
+
+#[test]
 fn a_full_queue_is_an_error_and_the_engine_goes_on() {
     let handle = start(EngineConfig {
         max_num_seqs: 2,

@@ -264,11 +264,11 @@ impl Source {
         Ok(Self {
             prompt: index,
             prompt_tokens,
+            started: generation.arrived(),
             generation: Some(generation),
             choices: (0..n).map(choice).collect(),
             prompt_logprobs: Vec::new(),
             withheld: task.request.sampling.prompt_logprobs.map(|_| Vec::new()),
-            started: Instant::now(),
             usage: Arc::clone(means.usage),
         })
     }
