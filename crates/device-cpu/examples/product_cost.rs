@@ -2,12 +2,13 @@
 //!
 //! ```text
 //! cargo build --release -p paceline-device-cpu --example product_cost
-//! target/release/examples/product_cost TYPE,... ROWS,... OUTPUTS INPUTS WEIGHTS THREADS
+//! target/release/examples/product_cost TYPE,... ROWS,... OUTPUTS INPUTS WEIGHTS THREADS [INSTRUCTIONS]
 //! ```
 //!
 //! Each round multiplies ROWS rows with WEIGHTS weights of OUTPUTS by INPUTS, one after the other, so often that it takes some
 //! milliseconds; many weights do not fit into a cache. Prints the least time of some rounds: of one product, and as multiply-adds
-//! per nanosecond and thread; and the time against that of the first number of rows.
+//! per nanosecond and thread; and the time against that of the first number of rows. INSTRUCTIONS is the name of a family; the
+//! machine's best one counts without it.
 
 use paceline_device::{Backend, Epilogue, Pending, RowOrder, Rows, WeightData, WeightPart};
 use paceline_device_cpu::{Cpu, CpuOptions, CpuWeight, Instructions};
@@ -25,7 +26,9 @@ fn main() {
     let [outputs, inputs, weights, threads] = [2, 3, 4, 5].map(|place: usize| number(&arguments[place]));
     let cpu = Cpu::new(CpuOptions {
         threads,
-        instructions: Instructions::detect(),
+        instructions: arguments
+            .get(6)
+            .map_or_else(Instructions::detect, |name| family(name)),
     });
     for name in arguments[0].split(',') {
         let dtype = DType::ALL.into_iter().find(|dtype| dtype.name() == name);
@@ -47,6 +50,13 @@ fn main() {
             );
         }
     }
+}
+
+fn family(name: &str) -> Instructions {
+    let found = Instructions::all()
+        .into_iter()
+        .find(|family| family.name() == name);
+    found.expect("a family of instructions that this machine has")
 }
 
 /// A weight of no meaning: scales are finite whatever bytes they are made of, as no exponent is all ones.

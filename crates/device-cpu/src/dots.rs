@@ -7,6 +7,8 @@
 mod portable;
 
 #[cfg(target_arch = "x86_64")]
+mod amx;
+#[cfg(target_arch = "x86_64")]
 mod avx2;
 #[cfg(target_arch = "aarch64")]
 mod neon;
@@ -21,6 +23,9 @@ pub(crate) const GROUP: usize = 32;
 
 /// Inputs of one 32-bit lane.
 pub(crate) const QUAD: usize = 4;
+
+/// Rows of inputs whose codes lie side by side, group by group, as tiles take them.
+pub(crate) const TILE_ROWS: usize = 16;
 
 /// Largest input, so that its upper byte is one in two's complement with room for a carry from the lower one.
 pub(crate) const LARGEST: i16 = 127 << 8;
@@ -37,9 +42,38 @@ pub(crate) trait Dots: Copy + Send + Sync + 'static {
     type Sums: Copy;
     /// An f32 per output.
     type F: Copy;
+    /// Instructions for many rows at once, where there are any.
+    type Tiles: Tiles<Self>;
 
+    fn tiles(self) -> Option<Self::Tiles>;
+
+    /// The largest magnitude of a group's inputs; NaN if one of them is.
+    #[inline(always)]
+    fn largest(self, inputs: &[f32; GROUP]) -> f32 {
+        // As integers, so that NaN counts as the largest.
+        let mut largest = 0;
+        for input in inputs {
+            largest = largest.max(input.to_bits() & 0x7fff_ffff);
+        }
+        f32::from_bits(largest)
+    }
+    /// A group's inputs times a factor, to the nearest integers, and the sums of both halves.
+    #[inline(always)]
+    fn round(self, inputs: &[f32; GROUP], factor: f32) -> ([i16; GROUP], [i32; 2]) {
+        // Loops rather than closures: one that is not inlined is compiled without the vector instructions.
+        let (mut codes, mut sums) = ([0; GROUP], [0; 2]);
+        for (code, input) in codes.iter_mut().zip(inputs) {
+            *code = nearest(input * factor);
+        }
+        for (sum, codes) in sums.iter_mut().zip(codes.as_chunks::<{ GROUP / 2 }>().0) {
+            for code in codes {
+                *sum += i32::from(*code);
+            }
+        }
+        (codes, sums)
+    }
     /// A group of inputs as [`dot`](Self::dot) wants it.
-    fn encode(inputs: &[i16; GROUP]) -> [u8; 2 * GROUP];
+    fn encode(self, inputs: &[i16; GROUP]) -> [u8; 2 * GROUP];
 
     /// # Safety
     /// 64 readable bytes at `from`.
@@ -85,6 +119,104 @@ pub(crate) trait Dots: Copy + Send + Sync + 'static {
     fn prefetch(self, at: *const u8);
 }
 
+/// Operations on tiles: a group's inputs in some rows with its weights for a panel's outputs. They work on registers that must
+/// be set up before and let go after. Sums of two groups may be under way, an even and an odd one.
+///
+/// With `FLOATS`, weights and both bytes of inputs become floats, and so do sums; without, they are bytes, and sums integers.
+/// Floats are for weights whose sums need no more than 24 bits.
+pub(crate) trait Tiles<D: Dots>: Copy {
+    /// Sets the registers up for up to [`TILE_ROWS`] rows, and for a group or a part of it.
+    fn configure<const FLOATS: bool>(self, rows: usize, inputs: usize);
+    /// A group of inputs as floats: upper bytes, and lower ones, in the order in which [`keep`](Self::keep) leaves their weights.
+    fn encode(self, inputs: &[i16; GROUP]) -> [[u16; GROUP]; 2];
+    /// Keeps the numbers that codes stand for. Those of inputs 0 and 2 of four come first, then 1 and 3, if they are floats.
+    ///
+    /// # Safety
+    /// 64 writable bytes at `to`, the start of a cache line; 128 for floats.
+    unsafe fn keep<const FLOATS: bool>(self, codes: D::Bytes, numbers: &Numbers, to: *mut u8);
+    /// Starts sums of products of as many rows and inputs as was configured.
+    ///
+    /// # Safety
+    /// Upper and lower bytes of as many rows at `inputs`, or floats, 64 bytes apart, in the order of weights; and the numbers they
+    /// are to be multiplied with at `weights`.
+    unsafe fn start<const FLOATS: bool>(self, odd: bool, inputs: [*const u8; 2], weights: *const u8);
+    /// Writes the sums that were started.
+    ///
+    /// # Safety
+    /// Room for [`TILE_SUMS`] at `sums`, the start of a cache line.
+    unsafe fn finish<const FLOATS: bool>(self, odd: bool, sums: *mut i32);
+    /// The sums of a row as f32.
+    ///
+    /// # Safety
+    /// [`TILE_SUMS`] at `sums`, the start of a cache line, and `row < TILE_ROWS`.
+    unsafe fn total<const FLOATS: bool>(self, sums: *const i32, row: usize) -> D::F;
+    /// Lets the registers go.
+    fn release(self);
+}
+
+/// What codes stand for.
+pub(crate) struct Numbers {
+    /// What every code is too large by.
+    pub(crate) zero: u8,
+    /// Whether all codes are below 32.
+    pub(crate) few: bool,
+    /// The number of each code as bf16.
+    pub(crate) floats: [u16; 64],
+}
+
+impl Numbers {
+    /// Codes below `codes`, which are too large by `zero`.
+    pub(crate) const fn new(codes: i32, zero: i32) -> Self {
+        let mut floats = [0; 64];
+        let mut code = 0;
+        while code < 64 {
+            floats[code as usize] = bf16((code - zero) as f32);
+            code += 1;
+        }
+        Self {
+            zero: zero as u8,
+            few: codes <= 32,
+            floats,
+        }
+    }
+}
+
+/// A number that is exact in bf16.
+const fn bf16(value: f32) -> u16 {
+    (value.to_bits() >> 16) as u16
+}
+
+/// Numbers that [`Tiles::finish`] needs room for: a panel's outputs for each row and byte of inputs.
+pub(crate) const TILE_SUMS: usize = 2 * TILE_ROWS * crate::weight::PANEL;
+
+/// No such instructions.
+#[derive(Clone, Copy)]
+pub(crate) enum NoTiles {}
+
+impl<D: Dots> Tiles<D> for NoTiles {
+    fn configure<const FLOATS: bool>(self, _rows: usize, _inputs: usize) {
+        match self {}
+    }
+    fn encode(self, _inputs: &[i16; GROUP]) -> [[u16; GROUP]; 2] {
+        match self {}
+    }
+    unsafe fn keep<const FLOATS: bool>(self, _codes: D::Bytes, _numbers: &Numbers, _to: *mut u8) {
+        match self {}
+    }
+    unsafe fn start<const FLOATS: bool>(self, _odd: bool, _inputs: [*const u8; 2], _weights: *const u8) {
+        match self {}
+    }
+    unsafe fn finish<const FLOATS: bool>(self, _odd: bool, _sums: *mut i32) {
+        match self {}
+    }
+    unsafe fn total<const FLOATS: bool>(self, _sums: *const i32, _row: usize) -> D::F {
+        match self {}
+    }
+    fn release(self) {
+        match self {}
+    }
+}
+
 /// A computation to be run with the best instructions of the machine; as [`simd::Kernel`](crate::simd::Kernel), with
 /// everything below `run` inlined.
 pub(crate) trait DotKernel {
@@ -122,8 +254,15 @@ pub(crate) fn run<K: DotKernel>(instructions: Instructions, kernel: K) {
     }
 }
 
+/// To the nearest integer, ties to even: adding this number leaves no bits for fractions.
+#[inline(always)]
+fn nearest(value: f32) -> i16 {
+    const INTEGERS: f32 = 12_582_912.0;
+    (value + INTEGERS).to_bits().wrapping_sub(INTEGERS.to_bits()) as i16
+}
+
 /// All upper bytes of inputs, then all lower ones. As those count from -128 on, half of one is carried.
-#[cfg_attr(not(any(target_arch = "x86_64", target_arch = "aarch64")), expect(dead_code))]
+#[cfg(target_arch = "aarch64")]
 #[inline(always)]
 fn encode_planes(inputs: &[i16; GROUP]) -> [u8; 2 * GROUP] {
     let mut planes = [0; 2 * GROUP];
@@ -199,6 +338,15 @@ mod tests {
                 is_x86_feature_detected!("avxvnni")
             );
         }
+        #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+        {
+            let flags = std::fs::read_to_string("/proc/cpuinfo").unwrap();
+            let wanted = ["avx512_vnni", "amx_tile", "amx_int8", "amx_bf16"];
+            let told = wanted
+                .iter()
+                .all(|flag| flags.split_whitespace().any(|told| told == *flag));
+            assert_eq!(Instructions::detect().has_tiles(), told);
+        }
     }
 
     /// Sixteen weights of each input of a group, and the sums of their products with it.
@@ -211,7 +359,7 @@ mod tests {
     impl DotKernel for Sums<'_> {
         #[inline(always)]
         fn run<D: Dots>(self, d: D) {
-            let (inputs, mut sums) = (D::encode(self.inputs), d.zero());
+            let (inputs, mut sums) = (d.encode(self.inputs), d.zero());
             let add = D::OFFSET * self.inputs.iter().map(|input| i32::from(*input)).sum::<i32>();
             // SAFETY: there is a vector of weights for each quad, and sixteen outputs.
             unsafe {

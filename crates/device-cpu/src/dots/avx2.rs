@@ -2,7 +2,7 @@
 //! the products to the sums in the same instruction. It has one for bytes, too, as AVX-512 has it; that multiplies as many
 //! inputs per instruction, since ours have two bytes, and needs twice the registers for sums, of which there are sixteen.
 
-use super::{DotKernel, Dots, GROUP, QUAD, encode_words};
+use super::{DotKernel, Dots, GROUP, NoTiles, QUAD, encode_words};
 use crate::simd::Avx2;
 #[allow(
     clippy::wildcard_imports,
@@ -92,9 +92,39 @@ impl<P: Pairs> Dots for P {
     type Bytes = [__m256i; 2];
     type Sums = [__m256i; 2];
     type F = [__m256; 2];
+    type Tiles = NoTiles;
 
     #[inline(always)]
-    fn encode(inputs: &[i16; GROUP]) -> [u8; 2 * GROUP] {
+    fn tiles(self) -> Option<NoTiles> {
+        None
+    }
+
+    #[inline(always)]
+    fn round(self, inputs: &[f32; GROUP], factor: f32) -> ([i16; GROUP], [i32; 2]) {
+        let (mut codes, mut sums) = ([0; GROUP], [0; 2]);
+        // SAFETY: see above.
+        unsafe {
+            let factor = _mm256_set1_ps(factor);
+            for half in 0..2 {
+                let from = inputs.as_ptr().add(half * GROUP / 2);
+                let low = _mm256_cvtps_epi32(_mm256_mul_ps(_mm256_loadu_ps(from), factor));
+                let high = _mm256_cvtps_epi32(_mm256_mul_ps(_mm256_loadu_ps(from.add(8)), factor));
+                let eight = _mm256_add_epi32(low, high);
+                let four = _mm_add_epi32(
+                    _mm256_castsi256_si128(eight),
+                    _mm256_extracti128_si256::<1>(eight),
+                );
+                let two = _mm_add_epi32(four, _mm_unpackhi_epi64(four, four));
+                sums[half] = _mm_cvtsi128_si32(_mm_add_epi32(two, _mm_shuffle_epi32::<1>(two)));
+                // Packed lane by lane: the middle ones change places.
+                let packed = _mm256_permute4x64_epi64::<0b11_01_10_00>(_mm256_packs_epi32(low, high));
+                _mm256_storeu_si256(codes.as_mut_ptr().add(half * GROUP / 2).cast(), packed);
+            }
+        }
+        (codes, sums)
+    }
+    #[inline(always)]
+    fn encode(self, inputs: &[i16; GROUP]) -> [u8; 2 * GROUP] {
         encode_words(inputs)
     }
     #[inline(always)]

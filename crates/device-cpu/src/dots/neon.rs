@@ -2,7 +2,7 @@
 //! two planes as with VNNI, and weights are made signed by taking 128 from each. With I8MM, which multiplies matrices of
 //! two rows, unsigned with signed, two outputs meet eight inputs in both planes at once.
 
-use super::{DotKernel, Dots, GROUP, QUAD, encode_planes};
+use super::{DotKernel, Dots, GROUP, NoTiles, QUAD, encode_planes};
 use crate::simd::Neon;
 use crate::weight::PANEL;
 #[allow(
@@ -28,7 +28,7 @@ pub(super) unsafe trait Products: Copy + Send + Sync + 'static {
     /// As [`Dots::OFFSET`].
     const OFFSET: i32;
 
-    fn encode(inputs: &[i16; GROUP]) -> [u8; 2 * GROUP];
+    fn encode(self, inputs: &[i16; GROUP]) -> [u8; 2 * GROUP];
     /// # Safety
     /// As [`Dots::dot`].
     unsafe fn add_products(self, sums: Sums, weights: [Bytes; 2], group: *const u8, pair: usize) -> Sums;
@@ -41,7 +41,7 @@ unsafe impl Products for Neon {
     const OFFSET: i32 = 128;
 
     #[inline(always)]
-    fn encode(inputs: &[i16; GROUP]) -> [u8; 2 * GROUP] {
+    fn encode(self, inputs: &[i16; GROUP]) -> [u8; 2 * GROUP] {
         encode_planes(inputs)
     }
     #[inline(always)]
@@ -84,7 +84,7 @@ unsafe impl Products for I8mm {
 
     /// Eight upper bytes, then the lower ones of the same inputs.
     #[inline(always)]
-    fn encode(inputs: &[i16; GROUP]) -> [u8; 2 * GROUP] {
+    fn encode(self, inputs: &[i16; GROUP]) -> [u8; 2 * GROUP] {
         let (planes, mut pairs) = (encode_planes(inputs), [0; 2 * GROUP]);
         for (pair, to) in pairs.chunks_exact_mut(4 * QUAD).enumerate() {
             to[..2 * QUAD].copy_from_slice(&planes[2 * QUAD * pair..][..2 * QUAD]);
@@ -138,9 +138,15 @@ impl<P: Products> Dots for P {
     type Bytes = Bytes;
     type Sums = Sums;
     type F = [float32x4_t; VECTORS];
+    type Tiles = NoTiles;
 
     #[inline(always)]
-    fn encode(inputs: &[i16; GROUP]) -> [u8; 2 * GROUP] {
+    fn tiles(self) -> Option<NoTiles> {
+        None
+    }
+
+    #[inline(always)]
+    fn encode(self, inputs: &[i16; GROUP]) -> [u8; 2 * GROUP] {
         P::encode(inputs)
     }
     #[inline(always)]

@@ -1,6 +1,6 @@
 //! Plain Rust, any machine.
 
-use super::{Dots, GROUP, QUAD, encode_words};
+use super::{Dots, GROUP, NoTiles, QUAD, encode_words};
 use crate::weight::PANEL;
 use half::f16;
 
@@ -12,8 +12,14 @@ impl Dots for Portable {
     type Bytes = [u32; PANEL];
     type Sums = [i32; PANEL];
     type F = [f32; PANEL];
+    type Tiles = NoTiles;
 
-    fn encode(inputs: &[i16; GROUP]) -> [u8; 2 * GROUP] {
+    #[inline(always)]
+    fn tiles(self) -> Option<NoTiles> {
+        None
+    }
+
+    fn encode(self, inputs: &[i16; GROUP]) -> [u8; 2 * GROUP] {
         encode_words(inputs)
     }
     unsafe fn load(self, from: *const u8) -> Self::Bytes {

@@ -1,7 +1,8 @@
 //! AVX-512 with VNNI: one 512-bit vector per panel. The instruction multiplies unsigned with signed bytes, so inputs come as
 //! two planes, upper bytes and lower bytes, each in two's complement.
 
-use super::{DotKernel, Dots, GROUP, QUAD, encode_planes};
+use super::amx::Amx;
+use super::{DotKernel, Dots, GROUP, QUAD};
 use crate::simd::Avx512;
 #[allow(
     clippy::wildcard_imports,
@@ -9,19 +10,37 @@ use crate::simd::Avx512;
 )]
 use std::arch::x86_64::*;
 
-/// Proof that the instructions are there.
+/// Proof that the instructions are there, and those for tiles, if they are.
 #[derive(Clone, Copy)]
-pub(super) struct Vnni(());
+pub(super) struct Vnni {
+    tiles: Option<Amx>,
+}
 
 impl Vnni {
     pub(super) fn from(simd: Avx512) -> Option<Self> {
-        simd.vnni().then_some(Self(()))
+        let tiles = Amx::from(simd);
+        simd.vnni().then_some(Self { tiles })
     }
 }
 
 #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
 pub(super) unsafe fn run<K: DotKernel>(kernel: K, dots: Vnni) {
     kernel.run(dots);
+}
+
+/// Both halves of a group of inputs.
+///
+/// # Safety
+/// The instructions exist.
+#[inline(always)]
+unsafe fn halves(inputs: &[f32; GROUP]) -> [__m512; 2] {
+    // SAFETY: as the caller promises, and there are 32 numbers.
+    unsafe {
+        [
+            _mm512_loadu_ps(inputs.as_ptr()),
+            _mm512_loadu_ps(inputs.as_ptr().add(GROUP / 2)),
+        ]
+    }
 }
 
 // SAFETY of every block below: `self` proves that the instructions exist; memory operands are vouched for by the caller.
@@ -31,10 +50,51 @@ impl Dots for Vnni {
     /// Products with the upper bytes, and with the lower ones.
     type Sums = [__m512i; 2];
     type F = __m512;
+    type Tiles = Amx;
 
     #[inline(always)]
-    fn encode(inputs: &[i16; GROUP]) -> [u8; 2 * GROUP] {
-        encode_planes(inputs)
+    fn tiles(self) -> Option<Amx> {
+        self.tiles
+    }
+
+    #[inline(always)]
+    fn largest(self, inputs: &[f32; GROUP]) -> f32 {
+        // SAFETY: see above.
+        unsafe {
+            let [low, high] = halves(inputs);
+            let magnitude = _mm512_set1_epi32(0x7fff_ffff);
+            let low = _mm512_and_si512(_mm512_castps_si512(low), magnitude);
+            let high = _mm512_and_si512(_mm512_castps_si512(high), magnitude);
+            f32::from_bits(_mm512_reduce_max_epi32(_mm512_max_epi32(low, high)) as u32)
+        }
+    }
+    #[inline(always)]
+    fn round(self, inputs: &[f32; GROUP], factor: f32) -> ([i16; GROUP], [i32; 2]) {
+        let (mut codes, mut sums) = ([0; GROUP], [0; 2]);
+        // SAFETY: see above.
+        unsafe {
+            let (factor, inputs) = (_mm512_set1_ps(factor), halves(inputs));
+            for half in 0..2 {
+                let nearest = _mm512_cvtps_epi32(_mm512_mul_ps(inputs[half], factor));
+                sums[half] = _mm512_reduce_add_epi32(nearest);
+                let to = codes.as_mut_ptr().add(half * GROUP / 2);
+                _mm256_storeu_si256(to.cast(), _mm512_cvtepi32_epi16(nearest));
+            }
+        }
+        (codes, sums)
+    }
+    #[inline(always)]
+    fn encode(self, inputs: &[i16; GROUP]) -> [u8; 2 * GROUP] {
+        let mut planes = [0; 2 * GROUP];
+        // SAFETY: see above.
+        unsafe {
+            let inputs = _mm512_loadu_si512(inputs.as_ptr().cast());
+            let upper = _mm512_srai_epi16::<8>(_mm512_add_epi16(inputs, _mm512_set1_epi16(128)));
+            let to = planes.as_mut_ptr();
+            _mm256_storeu_si256(to.cast(), _mm512_cvtepi16_epi8(upper));
+            _mm256_storeu_si256(to.add(GROUP).cast(), _mm512_cvtepi16_epi8(inputs));
+        }
+        planes
     }
     #[inline(always)]
     unsafe fn load(self, from: *const u8) -> __m512i {

@@ -20,10 +20,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Token rows: a decode, a verify window, a batch.
 pub(super) const ROWS: [usize; 3] = [1, 4, 8];
+/// The same where there are tiles, which more rows are for: two that are not full, and several.
+const TILE_ROWS: [usize; 3] = [12, 24, 96];
 /// What a figure may rise by. How a build is cut into units moves figures by a few in a hundred, at most 15 where only some are
 /// compiled again; those that are kept are the larger of such a build's and of one that compiles all at once.
 const TOLERANCE: f64 = 1.1;
-/// Per line a family of instructions, a kernel, and what it takes for each of [`ROWS`]: a product, which is named by its
+/// Per line a family of instructions, a kernel, and what it takes for each of [`ROWS`], or [`TILE_ROWS`]: a product, which is named by its
 /// element type, instructions per weight and token row; `inputs`, per input that becomes an integer; `draw`, per token of the
 /// vocabulary and row; all else, per token.
 const KEPT: &str = include_str!("counts.txt");
@@ -74,6 +76,8 @@ fn has_own(instructions: Instructions, dtype: DType) -> bool {
 /// Counts what a pool of this thread alone takes.
 pub(super) struct Counter {
     pub(super) pool: Pool,
+    /// Rows to count products for.
+    pub(super) rows: [usize; ROWS.len()],
     overhead: u64,
 }
 
@@ -89,7 +93,8 @@ fn counted(overhead: u64) -> Figures {
     let mut figures = Figures::new();
     for instructions in Instructions::all() {
         let pool = Pool::new(1, instructions);
-        let counter = Counter { pool, overhead };
+        let rows = if instructions.has_tiles() { TILE_ROWS } else { ROWS };
+        let counter = Counter { pool, rows, overhead };
         let mut add = |of: &str, figure: Figure| {
             figures.insert((instructions.name().to_owned(), of.to_owned()), figure);
         };

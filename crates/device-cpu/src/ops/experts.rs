@@ -123,7 +123,8 @@ impl Scratch {
         grow(&mut self.active, pairs * down.inputs());
         grow(&mut self.down, pairs * down.outputs());
         let up_out = Out::over(&mut self.up[..pairs * up.outputs()], up.outputs());
-        let activations = integers(&inner.gate_up, &mut self.activations, pool, args.x);
+        let picked = (args.x, Some(&self.row_of[..]));
+        let activations = integers(&inner.gate_up, &mut self.activations, pool, picked, pairs);
         products(pool, &self.groups, |expert| Product {
             x: args.x,
             activations,
@@ -138,7 +139,7 @@ impl Scratch {
         activate(pool, up_in, args.activation, Out::over(active, down.inputs()));
         let active = In::over(&self.active[..pairs * down.inputs()], down.inputs());
         let down_out = Out::over(&mut self.down[..pairs * down.outputs()], down.outputs());
-        let activations = integers(&inner.down, &mut self.activations, pool, active);
+        let activations = integers(&inner.down, &mut self.activations, pool, (active, None), pairs);
         products(pool, &self.groups, |expert| Product {
             x: active,
             activations,
@@ -182,15 +183,16 @@ impl Scratch {
     }
 }
 
-/// The rows as integers, if any of the weights wants them so.
+/// The inputs of all pairs as integers, if any of the weights wants them so.
 fn integers<'a>(
     weights: &[CpuWeight],
     scratch: &'a mut linear::Scratch,
     pool: &Pool,
-    x: In<'_>,
+    (x, pick): (In<'_>, Option<&[u32]>),
+    pairs: usize,
 ) -> Option<Activations<'a>> {
     let wanted = weights.iter().any(CpuWeight::has_quantised);
-    wanted.then(|| scratch.quantise(pool, x, 0, x.rows))
+    wanted.then(|| scratch.quantise(pool, x, pick, 0, pairs))
 }
 
 fn grow(buffer: &mut Vec<f32>, len: usize) {
@@ -205,14 +207,14 @@ fn products<'a>(
     groups: &[(usize, Range<usize>)],
     product: impl Fn(usize) -> Product<'a> + Sync,
 ) {
-    let estimate = |(expert, pairs): &(usize, Range<usize>)| product(*expert).nanoseconds(pairs.len());
+    let estimate = |(expert, pairs): &(usize, Range<usize>)| product(*expert).nanoseconds(pool, pairs.len());
     let total_ns: usize = groups.iter().map(estimate).sum();
     let mut pieces = 0;
     let mut plans = Vec::with_capacity(groups.len());
     for (expert, pairs) in groups {
         let product = product(*expert);
         product.check();
-        let plan = Plan::new(product.w, pairs.len(), pool.threads(), total_ns);
+        let plan = Plan::new(product.w, pairs.len(), pool, total_ns);
         plans.push((pieces, plan));
         pieces += plan.pieces();
     }

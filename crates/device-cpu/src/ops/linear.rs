@@ -8,9 +8,11 @@
 mod activations;
 mod kernel;
 mod quantised;
+mod tiles;
 
 use crate::dots;
 use crate::pool::Pool;
+use crate::simd::Instructions;
 use crate::storage::{In, Out};
 use crate::weight::formats::{ForFormat, Format, with_format};
 use crate::weight::layout::{ForLayout, Layout, with_layout};
@@ -32,11 +34,11 @@ const PIECE_NS: (usize, usize) = (4_000, 60_000);
 /// Rows whose inputs are integers at a time: they stay in the second-level cache.
 const STRIP: usize = 512;
 
-/// A product of some rows with a weight. Output row `i` comes from input row `pick[i]`, or `i`.
+/// A product of some rows with a weight. Output row `i` comes from input row `pick[i]`, or `i`; integers are there for output rows.
 #[derive(Clone, Copy)]
 pub(crate) struct Product<'a> {
     pub(crate) x: In<'a>,
-    /// The input rows as integers, if the weight has quantised outputs.
+    /// The inputs of each output row as integers, if the weight has quantised outputs.
     pub(crate) activations: Option<Activations<'a>>,
     pub(crate) pick: Option<&'a [u32]>,
     pub(crate) w: &'a CpuWeight,
@@ -72,7 +74,7 @@ pub(crate) fn linear(
     Scratch::with(|scratch| {
         for first in (0..out.rows).step_by(STRIP) {
             let count = STRIP.min(out.rows - first);
-            let activations = Some(scratch.quantise(pool, x, first, count));
+            let activations = Some(scratch.quantise(pool, x, None, first, count));
             Product {
                 activations,
                 ..product
@@ -94,11 +96,12 @@ pub(crate) struct Plan {
 
 impl Plan {
     /// A plan for a product that takes about `total_ns` on one thread, or is part of work that does.
-    pub(crate) fn new(w: &CpuWeight, rows: usize, threads: usize, total_ns: usize) -> Self {
+    pub(crate) fn new(w: &CpuWeight, rows: usize, pool: &Pool, total_ns: usize) -> Self {
+        let threads = pool.threads();
         let row_blocks = rows.div_ceil(ROW_BLOCK);
         let panels = w.panels();
         let piece_ns = (total_ns / (4 * threads)).clamp(PIECE_NS.0, PIECE_NS.1);
-        let own_ns = nanoseconds(w, rows);
+        let own_ns = nanoseconds(w, rows, pool.instructions());
         let mut wanted = (own_ns / piece_ns / row_blocks.max(1)).max(1);
         if wanted > threads {
             // As many for every thread, so that none waits for another's last one.
@@ -123,8 +126,11 @@ impl Plan {
     /// Runs one piece of the product whose rows start at `first` in the outputs.
     pub(crate) fn run(&self, piece: usize, pool: &Pool, product: &Product<'_>, first: usize) {
         let (block, group) = (piece / self.panel_groups, piece % self.panel_groups);
-        let rows =
-            first + self.rows * block / self.row_blocks..first + self.rows * (block + 1) / self.row_blocks;
+        // Tiles are not cut.
+        let tiles = self.rows.div_ceil(dots::TILE_ROWS);
+        let [start, end] = [block, block + 1]
+            .map(|block| first + self.rows.min(tiles * block / self.row_blocks * dots::TILE_ROWS));
+        let rows = start..end;
         let steps = self.panels.div_ceil(self.panel_step);
         let panels = steps * group / self.panel_groups * self.panel_step
             ..(steps * (group + 1) / self.panel_groups * self.panel_step).min(self.panels);
@@ -133,9 +139,13 @@ impl Plan {
 }
 
 /// Estimated time of a product on one thread: streaming the weights, and the arithmetic.
-fn nanoseconds(w: &CpuWeight, rows: usize) -> usize {
+fn nanoseconds(w: &CpuWeight, rows: usize, instructions: Instructions) -> usize {
     const BYTES_PER_NS: usize = 20;
-    let multiply_adds_per_ns = if w.has_quantised() { 80 } else { 40 };
+    let multiply_adds_per_ns = match w.has_quantised() {
+        true if tiles::worth(instructions, rows) => 200,
+        true => 80,
+        false => 40,
+    };
     w.bytes() / BYTES_PER_NS + rows * w.outputs() * w.inputs() / multiply_adds_per_ns
 }
 
@@ -161,8 +171,8 @@ impl Product<'_> {
 
     /// Computes `count` rows from `first` on with all threads.
     fn run_rows(&self, pool: &Pool, first: usize, count: usize) {
-        let total_ns = self.nanoseconds(count);
-        let plan = Plan::new(self.w, count, pool.threads(), total_ns);
+        let total_ns = self.nanoseconds(pool, count);
+        let plan = Plan::new(self.w, count, pool, total_ns);
         super::pieces(pool, plan.pieces(), total_ns, |piece| {
             plan.run(piece, pool, self, first);
         });
@@ -203,8 +213,8 @@ impl Product<'_> {
     }
 
     /// Estimated time of `rows` rows on one thread.
-    pub(crate) fn nanoseconds(&self, rows: usize) -> usize {
-        nanoseconds(self.w, rows)
+    pub(crate) fn nanoseconds(&self, pool: &Pool, rows: usize) -> usize {
+        nanoseconds(self.w, rows, pool.instructions())
     }
 
     /// Computes the outputs of some panels, counted over all segments, for some rows. Calls that run at the same
@@ -258,18 +268,26 @@ impl ForFormat for SegmentTask<'_> {
     type Output = ();
 
     fn run<T: Format>(self) {
-        let activations = self.product.activations.expect("integers for a quantised weight");
-        dots::run(
-            self.pool.instructions(),
-            quantised::Span::<T> {
-                product: self.product,
-                activations,
-                segment: self.segment,
-                panels: self.panels,
-                rows: self.rows,
-                format: PhantomData,
-            },
-        );
+        let activations = self
+            .product
+            .activations
+            .as_ref()
+            .expect("integers for a quantised weight");
+        let instructions = self.pool.instructions();
+        let tiled = tiles::worth(instructions, self.rows.len());
+        let span = quantised::Span::<T> {
+            product: self.product,
+            activations,
+            segment: self.segment,
+            panels: self.panels,
+            rows: self.rows,
+            format: PhantomData,
+        };
+        if tiled {
+            dots::run(instructions, tiles::Tiled(span));
+        } else {
+            dots::run(instructions, span);
+        }
     }
 }
 

@@ -13,19 +13,29 @@ use std::arch::x86_64::*;
 pub struct Avx512 {
     avx2: Avx2,
     vnni: bool,
+    amx: bool,
 }
 
 impl Avx512 {
-    /// The family without VNNI, and with it, as far as they are there.
+    /// The family without VNNI, with it, and with AMX besides, as far as they are there.
     pub(super) fn detect(avx2: Avx2) -> Vec<Self> {
         let present = is_x86_feature_detected!("avx512f")
             && is_x86_feature_detected!("avx512bw")
             && is_x86_feature_detected!("avx512dq")
             && is_x86_feature_detected!("avx512vl");
         let vnni = is_x86_feature_detected!("avx512vnni");
-        let kinds = [(false, present), (true, present && vnni)];
-        let kinds = kinds.into_iter().filter(|(_, present)| *present);
-        kinds.map(|(vnni, _)| Self { avx2, vnni }).collect()
+        if !present {
+            return Vec::new();
+        }
+        let mut kinds = vec![(false, false)];
+        if vnni {
+            kinds.push((true, false));
+        }
+        if vnni && allow_amx() {
+            kinds.push((true, true));
+        }
+        let family = |(vnni, amx)| Self { avx2, vnni, amx };
+        kinds.into_iter().map(family).collect()
     }
 
     /// Proof of what it is proof of besides.
@@ -37,6 +47,31 @@ impl Avx512 {
     pub(crate) const fn vnni(self) -> bool {
         self.vnni
     }
+
+    /// Whether this is proof of AMX with bytes and bf16 too, and that this process may use it.
+    pub(crate) const fn amx(self) -> bool {
+        self.amx
+    }
+}
+
+/// Whether there is AMX with bytes and bf16, and the system lets this process use it: tiles are eight kilobytes that it saves whenever
+/// another thread's turn comes, so it wants to be asked.
+#[cfg(target_os = "linux")]
+fn allow_amx() -> bool {
+    const WANTED: u32 = 1 << 22 | 1 << 24 | 1 << 25;
+    const ASK: libc::c_int = 0x1023;
+    const TILE_DATA: libc::c_ulong = 18;
+    let leaves = __cpuid(0).eax;
+    if leaves < 7 || __cpuid_count(7, 0).edx & WANTED != WANTED {
+        return false;
+    }
+    // SAFETY: the call takes two numbers and changes nothing but what this process may do.
+    unsafe { libc::syscall(libc::SYS_arch_prctl, ASK, TILE_DATA) == 0 }
+}
+
+#[cfg(not(target_os = "linux"))]
+fn allow_amx() -> bool {
+    false
 }
 
 // SAFETY: `detect` is the only source of values, and asks for proof of the rest.

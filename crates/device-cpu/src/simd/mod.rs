@@ -157,7 +157,7 @@ pub enum Instructions {
     /// AVX2 + FMA + F16C, with or without AVX-VNNI.
     #[cfg(target_arch = "x86_64")]
     Avx2(Avx2),
-    /// AVX-512 (F, BW, DQ, VL), with or without VNNI.
+    /// AVX-512 (F, BW, DQ, VL), with or without VNNI, and with it with or without AMX.
     #[cfg(target_arch = "x86_64")]
     Avx512(Avx512),
     /// NEON with dot products, with or without I8MM.
@@ -195,6 +195,8 @@ impl Instructions {
             #[cfg(target_arch = "x86_64")]
             Self::Avx2(_) => "AVX2+FMA+F16C",
             #[cfg(target_arch = "x86_64")]
+            Self::Avx512(simd) if simd.amx() => "AVX-512+VNNI+AMX",
+            #[cfg(target_arch = "x86_64")]
             Self::Avx512(simd) if simd.vnni() => "AVX-512+VNNI",
             #[cfg(target_arch = "x86_64")]
             Self::Avx512(_) => "AVX-512",
@@ -202,6 +204,15 @@ impl Instructions {
             Self::Neon(neon) if neon.i8mm() => "NEON+DotProd+I8MM",
             #[cfg(target_arch = "aarch64")]
             Self::Neon(_) => "NEON+DotProd",
+        }
+    }
+
+    /// Whether products of many rows are made by tiles.
+    pub(crate) const fn has_tiles(self) -> bool {
+        match self {
+            #[cfg(target_arch = "x86_64")]
+            Self::Avx512(simd) => simd.amx(),
+            _ => false,
         }
     }
 

@@ -17,7 +17,7 @@
 
 use super::blocks::NON_LINEAR;
 use super::{PANEL, Segment};
-use crate::dots::{Dots, GROUP, Portable, QUAD};
+use crate::dots::{Dots, GROUP, LARGEST, Portable, QUAD};
 use paceline_types::DType;
 use std::marker::PhantomData;
 
@@ -33,6 +33,8 @@ pub(crate) trait Codes: Send + Sync + 'static {
     const BYTES: usize;
     /// What every code is too large by.
     const ZERO: i32;
+    /// Codes are below this.
+    const END: i32;
 
     /// The codes of inputs `8·pair` to `8·pair + 7`, four by four.
     ///
@@ -100,6 +102,7 @@ impl NonLinear {
 impl<const ZERO: i32> Codes for Bytes<ZERO> {
     const BYTES: usize = GROUP * PANEL;
     const ZERO: i32 = ZERO;
+    const END: i32 = 256;
 
     #[inline(always)]
     unsafe fn pair<D: Dots>(d: D, codes: *const u8, pair: usize) -> [D::Bytes; 2] {
@@ -124,6 +127,7 @@ impl<const ZERO: i32> Codes for Bytes<ZERO> {
 impl<const ZERO: i32> Codes for Nibbles<ZERO> {
     const BYTES: usize = GROUP / 2 * PANEL;
     const ZERO: i32 = ZERO;
+    const END: i32 = 16;
 
     #[inline(always)]
     unsafe fn pair<D: Dots>(d: D, codes: *const u8, pair: usize) -> [D::Bytes; 2] {
@@ -148,6 +152,7 @@ impl<const ZERO: i32> Codes for Nibbles<ZERO> {
 impl<const ZERO: i32> Codes for Fives<ZERO> {
     const BYTES: usize = Nibbles::<ZERO>::BYTES + VECTOR;
     const ZERO: i32 = ZERO;
+    const END: i32 = 32;
 
     #[inline(always)]
     unsafe fn pair<D: Dots>(d: D, codes: *const u8, pair: usize) -> [D::Bytes; 2] {
@@ -180,6 +185,7 @@ impl<const ZERO: i32> Codes for Fives<ZERO> {
 impl<const ZERO: i32> Codes for Sixes<ZERO> {
     const BYTES: usize = Nibbles::<ZERO>::BYTES + 2 * VECTOR;
     const ZERO: i32 = ZERO;
+    const END: i32 = 64;
 
     #[inline(always)]
     unsafe fn pair<D: Dots>(d: D, codes: *const u8, pair: usize) -> [D::Bytes; 2] {
@@ -212,6 +218,7 @@ impl<const ZERO: i32> Codes for Sixes<ZERO> {
 impl Codes for Twos {
     const BYTES: usize = 2 * VECTOR;
     const ZERO: i32 = 0;
+    const END: i32 = 4;
 
     #[inline(always)]
     unsafe fn pair<D: Dots>(d: D, codes: *const u8, pair: usize) -> [D::Bytes; 2] {
@@ -237,6 +244,7 @@ impl Codes for Twos {
 impl Codes for NonLinear {
     const BYTES: usize = Nibbles::<0>::BYTES;
     const ZERO: i32 = 128;
+    const END: i32 = 256;
 
     #[inline(always)]
     unsafe fn pair<D: Dots>(d: D, codes: *const u8, pair: usize) -> [D::Bytes; 2] {
@@ -269,6 +277,13 @@ pub(crate) trait Format: Send + Sync + 'static {
     const PARTS: usize = 1;
     /// Whether a minimum is added to every weight.
     const MINIMUM: bool;
+
+    /// Whether a sum of products with inputs, for a part of a group, needs no more than 24 bits.
+    const SMALL: bool = {
+        let (lowest, highest) = (Self::Codes::ZERO, Self::Codes::END - 1 - Self::Codes::ZERO);
+        let largest = if lowest > highest { lowest } else { highest };
+        largest as i64 * LARGEST as i64 * (GROUP / Self::PARTS) as i64 <= 1 << 24
+    };
 
     const GROUP_BYTES: usize = Self::GROUP_HEAD * PANEL + Self::Codes::BYTES;
     const BLOCK_BYTES: usize = Self::HALVES * HALVES + Self::GROUPS * Self::GROUP_BYTES;

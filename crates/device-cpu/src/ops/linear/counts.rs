@@ -1,7 +1,7 @@
 //! What products take; see [`crate::ops::counts`].
 
 use super::*;
-use crate::ops::counts::{Counter, Figure, ROWS};
+use crate::ops::counts::{Counter, Figure};
 use crate::weight::tests::{numbers, stored};
 use paceline_types::DType;
 
@@ -11,7 +11,7 @@ const INPUTS: usize = 256;
 pub(in crate::ops) fn product(counter: &Counter, dtype: DType) -> Figure {
     let outputs = PANEL * if dtype.is_quantised() { 1 } else { PANEL_STEP };
     let weight = stored(dtype, outputs, INPUTS, 1).pack(None);
-    ROWS.map(|rows| {
+    counter.rows.map(|rows| {
         let (x, mut out) = (numbers(rows * INPUTS, 2), vec![0.0; rows * outputs]);
         let x = In::over(&x, INPUTS);
         let count = Scratch::with(|scratch| {
@@ -19,7 +19,7 @@ pub(in crate::ops) fn product(counter: &Counter, dtype: DType) -> Figure {
                 x,
                 activations: dtype
                     .is_quantised()
-                    .then(|| scratch.quantise(&counter.pool, x, 0, rows)),
+                    .then(|| scratch.quantise(&counter.pool, x, None, 0, rows)),
                 pick: None,
                 w: &weight,
                 bias: None,
@@ -34,12 +34,12 @@ pub(in crate::ops) fn product(counter: &Counter, dtype: DType) -> Figure {
 
 /// Per input that becomes an integer.
 pub(in crate::ops) fn integers(counter: &Counter) -> Figure {
-    ROWS.map(|rows| {
+    counter.rows.map(|rows| {
         let x = numbers(rows * INPUTS, 2);
         let x = In::over(&x, INPUTS);
         let count = Scratch::with(|scratch| {
             counter.count(|| {
-                scratch.quantise(&counter.pool, x, 0, rows);
+                scratch.quantise(&counter.pool, x, None, 0, rows);
             })
         });
         count / (INPUTS * rows) as f64

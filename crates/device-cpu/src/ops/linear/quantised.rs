@@ -7,24 +7,24 @@
 //! No closures around vector operations here: one that is not inlined is compiled without the instructions.
 
 use super::Product;
-use super::activations::{Activations, Group, PARTS};
+use super::activations::{Activations, Codes, Head, PARTS, Together};
 use crate::dots::{DotKernel, Dots, GROUP, QUAD};
-use crate::weight::formats::{Codes, Format};
+use crate::weight::formats::{Codes as _, Format};
 use crate::weight::{PANEL, Segment};
 use std::marker::PhantomData;
 use std::ops::Range;
 
 /// How far ahead codes are asked for: arithmetic between two loads keeps the machine from looking as far by itself. A single
 /// row is all loads, and better left alone.
-const AHEAD: usize = 2 << 10;
+pub(super) const AHEAD: usize = 2 << 10;
 
 /// Bytes of a cache line.
-const LINE: usize = 64;
+pub(super) const LINE: usize = 64;
 
 /// Some panels of one segment for some rows.
 pub(super) struct Span<'a, T> {
     pub(super) product: &'a Product<'a>,
-    pub(super) activations: Activations<'a>,
+    pub(super) activations: &'a Activations<'a>,
     pub(super) segment: &'a Segment,
     pub(super) panels: Range<usize>,
     pub(super) rows: Range<usize>,
@@ -32,14 +32,13 @@ pub(super) struct Span<'a, T> {
 }
 
 impl<T: Format> Span<'_, T> {
-    /// `R` rows from `row` on with a panel.
+    /// `R` rows from `row` on, whose inputs are `x`, with a panel.
     #[inline(always)]
-    fn rows<D: Dots, const R: usize>(&self, d: D, panel: usize, row: usize) {
-        let x: [&[Group]; R] = std::array::from_fn(|r| self.activations.row(self.product.input_row(row + r)));
+    fn rows<D: Dots, const R: usize>(&self, d: D, panel: usize, row: usize, x: &Together) {
         let start = self.segment.panel(panel);
-        let groups = x[0].len();
         let mut sums = [d.splat(0.0); R];
-        for index in 0..groups {
+        let mut inputs = x.first();
+        for index in 0..x.groups {
             // SAFETY: the panel has as many groups as a row of inputs.
             unsafe {
                 let (block, group) = T::group(start, index);
@@ -49,9 +48,10 @@ impl<T: Format> Span<'_, T> {
                     }
                 }
                 for part in 0..T::PARTS {
-                    add_part::<D, T, R>(d, (block, group), &x, (index, part), &mut sums);
+                    add_part::<D, T, R>(d, (block, group), inputs, part, &mut sums);
                 }
             }
+            inputs = x.next(inputs);
         }
         for r in 0..R {
             let mut lanes = [0.0; PANEL];
@@ -62,71 +62,64 @@ impl<T: Format> Span<'_, T> {
     }
 
     #[inline(always)]
-    fn some_rows<D: Dots>(&self, d: D, panel: usize, rows: Range<usize>) {
+    fn some_rows<D: Dots>(&self, d: D, panel: usize, rows: Range<usize>, x: &Together) {
         // There are never more than `D::ROWS`: nothing is compiled for more, which would be most of this crate's code.
         match rows.len() {
             0 => {}
-            1 => self.rows::<D, 1>(d, panel, rows.start),
-            _ if const { D::ROWS <= 2 } => self.rows::<D, 2>(d, panel, rows.start),
-            2 => self.rows::<D, 2>(d, panel, rows.start),
-            3 => self.rows::<D, 3>(d, panel, rows.start),
-            _ if const { D::ROWS <= 4 } => self.rows::<D, 4>(d, panel, rows.start),
-            4 => self.rows::<D, 4>(d, panel, rows.start),
-            5 => self.rows::<D, 5>(d, panel, rows.start),
-            6 => self.rows::<D, 6>(d, panel, rows.start),
-            7 => self.rows::<D, 7>(d, panel, rows.start),
-            _ => self.rows::<D, 8>(d, panel, rows.start),
+            1 => self.rows::<D, 1>(d, panel, rows.start, x),
+            _ if const { D::ROWS <= 2 } => self.rows::<D, 2>(d, panel, rows.start, x),
+            2 => self.rows::<D, 2>(d, panel, rows.start, x),
+            3 => self.rows::<D, 3>(d, panel, rows.start, x),
+            _ if const { D::ROWS <= 4 } => self.rows::<D, 4>(d, panel, rows.start, x),
+            4 => self.rows::<D, 4>(d, panel, rows.start, x),
+            5 => self.rows::<D, 5>(d, panel, rows.start, x),
+            6 => self.rows::<D, 6>(d, panel, rows.start, x),
+            7 => self.rows::<D, 7>(d, panel, rows.start, x),
+            _ => self.rows::<D, 8>(d, panel, rows.start, x),
         }
     }
 }
 
-/// Adds the products of part `part` of group `index`, whose block and group start where `at` says.
+/// Adds the products of a part of a group, whose block and codes start where `weights` says, with inputs of `R` rows.
 ///
 /// # Safety
 /// The group is inside the panel and inside the rows of inputs.
 #[inline(always)]
 unsafe fn add_part<D: Dots, T: Format, const R: usize>(
     d: D,
-    at: (*const u8, *const u8),
-    x: &[&[Group]; R],
-    (index, part): (usize, usize),
+    (block, group): (*const u8, *const u8),
+    (codes, heads): (*const Codes, *const Head),
+    part: usize,
     sums: &mut [D::F; R],
 ) {
-    let (block, group) = at;
     let pairs = GROUP / (2 * QUAD) / T::PARTS;
     // SAFETY: as the caller promises.
     unsafe {
-        let codes = group.add(T::GROUP_HEAD * PANEL);
-        let mut inputs = [x[0].as_ptr(); R];
-        for r in 0..R {
-            inputs[r] = x[r].as_ptr().add(index);
-        }
         let mut integers = [d.zero(); R];
         for pair in part * pairs..(part + 1) * pairs {
-            let weights = T::Codes::pair(d, codes, pair);
+            let weights = T::Codes::pair(d, group.add(T::GROUP_HEAD * PANEL), pair);
             for r in 0..R {
-                let codes = (*inputs[r]).codes.as_ptr();
-                integers[r] = d.dot(integers[r], weights, codes, pair);
+                integers[r] = d.dot(integers[r], weights, codes.add(r).cast(), pair);
             }
         }
         let scale = T::scale(d, block, group, part);
         for r in 0..R {
-            let inputs = &*inputs[r];
-            let offset = (D::OFFSET - T::Codes::ZERO).wrapping_mul(inputs.sum::<T>(part));
+            let head = &*heads.add(r);
+            let offset = (D::OFFSET - T::Codes::ZERO).wrapping_mul(head.sum::<T>(part));
             let sum = d.total(integers[r], offset);
-            sums[r] = d.mul_add(sum, d.mul(scale, d.splat(inputs.scale)), sums[r]);
+            sums[r] = d.mul_add(sum, d.mul(scale, d.splat(head.scale)), sums[r]);
         }
         if T::MINIMUM {
             let minimum = T::minimum(d, block, group, part);
             for r in 0..R {
-                let inputs = &*inputs[r];
-                sums[r] = d.mul_add(minimum, d.splat(inputs.scaled_sum::<T>(part)), sums[r]);
+                let head = &*heads.add(r);
+                sums[r] = d.mul_add(minimum, d.splat(head.scaled_sum::<T>(part)), sums[r]);
             }
         }
     }
 }
 
-impl Group {
+impl Head {
     /// The sum of a part's codes, or of all if the format has one part. It never wraps, but a check would keep a kernel from
     /// leaving it out where the format has no use for it.
     #[inline(always)]
@@ -140,7 +133,7 @@ impl Group {
 
     /// The same times the scale.
     #[inline(always)]
-    fn scaled_sum<T: Format>(&self, part: usize) -> f32 {
+    pub(super) fn scaled_sum<T: Format>(&self, part: usize) -> f32 {
         if T::PARTS == PARTS {
             self.sums[part] as f32 * self.scale
         } else {
@@ -152,12 +145,23 @@ impl Group {
 impl<T: Format> DotKernel for Span<'_, T> {
     #[inline(always)]
     fn run<D: Dots>(self, d: D) {
-        let chunks = self.rows.len().div_ceil(D::ROWS);
-        for panel in self.panels.clone() {
-            for chunk in 0..chunks {
-                let start = self.rows.start + self.rows.len() * chunk / chunks;
-                let end = self.rows.start + self.rows.len() * (chunk + 1) / chunks;
-                self.some_rows(d, panel, start..end);
+        let mut first = self.rows.start;
+        while first < self.rows.end {
+            let rows = first..self.activations.end_of_block(first).min(self.rows.end);
+            let x = self.activations.rows(rows.clone());
+            first = rows.end;
+            if rows.len() <= D::ROWS {
+                for panel in self.panels.clone() {
+                    self.some_rows(d, panel, rows.clone(), &x);
+                }
+                continue;
+            }
+            let (count, chunks) = (rows.len(), rows.len().div_ceil(D::ROWS));
+            for panel in self.panels.clone() {
+                for chunk in 0..chunks {
+                    let [start, end] = [count * chunk / chunks, count * (chunk + 1) / chunks];
+                    self.some_rows(d, panel, rows.start + start..rows.start + end, &x.from(start));
+                }
             }
         }
     }
