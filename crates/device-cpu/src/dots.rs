@@ -155,6 +155,10 @@ pub(crate) trait Tiles<D: Dots>: Copy {
 }
 
 /// What codes stand for.
+#[cfg_attr(
+    not(target_arch = "x86_64"),
+    expect(dead_code, reason = "other machines have no tiles")
+)]
 pub(crate) struct Numbers {
     /// What every code is too large by.
     pub(crate) zero: u8,

@@ -23,6 +23,7 @@ mod simd;
 mod storage;
 mod stream;
 mod sync;
+mod team;
 mod usable_memory;
 mod weight;
 

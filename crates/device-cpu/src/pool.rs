@@ -3,20 +3,22 @@
 //! Pieces are claimed one by one from a shared counter, and the caller claims too. A worker that does not show
 //! up (its core is busy with something else) costs nothing: the caller finishes the pieces itself, closes the
 //! job and waits only for workers that are in the middle of a piece. Idle workers spin for a bounded time and
-//! then park, and so does the caller.
+//! then park, and so does the caller. How many workers take part follows from what they get done: see [`Team`].
 
 use crate::simd::Instructions;
 use crate::sync::{
     AtomicBool, AtomicU64, AtomicUsize, JoinHandle, Mutex, Thread, UnsafeCell, fence, spin_loop, thread,
 };
+use crate::team::{Team, Work};
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, PoisonError};
+use std::time::{Duration, Instant};
 
 /// Pauses before a waiting thread parks: some tens of microseconds, longer than the gap between two
 /// operations of a step and shorter than a scheduling slice.
-const SPINS: u32 = if cfg!(loom) { 0 } else { 2_000 };
+const SPINS: usize = if cfg!(loom) { 0 } else { 2_000 };
 
 /// A job is open: workers may join it.
 const OPEN: u64 = 1 << 31;
@@ -38,6 +40,8 @@ struct Shared {
     /// The first panic of a worker in this job.
     panic: Mutex<Option<Box<dyn Any + Send>>>,
     stopping: AtomicBool,
+    /// Workers that take part; changes only between jobs.
+    team: AtomicUsize,
     workers_parked: Vec<AtomicBool>,
     caller: UnsafeCell<Option<Thread>>,
 }
@@ -53,6 +57,33 @@ pub(crate) struct Pool {
     shared: Arc<Shared>,
     workers: Vec<JoinHandle<()>>,
     instructions: Instructions,
+    team: Mutex<Team>,
+    /// What was shared out since it was last looked at.
+    shared_out: Counters,
+}
+
+/// Only the caller counts, and it is the one who looks: nothing for a model checker to watch.
+#[derive(Default)]
+struct Counters {
+    /// Pieces of jobs that were shared out, and those of them that the caller ran.
+    pieces: AtomicU32,
+    own: AtomicU32,
+    /// Pauses of the caller while it waited for others.
+    pauses: AtomicU32,
+}
+
+impl Counters {
+    fn add(counter: &AtomicU32, more: usize) {
+        let more = u32::try_from(more).unwrap_or(u32::MAX);
+        counter.store(
+            counter.load(Ordering::Relaxed).saturating_add(more),
+            Ordering::Relaxed,
+        );
+    }
+
+    fn take(counter: &AtomicU32) -> u32 {
+        counter.swap(0, Ordering::Relaxed)
+    }
 }
 
 impl Pool {
@@ -66,6 +97,7 @@ impl Pool {
             job: UnsafeCell::new(None),
             panic: Mutex::new(None),
             stopping: AtomicBool::new(false),
+            team: AtomicUsize::new(extra),
             workers_parked: (0..extra).map(|_| AtomicBool::new(false)).collect(),
             caller: UnsafeCell::new(None),
         });
@@ -82,12 +114,36 @@ impl Pool {
             shared,
             workers,
             instructions,
+            team: Mutex::new(Team::new(extra + 1)),
+            shared_out: Counters::default(),
         }
     }
 
-    /// Threads that take part, the caller included.
+    /// Threads that take part, the caller included. It changes only between two calls of [`measure`](Self::measure).
     pub(crate) fn threads(&self) -> usize {
-        self.workers.len() + 1
+        self.shared.team.load(Ordering::Relaxed) + 1
+    }
+
+    /// Runs jobs, and decides by what they took how many threads take part in the next ones.
+    pub(crate) fn measure(&self, jobs: impl FnOnce()) {
+        if self.workers.is_empty() || cfg!(loom) {
+            return jobs();
+        }
+        let (started, on_core) = (Instant::now(), time_on_core());
+        jobs();
+        let (Some(from), Some(to)) = (on_core, time_on_core()) else {
+            return;
+        };
+        let Counters { pieces, own, pauses } = &self.shared_out;
+        let waited = pause() * Counters::take(pauses);
+        let mut team = self.team.lock().unwrap_or_else(PoisonError::into_inner);
+        team.note(Work {
+            wall: started.elapsed(),
+            core: to.saturating_sub(from).saturating_sub(waited),
+            pieces: Counters::take(pieces),
+            own: Counters::take(own),
+        });
+        self.shared.team.store(team.size() - 1, Ordering::Relaxed);
     }
 
     /// What kernels are run with.
@@ -99,7 +155,7 @@ impl Pool {
     /// `thread` is below [`threads`](Self::threads) and no two calls share it at the same time. Must not be
     /// called from two threads at once or from inside a piece.
     pub(crate) fn run(&self, pieces: usize, piece: impl Fn(usize, usize) + Sync) {
-        if pieces <= 1 || self.workers.is_empty() {
+        if pieces <= 1 || self.threads() == 1 {
             for index in 0..pieces {
                 piece(index, 0);
             }
@@ -110,8 +166,12 @@ impl Pool {
         let outcome = catch_unwind(AssertUnwindSafe(|| shared.claim_pieces(&piece, 0)));
         self.close();
         let worker = shared.panic.lock().unwrap_or_else(PoisonError::into_inner).take();
-        if let Some(panic) = outcome.err().or(worker) {
-            std::panic::resume_unwind(panic);
+        match (outcome, worker) {
+            (Err(panic), _) | (_, Some(panic)) => std::panic::resume_unwind(panic),
+            (Ok(own), None) => {
+                Counters::add(&self.shared_out.pieces, pieces);
+                Counters::add(&self.shared_out.own, own);
+            }
         }
     }
 
@@ -134,7 +194,8 @@ impl Pool {
         shared.state.store(opened, Ordering::Release);
         // Either a worker that parks sees the job, or it is seen here: see `park`.
         fence(Ordering::SeqCst);
-        for (parked, worker) in shared.workers_parked.iter().zip(&self.workers) {
+        let team = shared.team.load(Ordering::Relaxed);
+        for (parked, worker) in shared.workers_parked.iter().zip(&self.workers).take(team) {
             if parked.load(Ordering::Relaxed) {
                 worker.thread().unpark();
             }
@@ -145,12 +206,14 @@ impl Pool {
     fn close(&self) {
         let shared = &*self.shared;
         shared.state.fetch_and(!OPEN, Ordering::AcqRel);
-        for _ in 0..SPINS {
+        for pauses in 0..SPINS {
             if shared.state.load(Ordering::Acquire) & ACTIVE == 0 {
+                Counters::add(&self.shared_out.pauses, pauses);
                 return;
             }
             spin_loop();
         }
+        Counters::add(&self.shared_out.pauses, SPINS);
         // The last worker to leave sees the flag in the word that it counts itself out of.
         let mut state = shared.state.fetch_or(AWAITED, Ordering::AcqRel);
         while state & ACTIVE != 0 {
@@ -161,22 +224,30 @@ impl Pool {
 }
 
 impl Shared {
-    fn claim_pieces(&self, piece: &Piece<'_>, thread: usize) {
+    /// Runs pieces until none is left; how many.
+    fn claim_pieces(&self, piece: &Piece<'_>, thread: usize) -> usize {
         let pieces = self.pieces.load(Ordering::Relaxed);
+        let mut claimed = 0;
         loop {
             let index = self.next.fetch_add(1, Ordering::Relaxed);
             if index >= pieces {
-                return;
+                return claimed;
             }
             piece(index, thread);
+            claimed += 1;
         }
     }
 
+    /// Whether a worker is wanted in a job that is newer than `seen`.
+    fn is_wanted(&self, state: u64, index: usize, seen: u64) -> bool {
+        state & OPEN != 0 && state / EPOCH != seen && index < self.team.load(Ordering::Relaxed)
+    }
+
     /// Joins the open job if there is one newer than `seen`; returns its epoch.
-    fn join(&self, seen: u64) -> Option<u64> {
+    fn join(&self, index: usize, seen: u64) -> Option<u64> {
         let mut state = self.state.load(Ordering::Acquire);
         loop {
-            if state & OPEN == 0 || state / EPOCH == seen {
+            if !self.is_wanted(state, index, seen) {
                 return None;
             }
             match self
@@ -206,7 +277,7 @@ fn work(shared: &Shared, index: usize) {
     let mut seen = 0;
     let mut spins = 0;
     while !shared.stopping.load(Ordering::Acquire) {
-        if let Some(epoch) = shared.join(seen) {
+        if let Some(epoch) = shared.join(index, seen) {
             seen = epoch;
             spins = 0;
             // SAFETY: joined, so the job stays valid until `leave`.
@@ -233,11 +304,38 @@ fn park(shared: &Shared, index: usize, seen: u64) {
     // Either the caller of the next job sees this worker, or the job is seen here: see `open`.
     fence(Ordering::SeqCst);
     let state = shared.state.load(Ordering::Relaxed);
-    let new_job = state & OPEN != 0 && state / EPOCH != seen;
-    if !new_job && !shared.stopping.load(Ordering::Relaxed) {
+    if !shared.is_wanted(state, index, seen) && !shared.stopping.load(Ordering::Relaxed) {
         thread::park();
     }
     parked.store(false, Ordering::Relaxed);
+}
+
+/// About what a pause takes: ten of them, the quickest of some tries, once.
+fn pause() -> Duration {
+    static PAUSE: std::sync::OnceLock<Duration> = std::sync::OnceLock::new();
+    let ten = || {
+        let started = Instant::now();
+        (0..10).for_each(|_| std::hint::spin_loop());
+        started.elapsed()
+    };
+    *PAUSE.get_or_init(|| (0..20).map(|_| ten()).min().unwrap_or_default() / 10)
+}
+
+/// Time that this thread has been on a core, where the system tells.
+#[cfg(unix)]
+fn time_on_core() -> Option<Duration> {
+    let mut time = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    // SAFETY: the pointer is that of a local that outlives the call.
+    let status = unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &raw mut time) };
+    (status == 0).then(|| Duration::new(time.tv_sec as u64, time.tv_nsec as u32))
+}
+
+#[cfg(not(unix))]
+fn time_on_core() -> Option<Duration> {
+    None
 }
 
 impl Drop for Pool {
@@ -254,6 +352,7 @@ impl Drop for Pool {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
+    use crate::stream::Stream;
 
     #[test]
     fn every_piece_runs_once_on_any_number_of_threads() {
@@ -290,10 +389,48 @@ mod tests {
     }
 
     #[test]
+    fn a_worker_that_holds_everything_up_is_left_out_of_programs_and_tried_again() {
+        let stream = Stream::start(2, Instructions::Portable);
+        let (sender, took_part) = std::sync::mpsc::channel();
+        stream.begin_capture();
+        stream.enqueue(move |pool| {
+            let worker = AtomicUsize::new(0);
+            pool.run(2, |_, thread| {
+                if thread == 1 {
+                    worker.store(1, Ordering::Relaxed);
+                    // As if the system had taken it off its core.
+                    thread::sleep(Duration::from_millis(200));
+                } else {
+                    spin(Duration::from_millis(10));
+                }
+            });
+            sender
+                .send(worker.load(Ordering::Relaxed))
+                .expect("somebody waits");
+        });
+        let program = stream.end_capture();
+        for _ in 0..60 {
+            stream.launch(Arc::clone(&program));
+        }
+        let by_worker: Vec<usize> = took_part.iter().take(60).collect();
+        let (first, later) = by_worker.split_at(12);
+        assert!(first.contains(&1));
+        let tried = later.iter().sum::<usize>();
+        assert!((1..later.len() / 3).contains(&tried), "{by_worker:?}");
+    }
+
+    /// Keeps a core busy for some time of it.
+    fn spin(time: Duration) {
+        let now = || time_on_core().expect("the system tells");
+        let started = now();
+        while now() < started + time {}
+    }
+
+    #[test]
     fn jobs_after_a_pause_wake_parked_workers() {
         let pool = Pool::new(2, Instructions::Portable);
         for _ in 0..5 {
-            thread::sleep(std::time::Duration::from_millis(5));
+            thread::sleep(Duration::from_millis(5));
             let sum = AtomicUsize::new(0);
             pool.run(100, |piece, _| {
                 sum.fetch_add(piece, Ordering::Relaxed);

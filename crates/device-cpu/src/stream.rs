@@ -123,7 +123,7 @@ fn execute(commands: &Receiver<Command>, pool: &Pool) {
     while let Ok(command) = commands.recv() {
         match command {
             Command::Op(op) => run(&op, pool, &mut failure),
-            Command::Program(ops) => ops.iter().for_each(|op| run(op, pool, &mut failure)),
+            Command::Program(ops) => pool.measure(|| ops.iter().for_each(|op| run(op, pool, &mut failure))),
             Command::Once(once) => {
                 let outcome = catch_unwind(AssertUnwindSafe(|| once(failure.as_ref())));
                 remember(outcome, &mut failure);

@@ -28,7 +28,7 @@ pub(super) unsafe trait Products: Copy + Send + Sync + 'static {
     /// As [`Dots::OFFSET`].
     const OFFSET: i32;
 
-    fn encode(self, inputs: &[i16; GROUP]) -> [u8; 2 * GROUP];
+    fn encode(inputs: &[i16; GROUP]) -> [u8; 2 * GROUP];
     /// # Safety
     /// As [`Dots::dot`].
     unsafe fn add_products(self, sums: Sums, weights: [Bytes; 2], group: *const u8, pair: usize) -> Sums;
@@ -41,7 +41,7 @@ unsafe impl Products for Neon {
     const OFFSET: i32 = 128;
 
     #[inline(always)]
-    fn encode(self, inputs: &[i16; GROUP]) -> [u8; 2 * GROUP] {
+    fn encode(inputs: &[i16; GROUP]) -> [u8; 2 * GROUP] {
         encode_planes(inputs)
     }
     #[inline(always)]
@@ -84,7 +84,7 @@ unsafe impl Products for I8mm {
 
     /// Eight upper bytes, then the lower ones of the same inputs.
     #[inline(always)]
-    fn encode(self, inputs: &[i16; GROUP]) -> [u8; 2 * GROUP] {
+    fn encode(inputs: &[i16; GROUP]) -> [u8; 2 * GROUP] {
         let (planes, mut pairs) = (encode_planes(inputs), [0; 2 * GROUP]);
         for (pair, to) in pairs.chunks_exact_mut(4 * QUAD).enumerate() {
             to[..2 * QUAD].copy_from_slice(&planes[2 * QUAD * pair..][..2 * QUAD]);
