@@ -2,7 +2,7 @@
 
 import { batch } from "@preact/signals";
 import { writeAnswer, writeTwin } from "./answering";
-import { NO_SETTINGS, type Settings } from "./model/settings";
+import { NO_SETTINGS, type Settings, withoutLent } from "./model/settings";
 import { erase, loadAll, save, surplus } from "./model/store";
 import {
   append,
@@ -63,11 +63,23 @@ export function changeSettings(changes: Partial<Settings>): void {
   else put({ ...conversation, settings: { ...conversation.settings, ...changes } });
 }
 
-/** Begins with an empty page, and the settings that were used last. */
+/** Begins with an empty page, and the settings that were used last, less those of a suggestion. */
 export function begin(): void {
   batch(() => {
-    nextSettings.value = current.value?.settings ?? nextSettings.value;
+    const before = current.value;
+    if (before !== null) nextSettings.value = withoutLent(before.settings, before.lent ?? {});
     currentId.value = null;
+  });
+}
+
+/** Begins a conversation with a suggestion, and with settings for it alone. */
+export function suggest(text: string, lent: Partial<Settings>): void {
+  if (!free()) return;
+  const conversation = created(text);
+  batch(() => {
+    put({ ...conversation, settings: { ...conversation.settings, ...lent }, lent });
+    currentId.value = conversation.id;
+    send(text);
   });
 }
 

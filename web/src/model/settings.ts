@@ -25,6 +25,15 @@ export const NO_SETTINGS: Settings = {
   schema: "",
 };
 
+/** Settings less those of `lent` that are still as they were lent. */
+export function withoutLent(settings: Settings, lent: Partial<Settings>): Settings {
+  const kept = Object.entries(lent).map(([name, value]) => {
+    const key = name as keyof Settings;
+    return [key, settings[key] === value ? NO_SETTINGS[key] : settings[key]];
+  });
+  return { ...settings, ...Object.fromEntries(kept) };
+}
+
 /** Fields of a request, and what is wrong with those that cannot be sent. */
 export interface Fields {
   body: Record<string, unknown>;

@@ -57,6 +57,8 @@ export interface Conversation {
   created: number;
   updated: number;
   settings: Settings;
+  /** What the suggestion that it began with has set: conversations after it do without. */
+  lent?: Partial<Settings>;
   /** In the order in which they were made. */
   messages: Message[];
   /** Which child of a message is shown; the empty name is the beginning's. */

@@ -20,7 +20,10 @@ export function AnswerView({ message, answer }: { message: Message; answer: Answ
   const all = useMemo(() => pieces(answer.steps), [answer.steps]);
   const raw = useMemo(() => all.map(({ text }) => text).join(""), [all]);
   const busy = answer.state === "waiting" || answer.state === "streaming";
-  const text = <Markdown text={message.content} pieces={all} shift={shiftOf(raw, message.content)} />;
+  // What a schema asked for has indents that Markdown would drop.
+  const code = "response_format" in answer.request ? "json" : undefined;
+  const shift = shiftOf(raw, message.content);
+  const text = <Markdown text={message.content} pieces={all} shift={shift} code={code} />;
   const over = (event: Event) => {
     const index = (event.target as Element).closest<HTMLElement>("[data-t]")?.dataset["t"];
     if (index !== undefined) point(message.id, Number(index));

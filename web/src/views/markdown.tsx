@@ -15,9 +15,10 @@ interface MarkdownProps {
   shift: number;
 }
 
-export function Markdown({ text, pieces, shift }: MarkdownProps) {
+/** `code`: the language that the whole text is in, if it is no Markdown. */
+export function Markdown({ text, pieces, shift, code }: MarkdownProps & { code?: string | undefined }) {
   let start = 0;
-  const blocks = marked.lexer(text, { gfm: true, breaks: true }).map((token, index) => {
+  const blocks = parsed(text, code).map((token, index) => {
     const at = start;
     start += token.raw.length;
     const known = pieces.length > 0 && (pieces.at(-1)?.start ?? 0) >= at + shift;
@@ -27,6 +28,11 @@ export function Markdown({ text, pieces, shift }: MarkdownProps) {
     );
   });
   return <div class="markdown">{blocks}</div>;
+}
+
+function parsed(text: string, code: string | undefined): Token[] {
+  if (code === undefined || text === "") return marked.lexer(text, { gfm: true, breaks: true });
+  return [{ type: "code", raw: text, lang: code, text }];
 }
 
 /** How far the raw text is known. */

@@ -2,7 +2,7 @@
 
 import { useSignal } from "@preact/signals";
 import { useEffect, useRef } from "preact/hooks";
-import { changeSettings, edit, send } from "../actions";
+import { edit, send, suggest } from "../actions";
 import { ORIGIN_WORDS, ORIGINS } from "../model/origins";
 import type { Settings } from "../model/settings";
 import type { Message } from "../model/tree";
@@ -198,7 +198,7 @@ const json = (value: unknown) => JSON.stringify(value, null, 2);
 const STORY: Suggestion = { text: "Tell me a story about a fox.", shows: "drafts of the model's own head" };
 const CODE: Suggestion = { text: "Write a binary search in Python, with tests.", shows: "drafts in code" };
 const SUGGESTIONS: Suggestion[] = [
-  { text: "Who is the hero of the story?", shows: "JSON by a schema", settings: { schema: json(HERO) } },
+  { text: "Invent a hero for a story.", shows: "JSON by a schema", settings: { schema: json(HERO) } },
   {
     text: "Throw a ball!",
     shows: "a call of a tool",
@@ -223,10 +223,6 @@ function Again({ messages }: { messages: Message[] }) {
 }
 
 function Welcome() {
-  const start = ({ text, settings }: Suggestion) => {
-    changeSettings(settings ?? {});
-    send(text);
-  };
   const suggestions = [isBuiltIn() ? STORY : CODE, ...SUGGESTIONS];
   return (
     <div class="welcome">
@@ -246,10 +242,10 @@ function Welcome() {
         ))}
       </ul>
       <div class="suggestions">
-        {suggestions.map((suggestion) => (
-          <button type="button" key={suggestion.text} onClick={() => start(suggestion)}>
-            <span>{suggestion.text}</span>
-            <small>shows {suggestion.shows}</small>
+        {suggestions.map(({ text, shows, settings = {} }) => (
+          <button type="button" key={text} onClick={() => suggest(text, settings)}>
+            <span>{text}</span>
+            <small>shows {shows}</small>
           </button>
         ))}
       </div>

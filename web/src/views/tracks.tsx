@@ -79,7 +79,7 @@ function axis(context: CanvasRenderingContext2D, layout: Layout, width: number, 
     context.fillStyle = colour("--line");
     context.fillRect(Math.round(x(at)), layout.axis - 4, 1, layout.height);
     context.fillStyle = colour("--ink-3");
-    const text = at === first ? nanoseconds(0) : `+${nanoseconds(at - first)}`;
+    const text = at === first ? "0" : `+${nanoseconds(at - first)}`;
     const left = Math.round(x(at)) + 4;
     if (left + context.measureText(text).width <= width) context.fillText(text, left, layout.axis / 2);
   }

@@ -4,7 +4,8 @@ import { execFile } from "node:child_process";
 import { readFile } from "node:fs/promises";
 import { promisify } from "node:util";
 import type { Page } from "@playwright/test";
-import { answerText, ask, chats, expect, setOptions, settled, shownText, test } from "./fixtures";
+import { answerText, ask, chats, chunks, expect, setOptions, settled, shownText, test } from "./fixtures";
+import type { Exchange } from "./wire";
 
 const LONG = { max_tokens: "3500", ignore_eos: "true" };
 
@@ -119,7 +120,8 @@ test("an answer of a given form is JSON, and a tool is called and told its resul
   const schema = { type: "object", properties: { colour: { enum: ["red", "blue"] } }, required: ["colour"] };
   await app.getByLabel("Answer as JSON (schema)").fill(JSON.stringify({ ...schema, additionalProperties: false }));
   await ask(app, "What colour is the ball?");
-  expect(["red", "blue"]).toContain(JSON.parse(await shownText(app)).colour);
+  const code = app.locator(".answer .code code");
+  expect(["red", "blue"]).toContain(JSON.parse(await code.innerText()).colour);
   await app.getByLabel("Answer as JSON (schema)").fill("");
   const tool = { type: "function", function: { name: "throw", parameters: schema } };
   await app.getByLabel("Tools (JSON)").fill(JSON.stringify([tool]));
@@ -135,6 +137,24 @@ test("an answer of a given form is JSON, and a tool is called and told its resul
   const { messages } = chats(server).at(-1)?.body ?? {};
   expect(messages.at(-1)).toMatchObject({ role: "tool", content: "It flew far." });
   expect(messages.at(-1).tool_call_id).toBe(messages.at(-2).tool_calls[0].id);
+});
+
+test("what a suggestion has set is for its conversation alone", async ({ app, server }) => {
+  await app.getByRole("button", { name: /shows JSON by a schema/ }).click();
+  await settled(app);
+  expect(chats(server).at(-1)?.body.response_format.type).toBe("json_schema");
+  // Shown as it was written, indents included.
+  const said = chunks(chats(server).at(-1) as Exchange).map(({ choices }) => choices[0]?.delta?.content ?? "");
+  expect(await app.locator(".answer .code code").textContent()).toBe(said.join(""));
+  await expect(app.getByRole("button", { name: "JSON schema" })).toBeVisible();
+  await app.getByRole("button", { name: "New conversation" }).click();
+  await expect(app.getByRole("button", { name: "JSON schema" })).toHaveCount(0);
+  await ask(app, "Tell me about a fox.");
+  expect(chats(server).at(-1)?.body.response_format).toBeUndefined();
+  // What a person sets is kept.
+  await setOptions(app, { temperature: "0" });
+  await app.getByRole("button", { name: "New conversation" }).click();
+  await expect(app.getByRole("button", { name: "1 option" })).toBeVisible();
 });
 
 /** The titles in the browser's database. */

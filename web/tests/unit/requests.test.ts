@@ -3,7 +3,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import { boundsOf, optionsOf, parseOption } from "../../src/model/options";
-import { fieldsOf, NO_SETTINGS } from "../../src/model/settings";
+import { fieldsOf, NO_SETTINGS, withoutLent } from "../../src/model/settings";
 import { asCurl, asPython } from "../../src/model/snippets";
 
 const description = {
@@ -91,4 +91,12 @@ test("a Python program names what OpenAI's library knows and puts the rest besid
   assert.match(text, /base_url="http:\/\/h:1\/v1"/);
   assert.match(text, /\n {4}seed=7,\n/);
   assert.match(text, /extra_body=\{\n {8}"min_p": 0.1,\n {8}"ignore_eos": True,\n {4}\},/);
+});
+
+test("what was lent is given back, unless it was changed", () => {
+  const lent = { schema: "{}", toolChoice: "required" };
+  const used = { ...NO_SETTINGS, ...lent, system: "Be brief." };
+  assert.deepEqual(withoutLent(used, lent), { ...NO_SETTINGS, system: "Be brief." });
+  const changed = { ...used, schema: "[]" };
+  assert.deepEqual(withoutLent(changed, lent), { ...NO_SETTINGS, system: "Be brief.", schema: "[]" });
 });
