@@ -1,5 +1,6 @@
 //! Tables and numbers for people.
 
+use std::fmt;
 use std::io::{self, Write};
 
 /// A number with its thousands set apart: `20,080,312`.
@@ -45,12 +46,19 @@ impl Facts {
 
     /// Writes the lines and flushes.
     pub fn write(&self, out: &mut impl Write) -> io::Result<()> {
+        write!(out, "{self}")?;
+        out.flush()
+    }
+}
+
+impl fmt::Display for Facts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let width = self.0.iter().map(|(name, _)| name.chars().count()).max();
         let width = width.unwrap_or(0);
         for (name, value) in &self.0 {
-            writeln!(out, "{name:width$}  {value}")?;
+            writeln!(f, "{name:width$}  {value}")?;
         }
-        out.flush()
+        Ok(())
     }
 }
 

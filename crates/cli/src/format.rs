@@ -6,18 +6,23 @@ use std::time::Duration;
 
 /// Bytes with a unit that keeps the number short: `20.1 MB`.
 pub(crate) fn bytes(count: u64) -> String {
-    scaled(count as f64, &["B", "kB", "MB", "GB", "TB"])
+    scaled(count as f64, 1000.0, &["B", "kB", "MB", "GB", "TB"])
+}
+
+/// The same in the units of memory plans: `19.1 MiB`.
+pub(crate) fn memory(count: u64) -> String {
+    scaled(count as f64, 1024.0, &["B", "KiB", "MiB", "GiB", "TiB"])
 }
 
 /// A count with a unit that keeps the number short: `4.21 B`.
 pub(crate) fn count(count: u64) -> String {
-    scaled(count as f64, &["", "k", "M", "B", "T"])
+    scaled(count as f64, 1000.0, &["", "k", "M", "B", "T"])
 }
 
-fn scaled(mut value: f64, units: &[&str]) -> String {
+fn scaled(mut value: f64, base: f64, units: &[&str]) -> String {
     let mut unit = 0;
     while value >= 999.5 && unit + 1 < units.len() {
-        value /= 1000.0;
+        value /= base;
         unit += 1;
     }
     let digits = match value {
@@ -63,25 +68,41 @@ pub(crate) fn status(facts: &[Fact], width: Option<usize>) -> String {
     }
 }
 
-/// A text in lines of at most `width` columns that end between words.
+/// A text in lines of at most `width` columns that end between words. Of a line with columns, which are two spaces apart,
+/// the last one goes on below itself.
 pub(crate) fn wrapped(text: &str, width: usize) -> String {
     let mut lines: Vec<String> = Vec::new();
     for line in text.lines() {
-        lines.push(String::new());
-        for word in line.split(' ') {
-            let last = lines.last().map_or(0, |line| line.chars().count());
-            if last > 0 && last + 1 + word.chars().count() > width {
-                lines.push(word.to_owned());
-            } else if let Some(line) = lines.last_mut() {
-                *line = if last > 0 {
-                    format!("{line} {word}")
-                } else {
-                    word.to_owned()
-                };
+        let words = line.trim_start();
+        let mut row = " ".repeat(line.len() - words.len());
+        let indent = " ".repeat(hanging(line, width));
+        let mut begun = false;
+        for word in words.split(' ') {
+            if begun && row.chars().count() + 1 + word.chars().count() > width {
+                lines.push(std::mem::replace(&mut row, indent.clone()).trim_end().to_owned());
+                begun = false;
+            }
+            // A gap at which a line ends is gone.
+            if begun || !word.is_empty() {
+                row = row + if begun { " " } else { "" } + word;
+                begun = true;
             }
         }
+        lines.push(row);
     }
     lines.join("\n")
+}
+
+/// Where a line goes on that is wider than `width`.
+fn hanging(line: &str, width: usize) -> usize {
+    let start = line.len() - line.trim_start().len();
+    let column = line.rfind("  ").map_or(0, |gap| line[..gap + 2].chars().count());
+    match column {
+        column if column <= start => start,
+        column if column <= width / 2 => column,
+        // Too little room is left beside what comes before.
+        _ => start + 4,
+    }
 }
 
 /// The end of a name, cut to `most` characters.
@@ -115,6 +136,7 @@ mod tests {
         assert_eq!(bytes(999), "999 B");
         assert_eq!(bytes(20_080_312), "20.1 MB");
         assert_eq!(bytes(999_600_000), "1.00 GB");
+        assert_eq!(memory(20_067_008), "19.1 MiB");
         assert_eq!(count(9_100_000), "9.10 M");
         assert_eq!(count(79_670_000_000), "79.7 B");
         let facts = [fact(0, "9 tokens"), fact(2, "5 tok/s"), fact(1, "the end")];
@@ -124,6 +146,13 @@ mod tests {
         assert_eq!(status(&facts, Some(3)), "[9 tokens]");
         assert_eq!(wrapped("one two three\nfour", 9), "one two\nthree\nfour");
         assert_eq!(wrapped("longerthanthat a", 9), "longerthanthat\na");
+        assert_eq!(wrapped("  one two  three", 30), "  one two  three");
+        assert_eq!(wrapped("/set  one two three", 14), "/set  one two\n      three");
+        assert_eq!(
+            wrapped("  a long name  one two", 16),
+            "  a long name\n      one two"
+        );
+        assert_eq!(wrapped("    one two\n\nthree", 9), "    one\n    two\n\nthree");
         assert_eq!(ending("model.gguf", 10), "model.gguf");
         assert_eq!(ending("a-model.gguf", 10), "…odel.gguf");
         let since = |seconds| ago(Duration::from_secs(seconds));

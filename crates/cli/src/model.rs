@@ -1,7 +1,7 @@
 //! A model as the commands use it: its files, its tokenizer, its chat template and its sampling defaults.
 
 use crate::ui::Ui;
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use paceline::{Options, SamplingDefaults, TextParts};
 use paceline_text::{ChatTemplate, Tokenizer, TokenizerConfig};
 use paceline_weights::hub::{self, HubConfig, ModelRef};
@@ -49,6 +49,9 @@ impl ModelSource {
         let (Self::Named(name) | Self::Shape(name)) = self else {
             return Ok(None);
         };
+        if let Some((EMBEDDED, _)) = name.split_once('@') {
+            bail!("{EMBEDDED} is built in: there is one of it, and no revision");
+        }
         let path = hub::resolve(name, &HubConfig::from_env(), &ui.downloads())?;
         Ok(Some(path))
     }

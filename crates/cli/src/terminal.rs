@@ -1,5 +1,6 @@
 //! The terminal: how wide it is, and silence while a text comes.
 
+use crate::format;
 use nix::sys::termios::{LocalFlags, SetArg, Termios, tcgetattr, tcsetattr};
 use nix::unistd::{getpgrp, tcgetpgrp};
 use std::io::{self, IsTerminal};
@@ -16,6 +17,24 @@ pub(crate) fn width() -> Option<usize> {
 /// Columns of the terminal that stderr is, if it is one.
 pub(crate) fn status_width() -> Option<usize> {
     size_of(&console::Term::stderr())
+}
+
+/// A text as wide as the terminal that stdout is, if it is one.
+pub(crate) fn fitted(text: &str) -> String {
+    fitted_to(width(), text)
+}
+
+/// A text as wide as the terminal that stderr is, if it is one.
+pub(crate) fn fitted_status(text: &str) -> String {
+    fitted_to(status_width(), text)
+}
+
+fn fitted_to(width: Option<usize>, text: &str) -> String {
+    match width {
+        // The last column stays free: some terminals go on below it.
+        Some(width) => format::wrapped(text, width.saturating_sub(1)),
+        None => text.to_owned(),
+    }
 }
 
 fn size_of(terminal: &console::Term) -> Option<usize> {

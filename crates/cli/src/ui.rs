@@ -1,6 +1,6 @@
 //! What the user sees on stderr: notes, errors and progress. Results go to stdout and do not pass here.
 
-use crate::format;
+use crate::{format, terminal};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use paceline_bench::{Bar, Progress, Unit};
 use paceline_weights::hub;
@@ -28,10 +28,15 @@ impl Ui {
         }
     }
 
-    /// One line, unless quiet.
-    pub(crate) fn note(self, line: impl Display) {
+    /// A note, unless quiet; on a terminal its lines end between words.
+    pub(crate) fn note(self, text: impl Display) {
+        self.verbatim(terminal::fitted_status(&text.to_string()));
+    }
+
+    /// The same for what may not be cut into lines: commands to be pasted, and texts that have been.
+    pub(crate) fn verbatim(self, text: impl Display) {
         if !self.quiet {
-            write_line(line);
+            write_line(text);
         }
     }
 
@@ -63,10 +68,15 @@ pub(crate) fn dimmed(text: &str, colours: bool) -> String {
     }
 }
 
-/// Prints a failure with its causes, in one line.
+/// Prints a failure with its causes: in one line, or as many as the terminal needs.
 pub(crate) fn error(error: &anyhow::Error) {
-    let causes = format!("{error:#}");
-    write_line(format_args!("error: {}", causes.replace('\n', " ")));
+    let causes = format!("{error:#}").replace('\n', " ");
+    write_line(terminal::fitted_status(&format!("error: {causes}")));
+}
+
+/// A word on what to do after a failure.
+pub(crate) fn hint(text: &str) {
+    write_line(format_args!("\n{text}"));
 }
 
 /// A stderr that is gone is no reason to fail.

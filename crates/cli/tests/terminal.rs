@@ -7,7 +7,7 @@ mod common;
 use common::hub::FakeHub;
 use common::scripted::{Answer, Scripted, Step};
 use common::terminal::{CTRL_C, CTRL_D, screen, terminal, type_into};
-use common::{repository, run_with_input, stderr, stdout, succeed};
+use common::{repository, run, run_with_input, stderr, stdout, succeed};
 use std::fs;
 
 const GENERATE: [&str; 5] = ["generate", "--temperature", "0", "--max-tokens", "24"];
@@ -109,6 +109,66 @@ fn an_answer_wraps_at_words_and_its_figures_fit_the_line() {
             "{rows:#?}"
         );
     }
+}
+
+#[test]
+fn nothing_that_is_said_is_cut_within_a_word() {
+    let home = tempfile::tempdir().unwrap();
+    let server = Scripted::start(|_, _| Answer::Stream(Vec::new()));
+    let chat = ["chat", "--base-url", &server.url, "--no-history"];
+    let talk = [
+        ("Ctrl-D", ""),
+        ("> ", "/help\r"),
+        ("came of it.", ""),
+        ("> ", "/set heat 1\r"),
+        ("ignore_eos", ""),
+        ("> ", CTRL_D),
+    ];
+    let generate = ["generate", "--max-tokens", "2", "--prompt", "Once", "--stats"];
+    let said = |arguments: &[&str], steps: &[(&str, &str)], expected| {
+        for columns in [40, 72, 100] {
+            let (written, code, _) = type_into(home.path(), columns, arguments, steps);
+            assert_eq!(code, Some(expected), "{arguments:?}: {written}");
+            for row in screen(&written, columns) {
+                // A word may be longer than any line.
+                let fits = row.chars().count() < columns.into() || !row.trim().contains(' ');
+                assert!(fits, "{arguments:?} at {columns}: {row}\n{written}");
+            }
+        }
+    };
+    said(&chat, &talk, 0);
+    said(&["doctor"], &[], 0);
+    said(&["inspect", "storyteller", "--memory"], &[], 0);
+    said(&generate, &[], 0);
+    said(&["run", "a-model-that-nobody-has"], &[], 1);
+    said(&["serve", "-tp", "2"], &[], 2);
+}
+
+#[test]
+fn what_is_refused_is_told_in_one_sentence() {
+    for (arguments, sentence) in [
+        (
+            &["serve", "-tp", "2"][..],
+            "-tp 2 cannot be used: a model runs on one device here",
+        ),
+        (
+            &["serve", "--kv-cache-dtype", "fp8"],
+            "--kv-cache-dtype fp8 cannot be used: keys and values are kept in 32 or 16 bits",
+        ),
+    ] {
+        let output = run(arguments);
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}");
+        let said = stderr(&output);
+        assert!(said.starts_with(&format!("error: {sentence}")), "{said}");
+        assert!(!said.contains("Usage:") && said.lines().count() == 3, "{said}");
+    }
+    let output = run(&["generate", "--revision", "v2", "--prompt", "Once"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(
+        stderr(&output).contains("storyteller is built in"),
+        "{}",
+        stderr(&output)
+    );
 }
 
 #[test]

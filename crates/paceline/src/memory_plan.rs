@@ -443,9 +443,10 @@ impl fmt::Display for MemoryPlan {
             writeln!(f, "  {name:<10} {:>12}  {note}", Bytes(bytes).to_string())?;
         }
         let (slots, length, full) = (self.slots, self.max_model_len, self.full_length_requests());
+        let requests = if slots == 1 { "request" } else { "requests" };
         write!(
             f,
-            "  {slots} requests at a time of up to {length} tokens; {full} of them at full length"
+            "  {slots} {requests} at a time of up to {length} tokens; {full} of them at full length"
         )
     }
 }

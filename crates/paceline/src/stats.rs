@@ -192,8 +192,11 @@ impl fmt::Display for Stats {
         let per_step = |ns: u64| ns as f64 / p.steps.max(1) as f64 / 1000.0;
         writeln!(
             f,
-            "  steps          {} ({} tokens, {} requests)",
-            p.steps, self.tokens, self.finished
+            "  steps          {} ({} tokens, {} request{})",
+            p.steps,
+            self.tokens,
+            self.finished,
+            if self.finished == 1 { "" } else { "s" }
         )?;
         writeln!(
             f,

@@ -6,7 +6,7 @@ mod report;
 use crate::flags::InspectFlags;
 use crate::model::{self, EMBEDDED, LoadedModel, ModelSource};
 use crate::ui::Ui;
-use crate::{engine, env};
+use crate::{engine, env, terminal};
 use anyhow::Result;
 use memory::{Plan, PlanReport};
 use paceline::{Device, EngineConfig};
@@ -37,11 +37,12 @@ pub(crate) fn run(flags: &InspectFlags, ui: Ui) -> Result<()> {
         serde_json::to_writer_pretty(&mut out, &report).map_err(io::Error::from)?;
         writeln!(out)?;
     } else {
-        report.facts().write(&mut out)?;
+        writeln!(out, "{}", terminal::fitted(report.facts().to_string().trim_end()))?;
         if let Some(plan) = plan {
             let Plan { speculation, memory } = plan;
             let name = &device.name;
-            writeln!(out, "memory plan ({name}; speculation: {speculation})\n{memory}")?;
+            let plan = format!("memory plan ({name}; speculation: {speculation})\n{memory}");
+            writeln!(out, "{}", terminal::fitted(&plan))?;
         }
     }
     out.flush()?;

@@ -3,7 +3,7 @@
 use super::numbers::{self, ByteSize, counted, parsed};
 use super::speculation::SpeculationFlags;
 use crate::engine::EngineOptions;
-use crate::model::ModelSource;
+use crate::model::{EMBEDDED, ModelSource};
 use clap::{Args, ValueEnum};
 use paceline::{DeviceChoice, EngineConfig};
 use paceline_types::DType;
@@ -169,10 +169,11 @@ pub(crate) struct EngineFlags {
 impl ModelFlags {
     /// The model as it was typed, as an argument of the command or else with --model.
     pub(crate) fn name(&self, argument: Option<String>) -> Option<String> {
-        let name = argument.or_else(|| self.model.clone())?;
+        let name = argument.or_else(|| self.model.clone());
         let Some(revision) = &self.revision else {
-            return Some(name);
+            return name;
         };
+        let name = name.unwrap_or_else(|| EMBEDDED.to_owned());
         // Behind the repository, before the quantisation or file.
         let slash = name.rfind('/').unwrap_or(0);
         let end = name[slash..].find(':').map_or(name.len(), |colon| slash + colon);

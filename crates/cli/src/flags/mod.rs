@@ -30,6 +30,8 @@ pub(crate) use serve::ServeFlags;
 pub(crate) use speculation::{DraftModel, DraftTokens, SpeculationFlags};
 pub(crate) use tools::{CompletionsFlags, DoctorFlags, InspectFlags, ManFlags, PackFlags, SelftestFlags};
 
+use crate::ui;
+use anyhow::anyhow;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{CommandFactory, Parser, Subcommand, ValueEnum};
 use std::ffi::OsString;
@@ -77,18 +79,16 @@ impl Cli {
                 notes: translated.notes,
                 ..Self::parse_ours(&translated.arguments)
             },
-            Ok(Err(refusal)) => Self::command().error(ErrorKind::InvalidValue, refusal).exit(),
+            Ok(Err(refusal)) => refuse_usage(&refusal),
             Err(_) => Self::parse(),
         };
         if let Some(conflict) = cli.command.speculation().and_then(SpeculationFlags::conflict) {
-            Self::command()
-                .error(ErrorKind::ArgumentConflict, conflict)
-                .exit();
+            refuse_usage(&conflict);
         }
         if let Command::Generate(flags) = &cli.command
             && flags.lacks_prompt()
         {
-            refuse_usage("no prompt: give one with --prompt, --prompt-ids or --prompts, or pipe one in");
+            refuse_usage("no prompt: give --prompt, --prompt-ids or --prompts, or pipe one in");
         }
         cli
     }
@@ -116,11 +116,14 @@ fn stray_word_hint(error: &clap::Error, arguments: &[String]) -> Option<&'static
         .then_some("a prompt goes behind '--prompt', a model behind '--model'")
 }
 
-/// Ends the program as for flags that make no sense.
+/// The exit code for wrong usage, which is clap's too.
+const WRONG_USAGE: i32 = 2;
+
+/// Ends the program as for flags that make no sense: with a sentence, and none of clap's usage, which knows no command here.
 pub(crate) fn refuse_usage(message: &str) -> ! {
-    Cli::command()
-        .error(ErrorKind::MissingRequiredArgument, message)
-        .exit()
+    ui::error(&anyhow!("{message}"));
+    ui::hint("For more information, try '--help'.");
+    std::process::exit(WRONG_USAGE)
 }
 
 #[derive(Debug, Subcommand)]

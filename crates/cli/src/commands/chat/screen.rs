@@ -2,9 +2,9 @@
 
 use super::answer::Part;
 use super::wrap::Wrap;
+use crate::env;
 use crate::terminal;
 use crate::ui::{self, Ui};
-use crate::{env, format};
 use anyhow::{Context, Result};
 use std::fmt::Display;
 use std::io::{self, Write};
@@ -32,13 +32,9 @@ impl Screen {
 
     /// A line about the conversation, unless quiet.
     pub(super) fn note(self, line: impl Display) {
-        match terminal::status_width() {
-            Some(width) => {
-                let line = format::wrapped(&line.to_string(), width.saturating_sub(1));
-                self.ui.note(ui::dimmed(&line, self.colours));
-            }
-            None => self.ui.note(line),
-        }
+        let text = terminal::fitted_status(&line.to_string());
+        let dim = self.colours && terminal::status_width().is_some();
+        self.ui.verbatim(ui::dimmed(&text, dim));
     }
 
     /// Shows an answer as it comes.
@@ -55,9 +51,9 @@ impl Screen {
     }
 }
 
-/// Prints what a command was asked to show.
+/// Prints what a command was asked to show; on a terminal its lines end between words.
 pub(super) fn say(text: impl Display) -> Result<()> {
-    print(&format!("{text}\n"))
+    print(&(terminal::fitted(&text.to_string()) + "\n"))
 }
 
 /// An answer on its way to stdout.

@@ -7,7 +7,7 @@ mod machine;
 
 use crate::flags::DoctorFlags;
 use crate::format::{self, Facts};
-use crate::model;
+use crate::{model, terminal};
 use anyhow::Result;
 use cache::Cache;
 use cuda::Cuda;
@@ -68,10 +68,14 @@ pub(crate) fn run(flags: &DoctorFlags) -> Result<()> {
     if flags.json {
         serde_json::to_writer_pretty(&mut out, &diagnosis).map_err(io::Error::from)?;
         writeln!(out)?;
-        out.flush()?;
     } else {
-        diagnosis.facts().write(&mut out)?;
+        writeln!(
+            out,
+            "{}",
+            terminal::fitted(diagnosis.facts().to_string().trim_end())
+        )?;
     }
+    out.flush()?;
     Ok(())
 }
 

@@ -293,7 +293,9 @@ impl ModelReport {
 
 impl TensorType {
     fn line(&self) -> String {
-        let tensors = self.tensors.map(|count| format!("{count} tensors, "));
+        let tensors = self
+            .tensors
+            .map(|count| format!("{count} tensor{}, ", if count == 1 { "" } else { "s" }));
         format!(
             "{:4}  {}{}",
             self.dtype,

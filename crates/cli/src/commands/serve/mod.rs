@@ -166,7 +166,8 @@ fn start(mut config: ServeConfig, ui: Ui) -> Result<Ending> {
     drop((model, outline));
     let announce = || {
         announce(&url);
-        ui.note(format_args!("try it{page}\n{example}"));
+        ui.note(format_args!("try it{page}"));
+        ui.verbatim(&example);
     };
     serve(server, listener, announce)
 }

@@ -93,8 +93,8 @@ fn place(engine: &Handle) -> [Feature; 2] {
             "memory",
             format!(
                 "{} in all, {} of it for {} blocks of {} tokens",
-                format::bytes(memory.total()),
-                format::bytes(memory.kv),
+                format::memory(memory.total()),
+                format::memory(memory.kv),
                 memory.blocks,
                 memory.block_size
             ),
@@ -113,7 +113,7 @@ fn weights(engine: &Handle, dtype: Option<DType>) -> Feature {
         }
         Some(dtype) => format!("as {dtype}"),
     };
-    let bytes = format::bytes(engine.memory().weights);
+    let bytes = format::memory(engine.memory().weights);
     let mapped = engine
         .packed()
         .map(|path| format!(", mapped from {}", path.display()));
@@ -131,7 +131,7 @@ fn programs(engine: &Handle) -> Feature {
         time,
         scratch,
     } = engine.limits().programs;
-    let (ms, scratch) = (time.as_millis(), format::bytes(scratch));
+    let (ms, scratch) = (time.as_millis(), format::memory(scratch));
     row(
         "programs",
         format!("{programs} captured in {ms} ms, {scratch} of scratch"),
@@ -286,20 +286,12 @@ const WIDTH: usize = 80;
 pub(super) fn render(source: &str, features: &[Feature], width: Option<usize>) -> String {
     let width = width.map_or(WIDTH, |width| width.clamp(40, 120) - 1);
     let names = features.iter().map(|row| row.name.chars().count()).max();
-    let indent = names.unwrap_or(0) + 4;
-    let mut text = format!("serving {source}");
-    for Feature { name, state, reason } in features {
-        let mut line = format!("{:1$}", format!("  {name}"), indent - 1);
-        for word in format!("{state} ({reason})").split(' ') {
-            if line.chars().count() + 1 + word.chars().count() > width {
-                text = text + "\n" + &line;
-                line = " ".repeat(indent - 1);
-            }
-            line = line + " " + word;
-        }
-        text = text + "\n" + &line;
-    }
-    text
+    let names = names.unwrap_or(0);
+    let rows = features
+        .iter()
+        .map(|Feature { name, state, reason }| format!("  {name:names$}  {state} ({reason})"));
+    let lines: Vec<String> = [format!("serving {source}")].into_iter().chain(rows).collect();
+    format::wrapped(&lines.join("\n"), width)
 }
 
 /// A command that asks the server for something, to be pasted into a shell.

@@ -409,6 +409,15 @@ pub(super) const FLAGS: &[Foreign] = &[
     switch(&["-v", "--verbose"], Instead(&["--log", "debug"])),
 ];
 
+const WIDE_CACHE: &str = "keys and values are kept in 32 or 16 bits; --kv-cache-dtype float16 or bfloat16 takes half of float32's memory";
+
+/// Types of caches elsewhere that have fewer than 16 bits.
+fn is_narrow(value: &str) -> bool {
+    ["fp8", "int8", "nvfp4", "turboquant", "q", "iq"]
+        .iter()
+        .any(|start| value.starts_with(start))
+}
+
 /// A flag, which of its values, and what they mean.
 type Rule = (&'static str, fn(&str) -> bool, Meaning);
 
@@ -421,6 +430,8 @@ pub(super) const VALUES: &[Rule] = &[
             "weights in f16 are used as they are with --dtype auto, and sums are f32; --dtype bf16 converts",
         ),
     ),
+    ("--kv-cache-dtype", is_narrow, Refused(WIDE_CACHE)),
+    ("-ctk", is_narrow, Refused(WIDE_CACHE)),
     (
         "--load-format",
         |value| matches!(value, "safetensors" | "gguf"),
