@@ -49,6 +49,6 @@ mod watchdog;
 mod write_timeout;
 
 pub use config::{KvEventsAddress, PrefixCacheScope, ServerConfig, TlsConfig, TlsError};
-pub use model::ServedModel;
+pub use model::{ModelDetails, ServedModel};
 pub use server::{Feature, ServeError, Server};
 pub use traces::{Sampler, SamplerError, TraceConfig};

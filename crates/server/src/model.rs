@@ -12,6 +12,8 @@ pub struct ServedModel {
     pub names: Vec<String>,
     /// What it was loaded from, for people.
     pub source: String,
+    /// What it is, for clients that show it.
+    pub details: ModelDetails,
     /// Absent for models that work on token ids alone.
     pub tokenizer: Option<Tokenizer>,
     /// Absent for models that do not chat.
@@ -28,6 +30,19 @@ pub struct ServedModel {
     pub reasoning_format: Option<ReasoningFormat>,
     /// When it was loaded, in seconds since 1970.
     pub created: u64,
+}
+
+/// What a model is.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ModelDetails {
+    /// How its files are written: `gguf`, `safetensors`.
+    pub format: &'static str,
+    /// The family it belongs to: `llama`.
+    pub architecture: &'static str,
+    /// How many numbers it has learnt.
+    pub parameters: u64,
+    /// The type that most of them have: `Q4_1`.
+    pub weights: String,
 }
 
 impl ServedModel {

@@ -143,6 +143,7 @@ mod tests {
         Arc::new(ServedModel {
             names: Vec::new(),
             source: String::new(),
+            details: crate::model::ModelDetails::default(),
             tokenizer: None,
             template: None,
             defaults: paceline::SamplingDefaults::default(),

@@ -223,6 +223,7 @@ mod tests {
         let model = ServedModel {
             names: vec!["m".to_owned()],
             source: String::new(),
+            details: crate::model::ModelDetails::default(),
             tokenizer: Some(tokenizer.unwrap()),
             template: None,
             defaults: paceline::SamplingDefaults::default(),

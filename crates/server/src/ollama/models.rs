@@ -5,7 +5,7 @@ use crate::body::Body;
 use crate::error::ApiError;
 use crate::identifiers::rfc3339;
 use crate::interface;
-use crate::model::ServedModel;
+use crate::model::{ModelDetails, ServedModel};
 use axum::extract::State;
 use axum::response::Response;
 use axum::{Extension, Json};
@@ -29,15 +29,31 @@ pub(super) fn named(model: &ServedModel, name: Option<&str>) -> Result<String, A
 const NEVER: u64 = 253_370_764_800;
 
 fn details(model: &ServedModel) -> Value {
-    let gguf = model.source.to_ascii_lowercase().contains("gguf");
+    let ModelDetails {
+        format,
+        architecture,
+        parameters,
+        weights,
+    } = &model.details;
     json!({
         "parent_model": "",
-        "format": if gguf { "gguf" } else { "safetensors" },
-        "family": "",
-        "families": null,
-        "parameter_size": "",
-        "quantization_level": "",
+        "format": format,
+        "family": architecture,
+        "families": [architecture],
+        "parameter_size": size(*parameters),
+        "quantization_level": weights,
     })
+}
+
+/// A number of parameters as Ollama writes it: `134.52M`, `7.6B`.
+fn size(parameters: u64) -> String {
+    let number = parameters as f64;
+    match parameters {
+        0..1_000 => parameters.to_string(),
+        1_000..1_000_000 => format!("{:.0}K", number / 1e3),
+        1_000_000..1_000_000_000 => format!("{:.2}M", number / 1e6),
+        _ => format!("{:.1}B", number / 1e9),
+    }
 }
 
 /// A model in a list.
@@ -129,6 +145,7 @@ fn description(model: &ServedModel, width: usize) -> Value {
         "model_info": {
             "general.architecture": "paceline",
             "general.basename": model.name(),
+            "general.parameter_count": model.details.parameters,
             "paceline.context_length": model.max_model_len,
             "paceline.embedding_length": width,
         },

@@ -148,6 +148,11 @@ async fn the_model_is_told_in_all_the_places_where_clients_look() {
         .collect();
     assert_eq!(names, ["storyteller", "org/alias"]);
     assert_eq!(tags["models"][0]["modified_at"], "1970-01-01T00:00:01Z");
+    let details = &tags["models"][0]["details"];
+    assert_eq!(details["format"], "safetensors");
+    assert_eq!(details["family"], "qwen3_5");
+    assert_eq!(details["parameter_size"], "9.10M");
+    assert_eq!(details["quantization_level"], "BF16");
     assert_eq!(tags["models"][0]["size"], server.engine.memory().weights);
     let (_, ps) = server.get("/api/ps").await;
     assert_eq!(

@@ -2,7 +2,7 @@
 
 use futures_util::future::join_all;
 use paceline::{Engine, EngineConfig, Handle, SamplingDefaults, Stats};
-use paceline_server::{ServeError, ServedModel, Server, ServerConfig};
+use paceline_server::{ModelDetails, ServeError, ServedModel, Server, ServerConfig};
 use paceline_testkit::storyteller;
 use paceline_text::{ChatTemplate, ReasoningFormat, Tokenizer, TokenizerConfig, ToolFormat};
 use serde_json::{Value, json};
@@ -35,6 +35,12 @@ pub(crate) fn served_model(max_model_len: usize) -> ServedModel {
     ServedModel {
         names: vec![MODEL.to_owned(), "org/alias".to_owned()],
         source: "assets/storyteller".to_owned(),
+        details: ModelDetails {
+            format: "safetensors",
+            architecture: "qwen3_5",
+            parameters: 9_098_208,
+            weights: "BF16".to_owned(),
+        },
         template: Some(ChatTemplate::from_config(&config).unwrap()),
         tokenizer: Some(tokenizer.with_config(&config)),
         defaults: SamplingDefaults::default(),

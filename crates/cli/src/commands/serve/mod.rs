@@ -141,7 +141,7 @@ fn start(mut config: ServeConfig, ui: Ui) -> Result<Ending> {
         longest: usize::MAX,
     };
     let engine = config.engine.start((&model, &outline), demand, ui)?;
-    let (served, texts) = model::served(&model, &config, engine.max_model_len())?;
+    let (served, texts) = model::served((&model, &outline), &config, engine.max_model_len())?;
     let features = table::features(&config, &engine, (&served, &texts));
     let width = terminal::status_width();
     ui.note(format_args!("{}", table::render(&model.source, &features, width)));

@@ -4,8 +4,11 @@ use super::{GenerationConfig, ParserChoice, ServeConfig};
 use crate::model::LoadedModel;
 use anyhow::{Context, Result};
 use paceline::{Options, SamplingDefaults};
-use paceline_server::ServedModel;
+use paceline_device::Recorder;
+use paceline_models::Decoder;
+use paceline_server::{ModelDetails, ServedModel};
 use paceline_text::{ChatTemplate, ReasoningFormat, ToolFormat};
+use paceline_weights::Format;
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -20,7 +23,7 @@ pub(super) struct Texts {
 
 /// The model for the server.
 pub(super) fn served(
-    model: &LoadedModel,
+    (model, outline): (&LoadedModel, &Decoder<Recorder>),
     config: &ServeConfig,
     max_model_len: usize,
 ) -> Result<(ServedModel, Texts)> {
@@ -50,6 +53,7 @@ pub(super) fn served(
     let served = ServedModel {
         names: config.names.clone(),
         source: model.source.clone(),
+        details: details(model, outline),
         tokenizer: model.tokenizer.clone(),
         template,
         defaults: defaults.with_flags(&config.sampling),
@@ -60,6 +64,21 @@ pub(super) fn served(
         created: created.map_or(0, |time| time.as_secs()),
     };
     Ok((served, texts))
+}
+
+/// What the model is, for clients that show it.
+fn details(model: &LoadedModel, outline: &Decoder<Recorder>) -> ModelDetails {
+    let types = outline.stats.by_dtype.iter();
+    let most = types.max_by_key(|(_, (_, bytes))| *bytes);
+    ModelDetails {
+        format: match model.checkpoint.format() {
+            Format::Gguf => "gguf",
+            Format::HuggingFace => "safetensors",
+        },
+        architecture: outline.dims.architecture,
+        parameters: outline.stats.parameters,
+        weights: most.map_or_else(String::new, |(dtype, _)| dtype.to_string()),
+    }
 }
 
 /// A template as it was given: itself, or the name of a file with it.
