@@ -200,6 +200,11 @@ fn check_serve(place: &Place, command: &str) {
     let command = format!("exec {command} --port 0 --threads 1 --max-model-len 256");
     let served = Served::spawn(place.shell(&command).stderr(Stdio::null()));
     assert_eq!(served.get("/v1/models")["data"][0]["id"], model);
+    let (status, page) = served.ask("GET /", "", "");
+    assert!(
+        status == 200 && page.contains("<title>Paceline</title>"),
+        "{command}: {page}"
+    );
 }
 
 /// Rows of a table of a benchmark, with all figures above zero.

@@ -1,5 +1,5 @@
 //! Frameworks that are built on OpenAI's interface, as they come, against `paceline serve`: the evaluation harness,
-//! LiteLLM, LangChain, Instructor, Pydantic AI, the Agents SDK, `llm` and Vercel's AI SDK. What they make of replies is checked: objects of
+//! LiteLLM, LangChain, Instructor, Pydantic AI, the Agents SDK, `llm` and Vercel's AI SDK; and Ollama's own client. What they make of replies is checked: objects of
 //! the type that was asked for, tools that were called, likelihoods. With `PACELINE_TEST_LONG` only.
 
 #![allow(clippy::unwrap_used, reason = "a failure here fails the test")]
@@ -10,7 +10,7 @@ mod environment;
 
 use common::served::Served;
 use environment::{
-    SCRIPTS, expect_success, gguf, node_framework_script, python_with_frameworks, python_with_llm,
+    SCRIPTS, expect_success, gguf, node_framework_script, python, python_with_frameworks, python_with_llm,
 };
 use std::env;
 use std::path::Path;
@@ -53,6 +53,7 @@ fn try_all(model: &[&str]) {
         run(&python_with_frameworks(), &folder.join(script));
     }
     run(&python_with_llm(), &folder.join("llm_client.py"));
+    run(&python(), &Path::new(SCRIPTS).join("ollama_client.py"));
     run(Path::new("node"), &node_framework_script("ai_sdk_client.mjs"));
     assert_eq!(served.ask("GET /health", "", "").0, 200);
 }

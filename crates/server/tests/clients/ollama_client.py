@@ -1,8 +1,11 @@
 """Ollama's own client: chat and generate, whole and as they come, tools, schemas, vectors, and what it lists."""
 
+import json
+import urllib.request
+from typing import Literal
+
 import ollama
 from pydantic import BaseModel
-from typing import Literal
 
 from common import BASE, KEY, MODEL, raises, run
 
@@ -53,9 +56,16 @@ def tools_are_taken_as_functions():
     assert client.chat(MODEL, talk, tools=[throw], options=SHORT).done
 
 
+def context_length():
+    """What the server says of its model to other clients."""
+    request = urllib.request.Request(f"{BASE}/v1/models", headers={"Authorization": f"Bearer {KEY}"})
+    with urllib.request.urlopen(request) as reply:
+        return json.load(reply)["data"][0]["max_model_len"]
+
+
 def the_model_is_listed():
     assert MODEL in [model.model for model in client.list().models]
-    assert client.ps().models[0].context_length == 512
+    assert client.ps().models[0].context_length == context_length()
     shown = client.show(MODEL)
     assert "completion" in shown.capabilities and shown.template
     error = raises(ollama.ResponseError, lambda: client.chat("nobody", MESSAGES), "nobody")
