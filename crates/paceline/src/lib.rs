@@ -21,8 +21,7 @@
 //! [`Model`] is a thin layer over [`Engine`], where tokens go in and come out.
 //!
 //! ```
-//! use paceline::{Checkpoint, Engine, EngineConfig, Event, Request, Tokenizer};
-//! use paceline_text::Detokenizer;
+//! use paceline::{Checkpoint, Detokenizer, Engine, EngineConfig, Event, Request, Tokenizer};
 //! # let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../assets/storyteller");
 //!
 //! // A folder with safetensors, or a GGUF file.
@@ -63,9 +62,8 @@
 //! A request may only say what its [constraint](Request::constraint) allows; `paceline_grammar` makes them of schemas, expressions and grammars.
 //!
 //! ```
-//! use paceline::{Engine, EngineConfig, Event, Request};
+//! use paceline::{Engine, EngineConfig, Event, Request, Tokenizer};
 //! use paceline_grammar::{Grammar, GrammarLimits, GrammarSpec, TokenizerInfo};
-//! use paceline_text::Tokenizer;
 //! use serde_json::{Value, json};
 //! use std::sync::Arc;
 //! # let checkpoint = paceline_testkit::storyteller();
@@ -161,7 +159,7 @@ pub use paceline_runner::ProgramReport;
 pub use paceline_schedule::{
     CacheFeed, Counters, PipelineTotals, RequestStatus, Span, SpeculationReport, StepOrigins, StepRecord,
 };
-pub use paceline_text::{TextError, Tokenizer};
+pub use paceline_text::{Detokenizer, TextError, Tokenizer};
 pub use paceline_types::{Constraint, DType, FinishReason, Pooling, SamplingParams, TokenId, TokenLogprobs};
 pub use paceline_weights::hub::HubError;
 pub use paceline_weights::{Checkpoint, WeightsError};
