@@ -14,9 +14,9 @@ use crate::weight::{PANEL, Segment};
 use std::marker::PhantomData;
 use std::ops::Range;
 
-/// How far ahead codes are asked for: arithmetic between two loads keeps the machine from looking as far by itself. A single
-/// row is all loads, and better left alone.
-pub(super) const AHEAD: usize = 2 << 10;
+/// How far ahead codes are asked for: arithmetic between two loads keeps the machine from looking as far by itself, for a single row
+/// too. From memory a third more is read per second than without; 2 and 8 kilobytes do about as well.
+pub(super) const AHEAD: usize = 4 << 10;
 
 /// Bytes of a cache line.
 pub(super) const LINE: usize = 64;
@@ -42,10 +42,8 @@ impl<T: Format> Span<'_, T> {
             // SAFETY: the panel has as many groups as a row of inputs.
             unsafe {
                 let (block, group) = T::group(start, index);
-                if R > 1 {
-                    for line in (0..T::GROUP_BYTES).step_by(LINE) {
-                        d.prefetch(group.wrapping_add(AHEAD + line));
-                    }
+                for line in (0..T::GROUP_BYTES).step_by(LINE) {
+                    d.prefetch(group.wrapping_add(AHEAD + line));
                 }
                 for part in 0..T::PARTS {
                     add_part::<D, T, R>(d, (block, group), inputs, part, &mut sums);
