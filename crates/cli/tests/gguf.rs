@@ -4,10 +4,31 @@
 
 mod common;
 
+use common::served::Served;
 use common::{Copy, expect_usage_error, gguf, json_lines, paceline, repository, stderr, stdout, succeed};
+use paceline_weights::gguf_writer::Meta;
 use serde_json::Value;
 use std::fs;
 use std::path::PathBuf;
+
+#[test]
+fn a_server_tells_the_type_that_the_file_has_for_people() {
+    let folder = tempfile::tempdir().unwrap();
+    // One that is not known, or no number, is as none.
+    for (file_type, told) in [
+        (Some(Meta::U32(15)), "Q4_K_M"),
+        (Some(Meta::U32(9999)), "F32"),
+        (Some(Meta::string("Q4_K_M")), "F32"),
+        (None, "F32"),
+    ] {
+        let file = folder.path().join("model.gguf");
+        let keys = file_type.map(|file_type| ("general.file_type".to_owned(), file_type));
+        gguf::write_with(&file, keys);
+        let served = Served::start(&[file.to_str().unwrap(), "--max-model-len", "64"]);
+        let tags = served.get("/api/tags");
+        assert_eq!(tags["models"][0]["details"]["quantization_level"], told);
+    }
+}
 
 #[test]
 fn a_gguf_file_brings_model_tokenizer_and_template() {

@@ -41,7 +41,7 @@ pub struct ModelDetails {
     pub architecture: &'static str,
     /// How many numbers it has learnt.
     pub parameters: u64,
-    /// The type that most of them have: `Q4_1`.
+    /// What its file says of their types, or else the type that most of them have: `Q4_K_M`, `BF16`.
     pub weights: String,
 }
 

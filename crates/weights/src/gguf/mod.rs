@@ -23,7 +23,7 @@ use crate::error::WeightsError;
 pub use metadata::{FromValue, GgufMetadata};
 pub use part::Part;
 pub(crate) use part::check_part;
-pub use types::{dtype_of, ggml_type_name, ggml_type_of};
+pub use types::{dtype_of, file_type_name, ggml_type_name, ggml_type_of};
 pub use value::{Array, Value, ValueType};
 
 use reader::Reader;

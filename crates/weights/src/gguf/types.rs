@@ -74,6 +74,46 @@ pub const fn ggml_type_name(ggml_type: u32) -> Option<&'static str> {
     })
 }
 
+/// What people call a file whose `general.file_type` has this number, if it is known: `Q4_K_M` says more than the type that most
+/// of its tensors have.
+pub const fn file_type_name(file_type: u64) -> Option<&'static str> {
+    Some(match file_type {
+        0 => "F32",
+        1 => "F16",
+        2 => "Q4_0",
+        3 => "Q4_1",
+        7 => "Q8_0",
+        8 => "Q5_0",
+        9 => "Q5_1",
+        10 => "Q2_K",
+        11 => "Q3_K_S",
+        12 => "Q3_K_M",
+        13 => "Q3_K_L",
+        14 => "Q4_K_S",
+        15 => "Q4_K_M",
+        16 => "Q5_K_S",
+        17 => "Q5_K_M",
+        18 => "Q6_K",
+        19 => "IQ2_XXS",
+        20 => "IQ2_XS",
+        21 => "Q2_K_S",
+        22 => "IQ3_XS",
+        23 => "IQ3_XXS",
+        24 => "IQ1_S",
+        25 => "IQ4_NL",
+        26 => "IQ3_S",
+        27 => "IQ3_M",
+        28 => "IQ2_S",
+        29 => "IQ2_M",
+        30 => "IQ4_XS",
+        31 => "IQ1_M",
+        32 => "BF16",
+        36 => "TQ1_0",
+        37 => "TQ2_0",
+        _ => return None,
+    })
+}
+
 /// The type for a message: its name and number, or the number alone.
 pub(crate) fn describe(ggml_type: u32) -> String {
     match ggml_type_name(ggml_type) {

@@ -9,6 +9,7 @@ use paceline_models::Decoder;
 use paceline_server::{ModelDetails, ServedModel};
 use paceline_text::{ChatTemplate, ReasoningFormat, ToolFormat};
 use paceline_weights::Format;
+use paceline_weights::gguf::file_type_name;
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -68,8 +69,15 @@ pub(super) fn served(
 
 /// What the model is, for clients that show it.
 fn details(model: &LoadedModel, outline: &Decoder<Recorder>) -> ModelDetails {
-    let types = outline.stats.by_dtype.iter();
-    let most = types.max_by_key(|(_, (_, bytes))| *bytes);
+    let file_type = || {
+        let number = model.checkpoint.gguf()?.value("general.file_type")?.as_u64()?;
+        file_type_name(number).map(str::to_owned)
+    };
+    let most = || {
+        let types = outline.stats.by_dtype.iter();
+        let (dtype, _) = types.max_by_key(|(_, (_, bytes))| *bytes)?;
+        Some(dtype.to_string())
+    };
     ModelDetails {
         format: match model.checkpoint.format() {
             Format::Gguf => "gguf",
@@ -77,7 +85,7 @@ fn details(model: &LoadedModel, outline: &Decoder<Recorder>) -> ModelDetails {
         },
         architecture: outline.dims.architecture,
         parameters: outline.stats.parameters,
-        weights: most.map_or_else(String::new, |(dtype, _)| dtype.to_string()),
+        weights: file_type().or_else(most).unwrap_or_default(),
     }
 }
 
