@@ -50,10 +50,8 @@ impl Silence {
     /// Silences the terminal that is read from and written to, if there is one and this process may.
     pub(crate) fn begin() -> Option<Self> {
         let stdin = io::stdin();
-        // A process in the background would be stopped for trying.
-        let foreground =
-            stdin.is_terminal() && io::stdout().is_terminal() && tcgetpgrp(&stdin) == Ok(getpgrp());
-        let before = tcgetattr(&stdin).ok().filter(|_| foreground)?;
+        let both = stdin.is_terminal() && io::stdout().is_terminal();
+        let before = tcgetattr(&stdin).ok().filter(|_| both && in_foreground())?;
         let mut silent = before.clone();
         silent.local_flags.remove(LocalFlags::ECHO);
         tcsetattr(&stdin, SetArg::TCSANOW, &silent).ok()?;
@@ -71,7 +69,13 @@ impl Drop for Silence {
 /// Makes the terminal what it was: also for a process that is about to end without further ado.
 pub(crate) fn restore() {
     let before = BEFORE.lock().unwrap_or_else(PoisonError::into_inner).take();
-    if let Some(before) = before {
+    // Where a shell has put this process into the background, the terminal is the shell's.
+    if let Some(before) = before.filter(|_| in_foreground()) {
         let _ = tcsetattr(io::stdin(), SetArg::TCSANOW, &before);
     }
+}
+
+/// Whether the terminal is this process's: one in the background would be stopped for changing it.
+fn in_foreground() -> bool {
+    tcgetpgrp(io::stdin()) == Ok(getpgrp())
 }

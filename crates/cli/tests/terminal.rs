@@ -6,8 +6,8 @@ mod common;
 
 use common::hub::FakeHub;
 use common::scripted::{Answer, Scripted, Step};
-use common::terminal::{CTRL_C, CTRL_D, screen, terminal, type_into};
-use common::{repository, run, run_with_input, stderr, stdout, succeed};
+use common::terminal::{CTRL_C, CTRL_D, screen, terminal, type_into, type_program};
+use common::{paceline, repository, run, run_with_input, stderr, stdout, succeed};
 use std::fs;
 
 const GENERATE: [&str; 5] = ["generate", "--temperature", "0", "--max-tokens", "24"];
@@ -198,6 +198,46 @@ fn ctrl_c_leaves_no_mark_and_the_terminal_as_it_was() {
         !written.contains("^C") && written.contains("cancelled]"),
         "{written}"
     );
+}
+
+#[test]
+fn a_server_leaves_no_mark_and_the_terminal_as_it_was() {
+    let home = tempfile::tempdir().unwrap();
+    let serve = ["serve", "--port", "0", "--threads", "1"];
+    // Ctrl-C, a second one behind it, and Ctrl-\.
+    for (typed, codes) in [(CTRL_C, &[0][..]), ("\u{3}\u{3}", &[0, 130]), ("\u{1c}", &[131])] {
+        // What is typed before does not show either.
+        let steps = [("listening on", ""), ("\"max_tokens\"", "unseen"), ("}'", typed)];
+        let (written, code, echo) = type_into(home.path(), 80, &serve, &steps);
+        assert!(
+            code.is_some_and(|code| codes.contains(&code)),
+            "{code:?}: {written}"
+        );
+        assert!(echo, "{written}");
+        for mark in ["^C", "^\\", "unseen"] {
+            assert!(!written.contains(mark), "{mark}: {written}");
+        }
+    }
+}
+
+#[test]
+fn a_server_that_was_sent_to_the_background_ends_there() {
+    let home = tempfile::tempdir().unwrap();
+    let program = paceline();
+    let serve = format!(
+        "{} serve --port 0 --threads 1\n",
+        program.get_program().to_str().unwrap()
+    );
+    let steps = [
+        ("$ ", serve.as_str()),
+        ("}'", "\u{1a}"),
+        ("Stopped", "bg\n"),
+        ("$ ", "kill %1; wait %1; echo \"ended $?\"\n"),
+        ("ended 0", "exit\n"),
+    ];
+    let shell = ["PS1=$ ", "--norc", "--noprofile", "--noediting", "-i"];
+    let (written, code, echo) = type_program("bash", home.path(), 80, &shell, &steps);
+    assert_eq!((code, echo), (Some(0), true), "{written}");
 }
 
 #[test]

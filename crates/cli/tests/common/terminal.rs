@@ -31,9 +31,20 @@ pub(crate) fn type_into(
     arguments: &[&str],
     steps: &[(&str, &str)],
 ) -> (String, Option<i32>, bool) {
+    let program = paceline().get_program().to_str().unwrap().to_owned();
+    type_program(&program, home, columns, arguments, steps)
+}
+
+/// The same with another program, which finds the things that ours finds.
+pub(crate) fn type_program(
+    program: &str,
+    home: &Path,
+    columns: u16,
+    arguments: &[&str],
+    steps: &[(&str, &str)],
+) -> (String, Option<i32>, bool) {
     let steps = serde_json::to_string(steps).unwrap();
-    let program = paceline();
-    let set = program
+    let set = paceline()
         .get_envs()
         .filter_map(|(name, value)| Some((name.to_owned(), value?.to_owned())))
         .collect::<Vec<_>>();
@@ -41,7 +52,7 @@ pub(crate) fn type_into(
     command
         .arg(repository("crates/cli/tests/data/terminal.py"))
         .arg(steps)
-        .arg(program.get_program())
+        .arg(program)
         .args(arguments)
         .envs(set)
         .env("HOME", home)

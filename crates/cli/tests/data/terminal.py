@@ -33,7 +33,7 @@ fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
 pid = os.fork()
 if pid == 0:
     os.login_tty(slave)
-    os.execve(program, [program, *arguments], environment)
+    os.execvpe(program, [program, *arguments], environment)
 ended = os.pidfd_open(pid)
 
 screen = ""

@@ -10,7 +10,7 @@ mod traces;
 use crate::engine::{self, Demand, EngineOptions};
 use crate::flags::LogLevel;
 use crate::model::{LoadedModel, ModelSource};
-use crate::terminal;
+use crate::terminal::{self, Silence};
 use crate::ui::Ui;
 use crate::{Ending, env, interrupt};
 use anyhow::{Context, Result, bail};
@@ -33,6 +33,9 @@ const WORKERS: usize = 2;
 
 /// Time for work under way whose client has left.
 const LAST_WORK: Duration = Duration::from_millis(500);
+
+/// Exit code of a run that Ctrl-\ ended, as shells expect it.
+const QUIT: u8 = 131;
 
 /// What to serve, at which address, with which keys and limits.
 #[derive(Debug)]
@@ -200,6 +203,10 @@ fn serve(server: Server, listener: TcpListener, announce: impl FnOnce()) -> Resu
     let ended = runtime.block_on(async {
         let listener = tokio::net::TcpListener::from_std(listener)?;
         let drain = until_signal(&runtime)?;
+        // Signals are heard by now, so the terminal is restored whatever the ending.
+        let _silence = Silence::begin()
+            .map(|silence| ended_by_quit(silence, &runtime))
+            .transpose()?;
         announce();
         server.serve(listener, drain).await?;
         anyhow::Ok(())
@@ -228,11 +235,27 @@ fn until_signal(runtime: &Runtime) -> Result<impl Future<Output = ()> + use<>> {
         any(&mut signals).await;
         let _ = first.send(());
         any(&mut signals).await;
-        std::process::exit(interrupt::EXIT_CODE.into());
+        end(interrupt::EXIT_CODE);
     });
     Ok(async move {
         let _ = heard.await;
     })
+}
+
+/// Makes Ctrl-\ end the silence with the process. Without silence that signal keeps its meaning, which is a core dump.
+fn ended_by_quit(silence: Silence, runtime: &Runtime) -> Result<Silence> {
+    let mut quit = signal(SignalKind::quit()).context("cannot listen for signals")?;
+    runtime.spawn(async move {
+        quit.recv().await;
+        end(QUIT);
+    });
+    Ok(silence)
+}
+
+/// Ends the process at once, with the terminal as it was.
+fn end(code: u8) -> ! {
+    terminal::restore();
+    std::process::exit(code.into())
 }
 
 /// Waits for one of the signals.
