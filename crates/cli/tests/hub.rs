@@ -151,6 +151,10 @@ fn a_model_is_run_without_being_pulled_first_and_then_listed_and_removed() {
     assert_eq!(place.succeed(&["list"]).lines().count(), 2);
     check_failure(&place.run(&["rm", "org/name"]), &["org/name is not in the cache"]);
     check_failure(&place.run(&["rm", "storyteller"]), &["built in"]);
+    check_failure(
+        &place.run(&["rm", "nothing"]),
+        &["no model nothing here", "paceline list"],
+    );
     check_failure(&place.run(&["pull", "/tmp"]), &["/tmp", "not a model of the hub"]);
 }
 

@@ -241,6 +241,55 @@ fn a_server_that_was_sent_to_the_background_ends_there() {
 }
 
 #[test]
+fn the_program_by_itself_says_what_fits_a_small_terminal() {
+    let home = tempfile::tempdir().unwrap();
+    let (written, code, _) = type_into(home.path(), 80, &[], &[]);
+    assert_eq!(code, Some(2), "{written}");
+    let rows = screen(&written, 80);
+    // The shell's next line is below.
+    assert!(rows.len() < 24, "{rows:#?}");
+    let said = rows.join("\n");
+    for part in ["  run ", "  serve ", "  man ", "paceline --help"] {
+        assert!(said.contains(part), "{part}: {said}");
+    }
+}
+
+#[test]
+fn a_flag_that_nobody_has_gets_a_sentence_and_no_guess() {
+    for (line, flag, help) in [
+        ("--bogus", "--bogus", "paceline --help"),
+        ("serve --prot 80", "--prot", "paceline serve --help"),
+        ("serve --bogus=3", "--bogus", "paceline serve --help"),
+        (
+            "--quiet run model --temprature 1",
+            "--temprature",
+            "paceline run --help",
+        ),
+        ("chat --sistem x", "--sistem", "paceline chat --help"),
+        ("generate --prompt x -Z", "-Z", "paceline generate --help"),
+        ("ls --jsn", "--jsn", "paceline list --help"),
+        ("rm --force org/name", "--force", "paceline rm --help"),
+        ("pull --x org/name", "--x", "paceline pull --help"),
+        ("doctor --verbose", "--verbose", "paceline doctor --help"),
+        (
+            "bench latency --thread 1",
+            "--thread",
+            "paceline bench latency --help",
+        ),
+    ] {
+        let output = run(&line.split(' ').collect::<Vec<_>>());
+        assert_eq!(output.status.code(), Some(2), "{line}");
+        let said = stderr(&output);
+        let sentence = format!("error: {flag} is unknown: `{help}` lists");
+        assert!(said.starts_with(&sentence), "{line}: {said}");
+        assert!(said.contains("docs/flags.md"), "{line}: {said}");
+        for guess in ["tip:", "similar", "as a value", "Usage:"] {
+            assert!(!said.contains(guess), "{line}: {said}");
+        }
+    }
+}
+
+#[test]
 fn what_generate_says_in_the_end_fits_the_line() {
     let home = tempfile::tempdir().unwrap();
     let arguments = [&GENERATE[..], &["--prompt", "Once upon a time"]].concat();

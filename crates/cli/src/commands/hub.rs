@@ -42,6 +42,9 @@ pub(crate) fn list(flags: &ListFlags) -> Result<()> {
 pub(crate) fn rm(flags: &RmFlags, ui: Ui) -> Result<()> {
     let config = HubConfig::from_env();
     for name in &flags.models {
+        if name != EMBEDDED && ModelRef::parse(name, &config.endpoint).is_err() {
+            bail!("there is no model {name} here: `paceline list` shows those that there are");
+        }
         let model = of_hub(name, &config)?;
         let gone = hub::remove(&model, &config.cache_dir).with_context(|| format!("rm {name}"))?;
         for Installed { model, bytes, .. } in gone {

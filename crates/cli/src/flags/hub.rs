@@ -28,7 +28,7 @@ Examples:
   paceline list
   paceline list --json";
 
-/// List the models of the hub that are on this machine: size, kind, last use.
+/// List the models on this machine: size, kind, last use.
 #[derive(Debug, Args)]
 #[command(after_help = LIST)]
 pub(crate) struct ListFlags {

@@ -33,7 +33,7 @@ pub(crate) use tools::{CompletionsFlags, DoctorFlags, InspectFlags, ManFlags, Pa
 use crate::ui;
 use anyhow::anyhow;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
-use clap::{CommandFactory, Parser, Subcommand, ValueEnum};
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 use std::ffi::OsString;
 use tracing_subscriber::filter::LevelFilter;
 
@@ -46,6 +46,18 @@ Examples:
   paceline doctor
 
 Exit codes: 0 success, 1 failure, 2 wrong usage, 130 stopped by Ctrl-C.";
+
+/// What the program says by itself: little enough for a terminal of 24 lines.
+const BRIEF: &str = "\
+{about}
+
+Usage: {usage}
+
+Commands:
+{subcommands}
+
+`paceline run` talks to the built-in model; `paceline --help` tells the rest.
+";
 
 /// Runs large language models on this machine.
 ///
@@ -77,10 +89,10 @@ impl Cli {
         let cli = match given.map(|given| foreign::translate(&Self::command(), given)) {
             Ok(Ok(translated)) => Self {
                 notes: translated.notes,
-                ..Self::parse_ours(&translated.arguments)
+                ..Self::parse_ours(translated.arguments.into_iter().map(Into::into))
             },
             Ok(Err(refusal)) => refuse_usage(&refusal),
-            Err(_) => Self::parse(),
+            Err(_) => Self::parse_ours(std::env::args_os()),
         };
         if let Some(conflict) = cli.command.speculation().and_then(SpeculationFlags::conflict) {
             refuse_usage(&conflict);
@@ -93,9 +105,20 @@ impl Cli {
         cli
     }
 
-    fn parse_ours(arguments: &[String]) -> Self {
-        Self::try_parse_from(arguments).unwrap_or_else(|mut error| {
-            if let Some(hint) = stray_word_hint(&error, arguments) {
+    fn parse_ours(arguments: impl Iterator<Item = OsString>) -> Self {
+        let arguments: Vec<OsString> = arguments.collect();
+        let mut command = Self::command();
+        if arguments.len() < 2 {
+            command = command.help_template(BRIEF);
+        }
+        let parsed = command.try_get_matches_from(&arguments);
+        let ours = parsed.and_then(|mut matches| Self::from_arg_matches_mut(&mut matches));
+        ours.unwrap_or_else(|mut error| {
+            let command = command_path(&arguments);
+            if let Some(refusal) = unknown_flag(&error, &command) {
+                refuse_usage(&refusal);
+            }
+            if let Some(hint) = stray_word_hint(&error, &command) {
                 error.insert(
                     ContextKind::Suggested,
                     ContextValue::StyledStrs(vec![hint.into()]),
@@ -106,13 +129,38 @@ impl Cli {
     }
 }
 
+/// The command that a line names: `paceline bench serve`.
+fn command_path(words: &[OsString]) -> String {
+    let cli = Cli::command();
+    let (mut command, mut path) = (&cli, cli.get_name().to_owned());
+    for word in words.iter().skip(1) {
+        if let Some(next) = command.find_subcommand(word) {
+            command = next;
+            path = format!("{path} {}", next.get_name());
+        }
+    }
+    path
+}
+
+/// What to say of a flag that nobody has; clap would guess which one was meant.
+fn unknown_flag(error: &clap::Error, command: &str) -> Option<String> {
+    let flag = stray(error).filter(|stray| stray.starts_with('-'))?;
+    Some(format!(
+        "{flag} is unknown: `{command} --help` lists the flags there are, docs/flags.md those of other programs"
+    ))
+}
+
+/// What a command has no place for, if that is what is wrong.
+fn stray(error: &clap::Error) -> Option<&str> {
+    match error.get(ContextKind::InvalidArg) {
+        Some(ContextValue::String(stray)) if error.kind() == ErrorKind::UnknownArgument => Some(stray),
+        _ => None,
+    }
+}
+
 /// What to do with a word that a command has no place for.
-fn stray_word_hint(error: &clap::Error, arguments: &[String]) -> Option<&'static str> {
-    let Some(ContextValue::String(stray)) = error.get(ContextKind::InvalidArg) else {
-        return None;
-    };
-    let generates = arguments.get(1).is_some_and(|command| command == "generate");
-    (generates && error.kind() == ErrorKind::UnknownArgument && !stray.starts_with('-'))
+fn stray_word_hint(error: &clap::Error, command: &str) -> Option<&'static str> {
+    (stray(error).is_some() && command == "paceline generate")
         .then_some("a prompt goes behind '--prompt', a model behind '--model'")
 }
 

@@ -15,9 +15,9 @@ Examples:
   paceline inspect path/to/config.json --json
   paceline inspect path/to/config.json --memory 64G --draft-tokens 3";
 
-/// Describe a model without loading it: sizes, layers, memory per token and request.
+/// Describe a model without loading it: sizes, layers, memory.
 ///
-/// A folder without weights or a lone config.json will do.
+/// Memory is told per token and per request. A folder without weights or a lone config.json will do.
 #[derive(Debug, Args)]
 #[command(after_help = INSPECT)]
 pub(crate) struct InspectFlags {
@@ -62,9 +62,9 @@ Commands that load the model on the CPU look for FILE.gguf.pack beside a GGUF fi
 a folder, and then in the cache, where this writes to unless it is told otherwise. A file that was made
 of other files, in another type or by another version is not used, and they say so.";
 
-/// Pack a model's weights for the CPU once, so that later starts map them.
+/// Pack a model's weights once, so that later starts map them.
 ///
-/// stdout gets the path of the file.
+/// The file is for the CPU. stdout gets the path of the file.
 #[derive(Debug, Args)]
 #[command(after_help = PACK)]
 pub(crate) struct PackFlags {
@@ -85,7 +85,7 @@ Examples:
   paceline doctor
   paceline doctor --json";
 
-/// Report what this machine offers: processor, memory, GPU driver, cache folders.
+/// Report what this machine offers: processor, memory, GPU, caches.
 #[derive(Debug, Args)]
 #[command(after_help = DOCTOR)]
 pub(crate) struct DoctorFlags {
@@ -100,10 +100,10 @@ Examples:
   paceline selftest --device cuda:0 --mixes 2000
   paceline selftest --device cuda:0 --only attention --seed 7";
 
-/// Judge a device: every operation against the CPU and against itself, then whole models.
+/// Judge a device: every operation, then whole models.
 ///
-/// Inputs are random. Integers, copies, f32 products and choices of tokens must be the CPU's to the last bit; for everything
-/// else a tolerance is stated. Token rows alone, together and cut into other steps must give equal bits. Reference models
+/// Operations are compared with those of the CPU and with themselves, on random inputs. Integers, copies, f32
+/// products and choices of tokens must be the CPU's to the last bit; for everything else a tolerance is stated. Token rows alone, together and cut into other steps must give equal bits. Reference models
 /// must give what they gave their reference, and requests in random mixes what each gives alone. The exit code is 1 if
 /// anything was missed.
 #[derive(Debug, Args)]
