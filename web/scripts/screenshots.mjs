@@ -96,6 +96,9 @@ async function tell(seed) {
   await say(seed, messages);
 }
 
+/** The load that is under way: the server stays until it has ended. */
+const load = [];
+
 /** Some load until `going` says otherwise, so that there is something to see. */
 async function storyteller(seed, going) {
   for (let round = seed; going(); round += 3) await tell(round);
@@ -127,7 +130,7 @@ const scenes = {
     page.once("close", () => {
       going = false;
     });
-    for (const seed of [0, 1, 2]) void storyteller(seed, () => going);
+    for (const seed of [0, 1, 2]) load.push(storyteller(seed, () => going));
     await page.getByRole("link", { name: "Pipeline" }).click();
     await page.waitForTimeout(20_000);
     await page.getByRole("button", { name: "Hold" }).click();
@@ -153,6 +156,7 @@ try {
     const page = await scene();
     await save(page, `page-${name}`);
     await page.context().close();
+    await Promise.all(load);
   }
 } finally {
   await chrome.close();
