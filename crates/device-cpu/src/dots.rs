@@ -150,6 +150,11 @@ pub(crate) trait Tiles<D: Dots>: Copy {
     /// # Safety
     /// [`TILE_SUMS`] at `sums`, the start of a cache line, and `row < TILE_ROWS`.
     unsafe fn total<const FLOATS: bool>(self, sums: *const i32, row: usize) -> D::F;
+    /// Numbers of a panel's outputs.
+    ///
+    /// # Safety
+    /// Sixteen at `from`, the start of a cache line.
+    unsafe fn load(self, from: *const f32) -> D::F;
     /// Lets the registers go.
     fn release(self);
 }
@@ -214,6 +219,9 @@ impl<D: Dots> Tiles<D> for NoTiles {
         match self {}
     }
     unsafe fn total<const FLOATS: bool>(self, _sums: *const i32, _row: usize) -> D::F {
+        match self {}
+    }
+    unsafe fn load(self, _from: *const f32) -> D::F {
         match self {}
     }
     fn release(self) {

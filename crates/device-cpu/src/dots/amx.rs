@@ -202,6 +202,12 @@ impl Tiles<Vnni> for Amx {
     }
 
     #[inline(always)]
+    unsafe fn load(self, from: *const f32) -> __m512 {
+        // SAFETY: see above.
+        unsafe { _mm512_load_ps(from) }
+    }
+
+    #[inline(always)]
     fn release(self) {
         // SAFETY: see above.
         unsafe { tiles!("tilerelease";) }

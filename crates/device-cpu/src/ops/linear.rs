@@ -31,6 +31,9 @@ const PANEL_STEP: usize = 4;
 /// Bounds of a piece's estimated nanoseconds: short enough to share out evenly, long enough to be worth claiming.
 const PIECE_NS: (usize, usize) = (4_000, 60_000);
 
+/// The most with tiles, which use what they have in the caches for several panels.
+const TILED_PIECE_NS: usize = 480_000;
+
 /// Rows whose inputs are integers at a time: they stay in the second-level cache.
 const STRIP: usize = 512;
 
@@ -100,8 +103,14 @@ impl Plan {
         let threads = pool.threads();
         let row_blocks = rows.div_ceil(ROW_BLOCK);
         let panels = w.panels();
-        let piece_ns = (total_ns / (4 * threads)).clamp(PIECE_NS.0, PIECE_NS.1);
-        let own_ns = nanoseconds(w, rows, pool.instructions());
+        let instructions = pool.instructions();
+        let longest = if w.has_quantised() && tiles::worth(instructions, rows) {
+            TILED_PIECE_NS
+        } else {
+            PIECE_NS.1
+        };
+        let piece_ns = (total_ns / (4 * threads)).clamp(PIECE_NS.0, longest);
+        let own_ns = nanoseconds(w, rows, instructions);
         let mut wanted = (own_ns / piece_ns / row_blocks.max(1)).max(1);
         if wanted > threads {
             // As many for every thread, so that none waits for another's last one.

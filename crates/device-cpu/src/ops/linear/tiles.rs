@@ -2,7 +2,8 @@
 //!
 //! A tile is up to sixteen rows and the sixteen outputs of a panel. The exact sums of a group come out of the tiles as they do
 //! out of [`quantised`](super::quantised), and the same multiply-adds follow, so a result is the same to the bit. Codes are
-//! unpacked on the way for a panel's first tile and kept for the others.
+//! unpacked on the way for a panel's first tile and kept for the others. Groups are taken some at a time, and sums wait for the
+//! next ones, so that what is unpacked stays in the first-level cache and the inputs of all tiles in the second.
 
 use super::activations::Together;
 use super::quantised::{AHEAD, LINE, Span};
@@ -22,6 +23,9 @@ pub(super) const fn worth(instructions: Instructions, rows: usize) -> bool {
     instructions.has_tiles() && rows >= FEWEST
 }
 
+/// Groups at a time, whose unpacked weights are kept.
+const STRETCH: usize = 24;
+
 /// Bytes of a group's unpacked weights, as floats.
 const GROUP_BYTES: usize = 2 * GROUP * PANEL;
 
@@ -38,8 +42,15 @@ struct Weights([u8; GROUP_BYTES]);
 /// Memory of a thread, kept between calls. Some sums are written while others are used.
 struct Space {
     sums: [Sums; 2],
-    weights: Vec<Weights>,
+    weights: [Weights; STRETCH],
+    /// The outputs of each panel and tile so far.
+    outputs: Vec<Outputs>,
 }
+
+/// What the rows of a tile have of a panel's outputs.
+#[derive(Clone, Copy)]
+#[repr(C, align(64))]
+struct Outputs([[f32; PANEL]; TILE_ROWS]);
 
 thread_local! {
     /// Taken while it is used: a closure around a kernel might be compiled without the instructions.
@@ -47,15 +58,16 @@ thread_local! {
 }
 
 impl Space {
-    fn take(groups: usize) -> Box<Self> {
+    fn take(outputs: usize) -> Box<Self> {
         let mut space = SPACE.take().unwrap_or_else(|| {
             Box::new(Self {
                 sums: [Sums([0; TILE_SUMS]); 2],
-                weights: Vec::new(),
+                weights: [Weights([0; GROUP_BYTES]); STRETCH],
+                outputs: Vec::new(),
             })
         });
-        if space.weights.len() < groups {
-            space.weights.resize(groups, Weights([0; GROUP_BYTES]));
+        if space.outputs.len() < outputs {
+            space.outputs.resize(outputs, Outputs([[0.0; PANEL]; TILE_ROWS]));
         }
         space
     }
@@ -80,32 +92,42 @@ impl<T: Format> Span<'_, T> {
     #[inline(always)]
     fn run_tiles<D: Dots, const FLOATS: bool>(&self, d: D, tiles: D::Tiles) {
         assert!(self.activations.has_floats(), "floats for so many rows");
-        let mut space = Space::take(self.product.x.columns / GROUP);
+        let groups = self.product.x.columns / GROUP;
+        // Rows may begin and end within a tile.
+        let mut space = Space::take(self.panels.len() * (self.rows.len().div_ceil(TILE_ROWS) + 1));
         let mut configured = 0;
-        for panel in self.panels.clone() {
-            let mut first = self.rows.start;
-            while first < self.rows.end {
-                let rows = first..self.activations.end_of_block(first).min(self.rows.end);
-                if rows.len() != configured {
-                    configured = rows.len();
-                    tiles.configure::<FLOATS>(configured, GROUP / T::PARTS);
+        // A single tile has no use for weights a second time.
+        let alone = self.activations.end_of_block(self.rows.start) >= self.rows.end;
+        let length = if alone { groups } else { STRETCH };
+        for start in (0..groups).step_by(length) {
+            let stretch = start..groups.min(start + length);
+            let mut place = 0;
+            for panel in self.panels.clone() {
+                let mut first = self.rows.start;
+                while first < self.rows.end {
+                    let rows = first..self.activations.end_of_block(first).min(self.rows.end);
+                    if rows.len() != configured {
+                        configured = rows.len();
+                        tiles.configure::<FLOATS>(configured, GROUP / T::PARTS);
+                    }
+                    first = rows.end;
+                    self.tile::<D, FLOATS>(d, tiles, (panel, rows, stretch.clone()), place, &mut space);
+                    place += 1;
                 }
-                first = rows.end;
-                self.tile::<D, FLOATS>(d, tiles, panel, rows, &mut space);
             }
         }
         tiles.release();
         SPACE.set(Some(space));
     }
 
-    /// A panel with the rows of a tile; the first one unpacks the panel's codes.
+    /// A panel with the rows of a tile, for some groups; the first one unpacks the panel's codes.
     #[inline(always)]
     fn tile<D: Dots, const FLOATS: bool>(
         &self,
         d: D,
         tiles: D::Tiles,
-        panel: usize,
-        rows: Range<usize>,
+        (panel, rows, stretch): (usize, Range<usize>, Range<usize>),
+        place: usize,
         space: &mut Space,
     ) {
         let x = self.activations.rows(rows.clone());
@@ -115,21 +137,25 @@ impl<T: Format> Span<'_, T> {
             panel: self.segment.panel(panel),
             unpack: rows.start == self.rows.start,
             x: &x,
+            stretch: stretch.clone(),
             sums: space.sums.as_mut_ptr(),
-            weights: space.weights[..x.groups].as_mut_ptr(),
+            weights: space.weights.as_mut_ptr(),
             format: PhantomData,
         };
-        let mut lanes = [[0.0; PANEL]; TILE_ROWS];
-        // SAFETY: there are as many groups in the panel, in the rows and in the space, and as many rows as are configured.
+        let outputs = &mut space.outputs[place];
+        // SAFETY: there are as many groups in the panel and in the rows, weights are kept where they are used again, and there are as
+        // many rows as are configured.
         unsafe {
             match rows.len() {
-                0..=4 => groups.run::<4>(&mut lanes),
-                5..=8 => groups.run::<8>(&mut lanes),
-                _ => groups.run::<TILE_ROWS>(&mut lanes),
+                0..=4 => groups.run::<4>(outputs),
+                5..=8 => groups.run::<8>(outputs),
+                _ => groups.run::<TILE_ROWS>(outputs),
             }
         }
-        for (row, lanes) in rows.zip(&lanes) {
-            self.product.finish(self.segment, panel, row, lanes);
+        if stretch.end == x.groups {
+            for (row, lanes) in rows.zip(&outputs.0) {
+                self.product.finish(self.segment, panel, row, lanes);
+            }
         }
     }
 }
@@ -142,6 +168,8 @@ struct Groups<'a, D: Dots, T, const FLOATS: bool> {
     /// Whether the panel's codes have not been unpacked yet.
     unpack: bool,
     x: &'a Together,
+    /// Which of them.
+    stretch: Range<usize>,
     sums: *mut Sums,
     weights: *mut Weights,
     format: PhantomData<T>,
@@ -156,11 +184,16 @@ impl<D: Dots, T: Format, const FLOATS: bool> Groups<'_, D, T, FLOATS> {
     /// # Safety
     /// All there is to it is there: groups of the panel, of rows as configured, and places for all of them.
     #[inline(always)]
-    unsafe fn run<const R: usize>(&self, out: &mut [[f32; PANEL]; TILE_ROWS]) {
-        let (d, parts) = (self.d, self.x.groups * T::PARTS);
+    unsafe fn run<const R: usize>(&self, outputs: &mut Outputs) {
+        let (d, parts) = (self.d, self.stretch.len() * T::PARTS);
         let mut sums = [d.splat(0.0); R];
         // SAFETY: as the caller promises.
         unsafe {
+            if self.stretch.start > 0 {
+                for r in 0..R {
+                    sums[r] = self.tiles.load(outputs.0[r].as_ptr());
+                }
+            }
             if self.unpack {
                 self.unpack(0);
             }
@@ -177,13 +210,13 @@ impl<D: Dots, T: Format, const FLOATS: bool> Groups<'_, D, T, FLOATS> {
                         .finish::<FLOATS>(part % 2 == 1, self.sums.add(part % 2).cast());
                 }
             }
-            for (sums, out) in sums.into_iter().zip(out) {
-                d.store(sums, out.as_mut_ptr());
+            for r in 0..R {
+                d.store(sums[r], outputs.0[r].as_mut_ptr());
             }
         }
     }
 
-    /// Starts the products of a part, and unpacks the next group.
+    /// Starts the products of a part, counted from the first of the stretch, and unpacks the next group.
     ///
     /// # Safety
     /// There is that part, and its group has been unpacked.
@@ -192,37 +225,37 @@ impl<D: Dots, T: Format, const FLOATS: bool> Groups<'_, D, T, FLOATS> {
         let (index, part_of_group) = (part / T::PARTS, part % T::PARTS);
         // SAFETY: as the caller promises.
         unsafe {
-            if self.unpack && part_of_group == 0 && index + 1 < self.x.groups {
+            if self.unpack && part_of_group == 0 && index + 1 < self.stretch.len() {
                 self.unpack(index + 1);
             }
             let mut inputs = if FLOATS {
-                self.x.floats(index)
+                self.x.floats(self.stretch.start + index)
             } else {
-                let upper = self.x.group(index).0.cast::<u8>();
+                let upper = self.x.group(self.stretch.start + index).0.cast::<u8>();
                 [upper, upper.add(GROUP)]
             };
             let bytes = if FLOATS { 2 * GROUP } else { GROUP };
             for input in &mut inputs {
                 *input = input.add(part_of_group * bytes / T::PARTS);
             }
-            let weights = self.weights.add(index).cast::<u8>();
+            let weights = self.weights.add(index % STRETCH).cast::<u8>();
             let weights = weights.add(part_of_group * bytes * PANEL / T::PARTS);
             self.tiles.start::<FLOATS>(part % 2 == 1, inputs, weights);
         }
     }
 
     /// # Safety
-    /// `index` is that of a group.
+    /// `index` is that of a group of the stretch.
     #[inline(always)]
     unsafe fn unpack(&self, index: usize) {
         let d = self.d;
         // SAFETY: as the caller promises.
         unsafe {
-            let (_, group) = T::group(self.panel, index);
+            let (_, group) = T::group(self.panel, self.stretch.start + index);
             for line in (0..T::GROUP_BYTES).step_by(LINE) {
                 d.prefetch(group.wrapping_add(AHEAD + line));
             }
-            let mut to = self.weights.add(index).cast::<u8>();
+            let mut to = self.weights.add(index % STRETCH).cast::<u8>();
             for pair in 0..GROUP / (2 * QUAD) {
                 let codes = T::Codes::pair(d, group.add(T::GROUP_HEAD * PANEL), pair);
                 for half in 0..2 {
@@ -243,6 +276,7 @@ impl<D: Dots, T: Format, const FLOATS: bool> Groups<'_, D, T, FLOATS> {
         let d = self.d;
         // SAFETY: as the caller promises.
         unsafe {
+            let index = self.stretch.start + index;
             let (block, group) = T::group(self.panel, index);
             let (heads, sums) = (self.x.group(index).1, self.sums.add(part % 2));
             let scale = T::scale(d, block, group, part_of_group);
