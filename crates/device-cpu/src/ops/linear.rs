@@ -31,8 +31,10 @@ const PANEL_STEP: usize = 4;
 /// Bounds of a piece's estimated nanoseconds: short enough to share out evenly, long enough to be worth claiming.
 const PIECE_NS: (usize, usize) = (4_000, 60_000);
 
-/// The most with tiles, which use what they have in the caches for several panels.
-const TILED_PIECE_NS: usize = 480_000;
+/// Inputs from which on those of a piece's rows, as tiles take them, do not stay in the second-level cache from one piece to the next,
+/// and the most that a piece then takes: they are used for several panels while they are there.
+const WIDE: usize = 3_000;
+const WIDE_PIECE_NS: usize = 480_000;
 
 /// Rows whose inputs are integers at a time: they stay in the second-level cache.
 const STRIP: usize = 512;
@@ -104,8 +106,9 @@ impl Plan {
         let row_blocks = rows.div_ceil(ROW_BLOCK);
         let panels = w.panels();
         let instructions = pool.instructions();
-        let longest = if w.has_quantised() && tiles::worth(instructions, rows) {
-            TILED_PIECE_NS
+        let tiled = w.has_quantised() && tiles::worth(instructions, rows);
+        let longest = if tiled && w.inputs() >= WIDE {
+            WIDE_PIECE_NS
         } else {
             PIECE_NS.1
         };
