@@ -171,6 +171,32 @@ fn large_products_cut_into_pieces_give_the_same_bits() {
     }
 }
 
+/// As many rows and inputs as tiles take in several turns: rows that fill them or not, groups that end within a turn.
+#[test]
+fn many_rows_of_many_inputs_give_the_sequential_sums_bit_for_bit() {
+    let types = DType::ALL.into_iter().filter(|dtype| dtype.is_quantised());
+    let shapes = types.map(|dtype| (dtype, 33, 1_792)).chain([
+        (DType::Q4K, 40, 3_328),
+        (DType::Q6K, 40, 3_328),
+        (DType::Q8_0, 40, 3_328),
+    ]);
+    for (dtype, outputs, inputs) in shapes {
+        let data = stored(dtype, outputs, inputs, 7);
+        let (w, x) = (data.pack(None), numbers(40 * inputs, 8));
+        let expected = expected_of(&x, &data);
+        for family in Instructions::all() {
+            let pool = Pool::new(2, family);
+            for rows in [9, 16, 23, 40] {
+                let out = product(&pool, &x[..rows * inputs], &w, None, None);
+                assert!(
+                    bits(&out) == bits(&expected[..rows * outputs]),
+                    "{dtype}, {inputs} inputs, {rows} rows, {family:?}"
+                );
+            }
+        }
+    }
+}
+
 #[test]
 fn bias_and_scale_are_applied_in_that_order() {
     let data = stored(DType::F32, 21, 40, 9);
