@@ -42,7 +42,8 @@ struct Weights([u8; GROUP_BYTES]);
 /// Memory of a thread, kept between calls. Some sums are written while others are used.
 struct Space {
     sums: [Sums; 2],
-    weights: [Weights; STRETCH],
+    /// Those of a stretch.
+    weights: Vec<Weights>,
     /// The outputs of each panel and tile so far.
     outputs: Vec<Outputs>,
 }
@@ -62,7 +63,7 @@ impl Space {
         let mut space = SPACE.take().unwrap_or_else(|| {
             Box::new(Self {
                 sums: [Sums([0; TILE_SUMS]); 2],
-                weights: [Weights([0; GROUP_BYTES]); STRETCH],
+                weights: vec![Weights([0; GROUP_BYTES]); STRETCH],
                 outputs: Vec::new(),
             })
         });
