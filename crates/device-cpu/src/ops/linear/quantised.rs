@@ -15,7 +15,7 @@ use std::marker::PhantomData;
 use std::ops::Range;
 
 /// How far ahead codes are asked for: arithmetic between two loads keeps the machine from looking as far by itself, for a single row
-/// too. From memory a third more is read per second than without; 2 and 8 kilobytes do about as well.
+/// too. On a Xeon a third more is read from memory per second than without; 2 and 8 kilobytes do about as well.
 pub(super) const AHEAD: usize = 4 << 10;
 
 /// Bytes of a cache line.
