@@ -81,8 +81,17 @@ impl Counters {
         );
     }
 
-    fn take(counter: &AtomicU32) -> u32 {
-        counter.swap(0, Ordering::Relaxed)
+    /// What was done in some time, of which the caller was on a core for some; it counts anew from here. A caller that waits
+    /// for others is on a core, too, and does nothing.
+    fn work(&self, wall: Duration, core: Duration) -> Work {
+        let [pieces, own, pauses] =
+            [&self.pieces, &self.own, &self.pauses].map(|counter| counter.swap(0, Ordering::Relaxed));
+        Work {
+            wall,
+            core: core.saturating_sub(pause() * pauses),
+            pieces,
+            own,
+        }
     }
 }
 
@@ -134,15 +143,9 @@ impl Pool {
         let (Some(from), Some(to)) = (on_core, time_on_core()) else {
             return;
         };
-        let Counters { pieces, own, pauses } = &self.shared_out;
-        let waited = pause() * Counters::take(pauses);
+        let work = self.shared_out.work(started.elapsed(), to.saturating_sub(from));
         let mut team = self.team.lock().unwrap_or_else(PoisonError::into_inner);
-        team.note(Work {
-            wall: started.elapsed(),
-            core: to.saturating_sub(from).saturating_sub(waited),
-            pieces: Counters::take(pieces),
-            own: Counters::take(own),
-        });
+        team.note(work);
         self.shared.team.store(team.size() - 1, Ordering::Relaxed);
     }
 
@@ -417,6 +420,30 @@ mod tests {
         assert!(first.contains(&1));
         let tried = later.iter().sum::<usize>();
         assert!((1..later.len() / 3).contains(&tried), "{by_worker:?}");
+    }
+
+    #[test]
+    fn waiting_for_others_is_no_work() {
+        let pool = Pool::new(2, Instructions::Portable);
+        let begun = AtomicBool::new(false);
+        pool.run(2, |_, thread| {
+            if thread == 1 {
+                begun.store(true, Ordering::Release);
+                thread::sleep(Duration::from_millis(200));
+            } else {
+                while !begun.load(Ordering::Acquire) {
+                    spin_loop();
+                }
+            }
+        });
+        let pauses = pool.shared_out.pauses.load(Ordering::Relaxed);
+        assert!(pauses > 0);
+        let (wall, core) = (Duration::from_secs(2), Duration::from_secs(1));
+        let work = pool.shared_out.work(wall, core);
+        assert_eq!((work.wall, work.core + pause() * pauses), (wall, core));
+        assert_eq!((work.pieces, work.own), (2, 1));
+        // Nothing is counted twice.
+        assert_eq!(pool.shared_out.work(wall, core).core, core);
     }
 
     /// Keeps a core busy for some time of it.
