@@ -34,8 +34,9 @@ __device__ __forceinline__ void convolve_four(const ConvArgs& a, const StateRow&
 #pragma unroll
             for (int c = 0; c < 4; c++) x[i][c] = seen(a.x, a.states, row, row.start + i - 3, channel + c);
     }
+    float* out = row_of(a.out, row.first_token + first) + channel;
 #pragma unroll
-    for (int i = 0; i < RUN; i++) {
+    for (int i = 0; i < RUN; i++, out += a.out.stride) {
         float sum[4];
 #pragma unroll
         for (int c = 0; c < 4; c++) {
@@ -43,7 +44,7 @@ __device__ __forceinline__ void convolve_four(const ConvArgs& a, const StateRow&
 #pragma unroll
             for (int j = 0; j < 4; j++) sum[c] = fmaf(taps[c][j], x[i + j][c], sum[c]);
         }
-        if (i < tokens) *reinterpret_cast<float4*>(row_of(a.out, row.first_token + first + i) + channel) = make_float4(silu(sum[0]), silu(sum[1]), silu(sum[2]), silu(sum[3]));
+        if (i < tokens) *reinterpret_cast<float4*>(out) = make_float4(silu(sum[0]), silu(sum[1]), silu(sum[2]), silu(sum[3]));
     }
 }
 
@@ -64,12 +65,13 @@ template <int Width> __device__ __forceinline__ void convolve(const ConvArgs& a,
         for (int j = 0; j < Width; j++) taps[j] = a.weight[static_cast<size_t>(channel) * Width + j];
 #pragma unroll
         for (int i = 0; i < RUN + Width - 1; i++) x[i] = i < tokens + Width - 1 ? seen(a.x, a.states, row, row.start + first + i - (Width - 1), channel) : 0;
+        float* out = row_of(a.out, row.first_token + first) + channel;
 #pragma unroll
-        for (int i = 0; i < RUN; i++) {
+        for (int i = 0; i < RUN; i++, out += a.out.stride) {
             float sum = bias;
 #pragma unroll
             for (int j = 0; j < Width; j++) sum = fmaf(taps[j], x[i + j], sum);
-            if (i < tokens) row_of(a.out, row.first_token + first + i)[channel] = silu(sum);
+            if (i < tokens) *out = silu(sum);
         }
     }
 }
@@ -104,7 +106,7 @@ template <int Width> __device__ __forceinline__ void causal_conv(const ConvArgs&
     if (there) leave_inputs(a, row, channel, strip, strips);
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS) causal_conv_4(const __grid_constant__ ConvArgs a) { causal_conv<4>(a); }
+extern "C" __global__ void __launch_bounds__(THREADS, 4) causal_conv_4(const __grid_constant__ ConvArgs a) { causal_conv<4>(a); }
 extern "C" __global__ void __launch_bounds__(THREADS, 2) causal_conv_any(const __grid_constant__ ConvArgs a) { causal_conv<0>(a); }
 
 // Those of 32 requests from `first` on that are a thread block's, a bit each: of a request of many tokens some runs, if there are as many; of the others, which lie beside each other and mostly

@@ -50,7 +50,7 @@ template <int Team> __device__ __forceinline__ void gated_group(const GatedNormA
 #define NORMS(THREADS)                                                                                                                             \
     extern "C" __global__ void __launch_bounds__(THREADS) rms_norm_##THREADS(const __grid_constant__ NormArgs a) { norm_row<THREADS>(a); }         \
     extern "C" __global__ void __launch_bounds__(THREADS) add_rms_norm_##THREADS(const __grid_constant__ AddNormArgs a) { add_norm_row<THREADS>(a); } \
-    extern "C" __global__ void __launch_bounds__(THREADS) gated_norm_##THREADS(const __grid_constant__ GatedNormArgs a) {                          \
+    extern "C" __global__ void __launch_bounds__(THREADS, 1024 / THREADS) gated_norm_##THREADS(const __grid_constant__ GatedNormArgs a) {           \
         enter();                                                                                                                                   \
         gated_group<THREADS>(a, blockIdx.x);                                                                                                       \
     }

@@ -24,35 +24,37 @@ template <class Weight, int N> struct Stage {
     static constexpr int token_bytes = N * Weight::block * 2, bytes = Weight::room + token_bytes, loaded = Weight::bytes + token_bytes;
 };
 
-// One result, by the number that its output has in the matrix.
-__device__ __forceinline__ float finished(float sum, const float* bias, const float* scale, uint32_t output) {
-    if (bias) sum += bias[output];
-    if (scale) sum *= scale[output];
-    return sum;
-}
+// What the results of an output go through, by the number that it has in the matrix. Made once for many of them, so that no load and no branch is between one and the next.
+struct End {
+    const bool biased, scaled;
+    const float bias, scale;
+    __device__ __forceinline__ End(const float* bias, const float* scale, uint32_t output) : biased(bias), scaled(scale), bias(bias ? bias[output] : 0), scale(scale ? scale[output] : 1) {}
+    __device__ __forceinline__ float operator()(float sum) const {
+        sum = biased ? sum + bias : sum;
+        return scaled ? sum * scale : sum;
+    }
+};
 
 // Stores the results of a warp: 16 rows of a weight from `first` on, N tokens of a strip; `value(j, q)` as tensor cores leave them: tokens 8 j + 2 (lane % 4) +
-// q % 2, row lane / 4 + q / 2 * 8. Eight neighbouring outputs per token and store. Rows of gate and up become one result.
-template <int N, class Value> __device__ __forceinline__ void store_results(const WideArgs& a, int first, int strip, int live, Value value) {
-    const int lane = threadIdx.x % 32, own = lane / 4, columns = a.out.columns;
+// q % 2, row lane / 4 + q / 2 * 8. Eight neighbouring outputs per token and store. Rows of gate and up become one result. Of the tokens from `From` on, `Count` are stored.
+template <int N, int From = 0, int Count = N, class Value> __device__ __forceinline__ void store_results(const WideArgs& a, int first, int strip, int live, Value value) {
+    const int lane = threadIdx.x % 32, columns = a.out.columns, column = (a.gated ? first / 2 : first) + lane / 4, other = column + (a.gated ? columns : 8), last = (a.gated ? 2 : 1) * columns - 1;
+    const End end(a.bias, a.scale, min(column, last)), other_end(a.bias, a.scale, min(other, last));
 #pragma unroll
-    for (int j = 0; j < N / 8; j++)
+    for (int j = From / 8; j < (From + Count) / 8; j++)
 #pragma unroll
         for (int p = 0; p < 2; p++) {
             const int token = strip * N + j * 8 + lane % 4 * 2 + p;
-            if (token >= live) continue;
+            if (token >= live || column >= columns) continue;
             float* out = row_of(a.out, token);
+            const float x = end(value(j, p)), y = other_end(value(j, p + 2));
             if (a.gated) {
-                const int column = first / 2 + own;
-                if (column >= columns) continue;
-                const float gate = finished(value(j, p), a.bias, a.scale, column), up = finished(value(j, p + 2), a.bias, a.scale, columns + column);
-                const float y = silu(gate * a.gate_scale) * up;
-                out[column] = y;
-                store_rounded_one(a.rounded, token, column, y);
+                const float active = silu(x * a.gate_scale) * y;
+                out[column] = active;
+                store_rounded_one(a.rounded, token, column, active);
             } else {
-#pragma unroll
-                for (int q = 0; q < 2; q++)
-                    if (const int column = first + own + q * 8; column < columns) out[column] = finished(value(j, p + q * 2), a.bias, a.scale, column);
+                out[column] = x;
+                if (other < columns) out[other] = y;
             }
         }
 }

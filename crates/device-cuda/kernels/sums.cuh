@@ -25,6 +25,14 @@ template <class Weight, int N, int Stages> struct Reader {
 // A piece: `add` takes the next block from the ring, and after `end` the sums are there.
 template <class Weight, int N> struct Sums;
 
+// The low half of an operand, and the operand: high halves are all the same, and what lies n times sixteen bytes further on has n more. Less to compute for every step than by address.
+__device__ __forceinline__ uint32_t operand_low(uint32_t address) { return static_cast<uint32_t>(operand(address)); }
+__device__ __forceinline__ uint64_t operand_from(uint32_t low) {
+    uint64_t whole;
+    asm("mov.b64 %0, {%1, %2};" : "=l"(whole) : "r"(low), "r"(static_cast<uint32_t>(operand(0) >> 32)));
+    return whole;
+}
+
 // Operands stay in shared memory. Products of a block are waited for when the next one's are on their way.
 template <bool F16, int N> struct Sums<Tiled<F16>, N> {
     static constexpr bool short_of_registers = false;
@@ -33,14 +41,21 @@ template <bool F16, int N> struct Sums<Tiled<F16>, N> {
     int keep = 0;
 
     template <class Ring> __device__ __forceinline__ void add(Ring& ring) {
-        const uint32_t block = ring.block(), w = block + ring.group * 64 * 128, x = block + Tiled<F16>::room;
+        ask(ring);
+        settle(ring);
+    }
+    // The two halves of `add`: products of the next block are asked for; those of the block before are there, and its stage is given back.
+    template <class Ring> __device__ __forceinline__ void ask(Ring& ring) {
+        const uint32_t block = ring.block(), w = operand_low(block + ring.group * 64 * 128), x = operand_low(block + Tiled<F16>::room);
         wgmma_begin();
 #pragma unroll
         for (int k = 0; k < BLOCK_K / 16; k++) {
-            wgmma<N, F16>(value, operand(w + k * 32), operand(x + k * 32), keep);
+            wgmma<N, F16>(value, operand_from(w + k * 2), operand_from(x + k * 2), keep);
             keep = 1;
         }
         wgmma_commit();
+    }
+    template <class Ring> __device__ __forceinline__ void settle(Ring& ring) {
         wgmma_wait<1>();
         give_back(ring);
         ring.behind = ring.stage;
@@ -61,14 +76,6 @@ template <bool F16, int N> struct Sums<Tiled<F16>, N> {
         if (ring.behind >= 0 && threadIdx.x % 128 == 0) ring.give_back(ring.behind);
     }
 };
-
-// The low half of an operand, and the operand: high halves are all the same, and what lies n times sixteen bytes further on has n more. Less to compute for every step than by address.
-__device__ __forceinline__ uint32_t operand_low(uint32_t address) { return static_cast<uint32_t>(operand(address)); }
-__device__ __forceinline__ uint64_t operand_from(uint32_t low) {
-    uint64_t whole;
-    asm("mov.b64 %0, {%1, %2};" : "=l"(whole) : "r"(low), "r"(static_cast<uint32_t>(operand(0) >> 32)));
-    return whole;
-}
 
 // Codes become bf16 in registers, which wgmma takes as they are; a block's sum is multiplied by the scales on its way to the piece's.
 template <int N> struct Sums<Scaled, N> {

@@ -4,18 +4,27 @@
 
 constexpr int BAND = 2048; // tokens
 
-// The `item`-th tile in the order of work.
-struct WideItem {
-    int tile, strip;
-    __device__ WideItem(const WideArgs& a, int item, int width, int strips) {
-        if (a.experts) {
-            strip = item / a.plan.tiles, tile = item % a.plan.tiles;
-        } else {
-            const int band = BAND / width, skipped = item / (band * a.plan.tiles) * band, here = min(band, strips - skipped), rest = item - skipped * a.plan.tiles;
-            tile = rest / here, strip = skipped + rest % here;
-        }
-    }
-};
-
 // Strips with data: those of live tokens, or as many as the experts have.
 template <int N> __device__ __forceinline__ int wide_strips(const WideArgs& a) { return a.experts ? *a.live : (live_rows(a.out) + N - 1) / N; }
+
+struct WideItem {
+    int tile, strip;
+};
+
+// The tiles of a thread block, in the order of work.
+template <int N> struct WideWalk {
+    const WideArgs& a;
+    const int strips, work;
+    int item = blockIdx.x;
+    __device__ __forceinline__ explicit WideWalk(const WideArgs& a) : a(a), strips(wide_strips<N>(a)), work(a.plan.tiles * strips) {}
+    __device__ __forceinline__ bool there() const { return item < work; }
+    __device__ __forceinline__ bool last() const { return item + static_cast<int>(gridDim.x) >= work; }
+    __device__ __forceinline__ void advance() { item += gridDim.x; }
+    __device__ __forceinline__ WideItem at() const {
+        const int tiles = a.plan.tiles;
+        if (a.experts) return {item % tiles, item / tiles};
+        constexpr int Band = BAND / N;
+        const int skipped = item / (Band * tiles) * Band, here = min(Band, strips - skipped), rest = item - skipped * tiles;
+        return {rest / here, skipped + rest % here};
+    }
+};

@@ -3,21 +3,18 @@
 //
 // One persistent thread block per SM walks tiles of 128 outputs x N tokens over all of K: in bands of tokens that stay in L2, token tiles innermost; experts
 // strip by strip. The plan's cuts are stops on the way: at each the sum so far is added to a running total and starts at zero again, which is what
-// whoever adds up pieces does. Two warpgroups of 64 outputs; a third feeds the ring and gives its registers away. Beside the ring, results of 128 tokens are on their way out, or totals of
-// 8-bit floats wait.
-#include "staged.cuh"
-#include "sums.cuh"
-#include "walk.cuh"
+// whoever adds up pieces does. Two warpgroups of 64 outputs; a third feeds the ring, takes results away and gives its registers away. Beside the ring, results of 128 tokens are on their way
+// out (flow.cuh), or totals of 8-bit floats wait.
+#include "flow.cuh"
 
 #if HOPPER
 // Feeds the ring, tile after tile.
 template <class Weight, int N, int Stages> __device__ void wide_produce(const WideArgs& a, uint32_t base, uint32_t full, uint32_t empty) {
     using Part = Stage<Weight, N>;
     depend();
-    const int strips = wide_strips<N>(a), work = a.plan.tiles * strips;
     int stage = 0, parity = 1;
-    for (int item = blockIdx.x; item < work; item += gridDim.x) {
-        const WideItem at(a, item, N, strips);
+    for (WideWalk<N> walk(a); walk.there(); walk.advance()) {
+        const WideItem at = walk.at();
         const uint8_t* weight = a.experts ? reinterpret_cast<const uint8_t*>(a.weights[a.experts[at.strip]]) : a.weight;
         for (uint32_t block = 0; block < a.plan.blocks; block++) {
             barrier_wait(empty + stage * 8, parity);
@@ -43,34 +40,11 @@ template <int N> __device__ __forceinline__ void add_piece(const Sums<Scaled, N>
         if (!last) waiting[i * 256] = total[i];
     }
 }
-#endif
 
-template <class Weight, int N, int Stages> __device__ __forceinline__ void wide_product(const WideArgs& a) {
-#if HOPPER
-    extern __shared__ __align__(1024) char memory[];
-    __shared__ uint64_t barriers[2 * Stages];
-    const uint32_t base = (shared_address(memory) + 1023) & ~1023u, full = shared_address(barriers), empty = full + Stages * 8;
-    const int group = threadIdx.x / 128;
-    if (threadIdx.x == 0) {
-        for (int i = 0; i < Stages; i++) barrier_init(full + i * 8, 1), barrier_init(empty + i * 8, Sums<Weight, N>::readers);
-        barrier_init_fence();
-    }
-    __syncthreads();
-    release_dependents();
-    if (group == 2) {
-        registers_give<24>();
-        if (threadIdx.x == 256) wide_produce<Weight, N, Stages>(a, base, full, empty);
-        return;
-    }
-    registers_take<240>();
-    depend();
-    const int strips = wide_strips<N>(a), work = a.plan.tiles * strips, live = a.experts ? static_cast<int>(a.out.bucket) : live_rows(a.out);
-    char* beside = memory + (base - shared_address(memory)) + Stages * Stage<Weight, N>::bytes;
-    float* waiting = reinterpret_cast<float*>(beside) + threadIdx.x;
-    const bool stages = Weight::stages && N == 128 && can_stage(a);
-    Reader<Weight, N, Stages> reader = {base, full, empty, group};
-    for (int item = blockIdx.x; item < work; item += gridDim.x) {
-        const WideItem at(a, item, N, strips);
+// Tile after tile, with a stop at every cut and every end: for whatever does not flow, see flow.cuh.
+template <class Weight, int N, int Stages> __device__ __forceinline__ void multiply(const WideArgs& a, Reader<Weight, N, Stages> ring, float* waiting, int live) {
+    for (WideWalk<N> walk(a); walk.there(); walk.advance()) {
+        const WideItem at = walk.at();
         const uint32_t start = at.tile * a.plan.blocks;
         float total[N / 2];
         uint32_t block = 0;
@@ -78,21 +52,48 @@ template <class Weight, int N, int Stages> __device__ __forceinline__ void wide_
             const uint32_t stop = min(plan_begin(a.plan, worker + 1) - start, a.plan.blocks);
             const bool opening = block == 0;
             Sums<Weight, N> piece;
-            for (; block < stop; block++) piece.add(reader);
+            for (; block < stop; block++) piece.add(ring);
             piece.end();
-            piece.leave(reader);
+            piece.leave(ring);
             add_piece(piece, total, waiting, opening, block == a.plan.blocks);
         }
-        auto value = [&](int j, int q) { return total[4 * j + q]; };
-        if constexpr (Weight::stages && N == 128) {
-            if (stages) {
-                stage_results(a, beside, at.tile, at.strip, live, value);
-                continue;
-            }
-        }
-        store_results<N>(a, at.tile * TILE + threadIdx.x / 32 * 16, at.strip, live, value);
+        store_results<N>(a, at.tile * TILE + threadIdx.x / 32 * 16, at.strip, live, [&](int j, int q) { return total[4 * j + q]; });
     }
-    if (stages && threadIdx.x % 128 < 32) bulk_stores_wait();
+}
+#endif
+
+template <class Weight, int N, int Stages> __device__ __forceinline__ void wide_product(const WideArgs& a) {
+#if HOPPER
+    constexpr bool flows = Weight::stages && N == 128;
+    extern __shared__ __align__(1024) char memory[];
+    __shared__ uint64_t barriers[2 * Stages];
+    const uint32_t base = (shared_address(memory) + 1023) & ~1023u, full = shared_address(barriers), empty = full + Stages * 8;
+    const int group = __shfl_sync(~0u, threadIdx.x / 128, 0); // the same for a warp, as the compiler then knows: operands are computed once per warp
+    if (threadIdx.x == 0) {
+        for (int i = 0; i < Stages; i++) barrier_init(full + i * 8, 1), barrier_init(empty + i * 8, Sums<Weight, N>::readers);
+        barrier_init_fence();
+    }
+    __syncthreads();
+    release_dependents();
+    char* beside = memory + (base - shared_address(memory)) + Stages * Stage<Weight, N>::bytes;
+    const bool staged = flows && can_stage(a);
+    if (group == 2) {
+        registers_give<flows ? 40 : 24>();
+        const int warp = threadIdx.x / 32 % 4;
+        if (warp == 0 && threadIdx.x % 32 == 0) wide_produce<Weight, N, Stages>(a, base, full, empty);
+        if constexpr (flows) {
+            if (warp == 1 && staged) depend(), copy_flowing(a, beside);
+        }
+        return;
+    }
+    registers_take<flows ? 232 : 240>();
+    depend();
+    const int live = a.experts ? static_cast<int>(a.out.bucket) : live_rows(a.out);
+    const Reader<Weight, N, Stages> ring = {base, full, empty, group};
+    if constexpr (flows) {
+        if (staged) return multiply_flowing(a, ring, beside);
+    }
+    multiply(a, ring, reinterpret_cast<float*>(beside) + threadIdx.x, live);
 #endif
 }
 
@@ -103,7 +104,7 @@ template <class Weight, int N, int Stages> __device__ __forceinline__ void wide_
 // Stages and threads are those of src/ops/widths.rs.
 TILED(WIDE, 8, 10, 384)
 TILED(WIDE, 32, 8, 384)
-TILED(WIDE, 128, 4, 384)
+TILED(WIDE, 128, 6, 384)
 SCALED(WIDE, 8, 8, 384)
 SCALED(WIDE, 32, 7, 384)
 SCALED(WIDE, 128, 3, 384)

@@ -63,7 +63,7 @@ pub struct EngineConfig {
     pub cache_feed: Option<CacheFeed>,
     /// Share of the memory left after weights and states that saved recurrent states may take.
     pub snapshot_share: f64,
-    /// Tokens between two saved recurrent states; a quarter of `max_num_batched_tokens` at least, so that steps can be full.
+    /// Tokens between two saved recurrent states; `max_num_batched_tokens` at least, so that steps can be full.
     pub snapshot_interval: usize,
     /// Requests that may wait.
     pub max_waiting: usize,

@@ -321,7 +321,7 @@ fn scheduler_config<B: Backend>(
         recurrent: recurrent.then_some(RecurrentConfig {
             snapshots: memory.snapshot_count,
             // A plan row passes one point to save at: points are no closer than lets a step be a full one.
-            interval: config.snapshot_interval.max(config.max_num_batched_tokens / 4),
+            interval: config.snapshot_interval.max(config.max_num_batched_tokens),
         }),
         prefix_caching: config.prefix_caching,
     }

@@ -110,6 +110,31 @@ fn half_of_the_places_for_states_stay_for_what_is_worth_keeping() {
     assert_eq!(saving, snapshots / 2);
 }
 
+/// States are saved on the way: a prompt takes the steps that its tokens fill, also where it ends at a point to save at.
+#[test]
+fn saving_states_takes_no_step_of_its_own() {
+    for (prompt, expected) in [
+        (512, vec![512]),
+        (1024, vec![512, 512]),
+        (1030, vec![512, 512, 6]),
+    ] {
+        let mut scheduler = Scheduler::new(SchedulerConfig {
+            recurrent: Some(RecurrentConfig {
+                snapshots: 4,
+                interval: CONFIG.max_batched_tokens,
+            }),
+            prefix_caching: true,
+            ..CONFIG
+        });
+        scheduler.add(request(1, prompt)).expect("it fits");
+        let pieces: Vec<StepPlan> = expected.iter().map(|_| step(&mut scheduler)).collect();
+        let tokens: Vec<usize> = pieces.iter().map(StepPlan::tokens).collect();
+        assert_eq!(tokens, expected);
+        let first = pieces[0].rows[0].snapshot.expect("a state is saved");
+        assert_eq!(first.position, if prompt == 512 { 496 } else { 512 });
+    }
+}
+
 #[test]
 fn what_runs_for_requests_that_have_left_is_counted() {
     let mut scheduler = Scheduler::new(CONFIG);

@@ -1,8 +1,8 @@
 //! Where the states of recurrent models are saved.
 //!
 //! States stand at multiples of [`STATE_GRID`], and one is of use where a block ends: points are common multiples of
-//! both, and what a rule asks for elsewhere is rounded down to one. Points on the way through a prompt: the last one before its
-//! end, every `interval` tokens, and the branch point where it leaves a text seen before. While text is generated, one
+//! both, and what a rule asks for elsewhere is rounded down to one. Points on the way through a prompt, all before its end: the last
+//! one, every `interval` tokens, and the branch point where it leaves a text seen before. While text is generated, one
 //! place per request rolls along: it is written at each point passed, and becomes part of the prefix cache when the
 //! request leaves its slot, so that the next turn starts at the newest point. A place is reserved when a plan row is
 //! planned that may reach a point; the output says whether it was written. Nothing waits for any of it.
@@ -99,7 +99,7 @@ impl Grid {
         ]
         .into_iter()
         .flatten()
-        .filter(|point| *point > after && *point <= target)
+        .filter(|point| *point > after && *point < target)
         .min()
     }
 }
