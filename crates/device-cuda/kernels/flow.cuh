@@ -55,15 +55,7 @@ struct Outgoing {
         case 4: send<4>(); break;
         case 5: send<5>(); break;
         case 6: send<6>(); break;
-        case 7: send<7>(); break;
-        case 8: send<8>(); break;
-        case 9: send<9>(); break;
-        case 10: send<10>(); break;
-        case 11: send<11>(); break;
-        case 12: send<12>(); break;
-        case 13: send<13>(); break;
-        case 14: send<14>(); break;
-        default: send<15>();
+        default: send<7>();
         }
     }
     // Adds a piece whose sums are there. Nothing is left of the tile before.
@@ -87,13 +79,11 @@ template <bool F16, int Stages> __device__ __forceinline__ void multiply_flowing
     Piece now = walk.next();
     while (now.blocks) {
         Sums<Tiled<F16>, 128> sums;
-        sums.ask(ring);
-        const Piece following = walk.next(); // divisions, while there is time
-        sums.settle(ring);
-        for (uint32_t block = 1;; block++) {
-            while (out.part < PARTS && out.part * now.blocks < PARTS * block) out.send_part();
-            if (block == now.blocks) break;
+        Piece following;
+        for (uint32_t block = 0; block < now.blocks; block++) {
             sums.ask(ring);
+            if (block == 0) following = walk.next(); // divisions, while there is time
+            while (out.part < PARTS && out.part * now.blocks < PARTS * (block + 1)) out.send_part();
             sums.settle(ring);
         }
         sums.end();
@@ -108,14 +98,10 @@ template <bool F16, int Stages> __device__ __forceinline__ void multiply_flowing
 __device__ __forceinline__ void copy_flowing(const WideArgs& a, char* staging) {
     const int live = a.experts ? static_cast<int>(a.out.bucket) : live_rows(a.out);
     WideWalk<128> walk(a);
-    if (walk.there()) announce_room(0), announce_room(1);
     for (; walk.there(); walk.advance()) {
         const WideItem at = walk.at();
-#pragma unroll 1
-        for (int batch = 0; batch < BATCHES; batch++) {
-            copy_batch(a, staging, at.tile, at.strip, batch, live);
-            if (!walk.last() || batch + 2 < BATCHES) announce_room(batch % 2);
-        }
+        announce_room();
+        copy_staged(a, staging, at.tile, at.strip, live);
     }
     bulk_stores_wait();
 }

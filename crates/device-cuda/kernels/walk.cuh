@@ -18,7 +18,6 @@ template <int N> struct WideWalk {
     int item = blockIdx.x;
     __device__ __forceinline__ explicit WideWalk(const WideArgs& a) : a(a), strips(wide_strips<N>(a)), work(a.plan.tiles * strips) {}
     __device__ __forceinline__ bool there() const { return item < work; }
-    __device__ __forceinline__ bool last() const { return item + static_cast<int>(gridDim.x) >= work; }
     __device__ __forceinline__ void advance() { item += gridDim.x; }
     __device__ __forceinline__ WideItem at() const {
         const int tiles = a.plan.tiles;

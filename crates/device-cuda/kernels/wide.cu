@@ -104,7 +104,7 @@ template <class Weight, int N, int Stages> __device__ __forceinline__ void wide_
 // Stages and threads are those of src/ops/widths.rs.
 TILED(WIDE, 8, 10, 384)
 TILED(WIDE, 32, 8, 384)
-TILED(WIDE, 128, 6, 384)
+TILED(WIDE, 128, 4, 384)
 SCALED(WIDE, 8, 8, 384)
 SCALED(WIDE, 32, 7, 384)
 SCALED(WIDE, 128, 3, 384)

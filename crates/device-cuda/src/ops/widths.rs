@@ -101,8 +101,8 @@ macro_rules! widths {
     };
 }
 
-/// Bytes for results on their way out, per row, as `kernels/staged.cuh` has it: two batches of 16 rows of 128.
-const STAGED: usize = 2 * 16 * (TILE * 4 + 16) / 128;
+/// Bytes of a row of results on their way out, as `kernels/staged.cuh` has it.
+const STAGED_ROW: usize = TILE * 4 + 16;
 
 static STREAM: [Width<StreamArgs>; 6] = widths!("stream", "stream",
     8: 320, 9; 8: 320, 8;
@@ -116,7 +116,7 @@ static STREAM: [Width<StreamArgs>; 6] = widths!("stream", "stream",
 static WIDE: [Width<WideArgs>; 3] = widths!("wide", "wide",
     8: 384, 10; 8: 384, 8;
     32: 384, 8; 32: 384, 7;
-    128: 384, 6 + STAGED; 128: 384, 3;
+    128: 384, 4 + STAGED_ROW; 128: 384, 3;
     beside TILE * 4
 );
 static PIECES: [Width<StreamArgs>; 4] = widths!("plain", "pieces",
