@@ -498,3 +498,26 @@ fn points_to_save_states_at_leave_steps_their_size() {
     // Three, and what was in flight when it ended; a point every 16 tokens makes it twelve.
     assert!(stats.pipeline.steps <= 6, "{} steps", stats.pipeline.steps);
 }
+
+/// Steps that nobody looks at are not kept, before a viewer comes and behind the last one that goes.
+#[test]
+fn steps_are_kept_while_somebody_looks_and_only_then() {
+    let handle = start(config());
+    let kept = || handle.trace(1 << 16).len();
+    let run = |seed| tokens_of(&handle, request(5, seed, 20));
+    let nothing = kept();
+    run(1);
+    assert_eq!(kept(), nothing);
+    let mut viewer = handle.watch();
+    run(2);
+    let start = Instant::now();
+    while viewer.take().0.is_empty() {
+        assert!(start.elapsed() < Duration::from_mins(1), "no step was seen");
+    }
+    assert!(kept() > nothing);
+    drop(viewer);
+    run(3);
+    let before = kept();
+    run(4);
+    assert_eq!(kept(), before);
+}
