@@ -1,7 +1,7 @@
 // How two warpgroups multiply tile after tile without waiting for results to leave, for weights of 16 bits and strips of 128 tokens.
 //
 // A warpgroup has the sums of a piece and the total of a tile's pieces. When a tile is done, its total leaves in parts while the first piece of the next one is multiplied: behind the blocks
-// that are asked for, evenly, so that none is left when the piece ends. (A second set of sums, so that pieces need not be waited for, was as fast.)
+// that are asked for, evenly, so that none is left when the piece ends. (A second set of sums, so that pieces need not be waited for, was no faster.)
 #pragma once
 #include "staged.cuh"
 #include "sums.cuh"

@@ -36,12 +36,12 @@ struct End {
 };
 
 // Stores the results of a warp: 16 rows of a weight from `first` on, N tokens of a strip; `value(j, q)` as tensor cores leave them: tokens 8 j + 2 (lane % 4) +
-// q % 2, row lane / 4 + q / 2 * 8. Eight neighbouring outputs per token and store. Rows of gate and up become one result. Of the tokens from `From` on, `Count` are stored.
-template <int N, int From = 0, int Count = N, class Value> __device__ __forceinline__ void store_results(const WideArgs& a, int first, int strip, int live, Value value) {
+// q % 2, row lane / 4 + q / 2 * 8. Eight neighbouring outputs per token and store. Rows of gate and up become one result.
+template <int N, class Value> __device__ __forceinline__ void store_results(const WideArgs& a, int first, int strip, int live, Value value) {
     const int lane = threadIdx.x % 32, columns = a.out.columns, column = (a.gated ? first / 2 : first) + lane / 4, other = column + (a.gated ? columns : 8), last = (a.gated ? 2 : 1) * columns - 1;
     const End end(a.bias, a.scale, min(column, last)), other_end(a.bias, a.scale, min(other, last));
 #pragma unroll
-    for (int j = From / 8; j < (From + Count) / 8; j++)
+    for (int j = 0; j < N / 8; j++)
 #pragma unroll
         for (int p = 0; p < 2; p++) {
             const int token = strip * N + j * 8 + lane % 4 * 2 + p;
