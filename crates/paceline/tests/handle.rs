@@ -492,11 +492,11 @@ fn points_to_save_states_at_leave_steps_their_size() {
         max_num_batched_tokens: 256,
         ..config()
     });
-    read(engine.generate(request(200, 1, 1)).expect("there is room"));
+    read(engine.generate(request(250, 1, 1)).expect("there is room"));
     let stats = engine.stats();
     assert!(stats.counters.snapshots_written > 0, "{stats:?}");
-    // Three, and what was in flight when it ended; a point every 16 tokens makes it twelve.
-    assert!(stats.pipeline.steps <= 6, "{} steps", stats.pipeline.steps);
+    // One, and what was in flight when it ended; a point for every quarter of a step makes it four and more.
+    assert!(stats.pipeline.steps <= 3, "{} steps", stats.pipeline.steps);
 }
 
 /// Steps that nobody looks at are not kept, before a viewer comes and behind the last one that goes.
