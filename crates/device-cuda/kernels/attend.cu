@@ -41,10 +41,12 @@ template <int Dim, int M> __device__ void produce(const AttentionArgs& a, Memory
     const bf16 *keys = reinterpret_cast<const bf16*>(a.kv.keys), *values = reinterpret_cast<const bf16*>(a.kv.values);
     Windows windows(a);
     int index = 0;
+    bool waited = false;
     for (int item = blockIdx.x;; item += gridDim.x) {
         const Window w = windows.find(item);
-        if (!w.there) return;
+        if (!w.there) break;
         for (int key = first_key(w), end = end_key(a, w); key < end; key += KEYS, index++) {
+            if (!waited && key + KEYS > w.fresh) depend(), waited = true; // what earlier steps left needs no waiting
             const int stage = index % Stages;
             const uint32_t k_bar = shared_address(&m.k_full[stage]), v_bar = shared_address(&m.v_full[stage]);
             size_t at = 0;
@@ -59,6 +61,7 @@ template <int Dim, int M> __device__ void produce(const AttentionArgs& a, Memory
             }
         }
     }
+    if (!waited) depend();
 }
 #else
 // A tile by sixteen bytes per thread.
@@ -258,9 +261,7 @@ template <int Dim, int M> __device__ __forceinline__ void attend(const Attention
         barrier_init_fence();
     }
     __syncthreads();
-#endif
-    enter();
-#if SM90
+    release_dependents();
     if (threadIdx.x >= CONSUMERS) return produce(a, m);
 #endif
     const float factor = __fmul_rn(1.44269504f, a.scale);
@@ -268,6 +269,7 @@ template <int Dim, int M> __device__ __forceinline__ void attend(const Attention
     int index = 0;
     for (int item = blockIdx.x;; item += gridDim.x) {
         const Window w = windows.find(item);
+        if (item == blockIdx.x) depend();
         if (!w.there) return;
         const int end = end_key(a, w);
         if (first_key(w) >= end) continue;

@@ -2,50 +2,19 @@
 // the residual stream and its norm, or an activation, by the same operations in the same order as those kernels have. What is likely to be the input of the
 // next product is left where that looks for it too.
 #include "norm.cuh"
+#include "pieces.cuh"
 #include "product.cuh"
 #include "rounded.cuh"
 #include "args/finish.h"
 
-// Four neighbouring outputs of a token, which begin at row `row` of the weight. Where their pieces are depends on shapes alone: it is found out before the wait, and the pieces are asked for
-// before it is known whether the token has data. A kernel this small is made of latencies.
-struct FourOutputs {
-    const float4* at;
-    uint32_t step;
-    int count;
-
-    __device__ __forceinline__ FourOutputs(const FinishArgs& a, int token, int row) {
-        const int tile = min(row / TILE, static_cast<int>(a.plan.tiles) - 1);
-        count = last_worker(a.plan, tile) - first_worker(a.plan, tile) + 1, step = a.width * (TILE / 4);
-        at = reinterpret_cast<const float4*>(a.pieces + (static_cast<size_t>(tile) * a.plan.pieces * a.width + token) * TILE + row % TILE);
-    }
-    // All pieces are asked for before the first is added.
-    __device__ __forceinline__ float4 sum() const {
-        float4 part[PIECE_LIMIT];
-#pragma unroll
-        for (int piece = 0; piece < PIECE_LIMIT; piece++)
-            if (piece < count) part[piece] = at[piece * step];
-        float4 sum = part[0];
-#pragma unroll
-        for (int piece = 1; piece < PIECE_LIMIT; piece++)
-            if (piece < count) sum = each(sum, part[piece], [](float a, float b) { return __fadd_rn(a, b); });
-        return sum;
-    }
-};
-__device__ __forceinline__ float4 with_epilogue(const FinishArgs& a, float4 sum, int column) {
-    const int outputs = a.outputs;
-    if (a.bias) sum = each(sum, load_four(a.bias, column, outputs), [](float a, float b) { return a + b; });
-    if (a.scale) sum = each(sum, load_four(a.scale, column, outputs), [](float a, float b) { return a * b; });
-    return sum;
-}
-
-// A thread for four outputs, blockIdx.y for the token.
+// A thread for four outputs, blockIdx.y for the token. Pieces are asked for before it is known whether the token has data: a kernel this small is made of latencies.
 template <class Then> __device__ __forceinline__ void finish_four(const FinishRowsArgs& a, Then then) {
     release_dependents();
     const int token = blockIdx.y, column = (blockIdx.x * blockDim.x + threadIdx.x) * 4;
-    const FourOutputs outputs(a.product, token, column);
+    const Pieces outputs(a.product.sums, token, column);
     depend();
     const int live = live_rows(a.out);
-    const float4 sum = outputs.sum();
+    const float4 sum = outputs.four();
     if (token < live && column < a.out.columns) then(token, column, with_epilogue(a.product, sum, column));
 }
 
@@ -64,10 +33,10 @@ extern "C" __global__ void __launch_bounds__(128) finish_relu_squared(const __gr
 extern "C" __global__ void __launch_bounds__(128) finish_silu_gated(const __grid_constant__ FinishRowsArgs a) {
     release_dependents();
     const int token = blockIdx.y, column = (blockIdx.x * blockDim.x + threadIdx.x) * 4, columns = a.out.columns;
-    const FourOutputs gates(a.product, token, packed_row(column, a.product.gated)), ups(a.product, token, packed_row(columns + column, a.product.gated));
+    const Pieces gates(a.product.sums, token, packed_row(column, a.product.gated)), ups(a.product.sums, token, packed_row(columns + column, a.product.gated));
     depend();
     const int live = live_rows(a.out);
-    const float4 gate = gates.sum(), up = ups.sum();
+    const float4 gate = gates.four(), up = ups.four();
     if (token >= live || column >= columns) return;
     const float4 active = each(with_epilogue(a.product, gate, column), with_epilogue(a.product, up, columns + column), [&](float g, float u) { return silu(g * a.gate_scale) * u; });
     store_four(row_of(a.out, token), column, columns, active);
@@ -78,7 +47,7 @@ template <int Threads> __device__ __forceinline__ void finish_add_norm(const Fin
     release_dependents();
     const int row = blockIdx.x, columns = a.norm.residual.columns, own = threadIdx.x * 4;
     float *residual = row_of(a.norm.residual, row), *out = row_of(a.norm.out, row);
-    const FourOutputs outputs(a.product, row, own);
+    const Pieces outputs(a.product.sums, row, own);
     const float4 zero = make_float4(0, 0, 0, 0), weight = own < columns ? load_four(a.norm.weight, own, columns) : zero;
     depend();
     const int live = live_rows(a.norm.out);
@@ -86,11 +55,11 @@ template <int Threads> __device__ __forceinline__ void finish_add_norm(const Fin
     float4 x = zero;
     if (own < columns) {
         const float4 before = load_four(residual, own, columns); // on its way beside the pieces
-        x = added(outputs.sum(), before, own);
+        x = added(outputs.four(), before, own);
     }
     if (row >= live) return;
     auto first = [&](int c) {
-        const float4 sum = c == own ? x : added(FourOutputs(a.product, row, c).sum(), load_four(residual, c, columns), c);
+        const float4 sum = c == own ? x : added(Pieces(a.product.sums, row, c).four(), load_four(residual, c, columns), c);
         store_four(residual, c, columns, sum);
         return sum;
     };

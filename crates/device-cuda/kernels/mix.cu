@@ -75,23 +75,30 @@ struct Batch {
 __device__ __forceinline__ float* matrix_of(const MixArgs& a, const Place& p, float* matrices, int index) { return matrices + (static_cast<size_t>(index) * a.states.heads + p.head) * R * C; }
 __device__ __forceinline__ size_t ring_of(const MixArgs& a, const Place& p) { return (static_cast<size_t>(p.row.slot) * a.states.heads + p.head) * a.states.entries; }
 
-// Asks for a chunk's entries, keys and factors: `warp` is one of `Warps` that do.
-template <int Warps> __device__ __forceinline__ void fetch_chunk(Stage& m, const MixArgs& a, const Span& span, int warp) {
+// Asks for a chunk's entries, which earlier steps left: `warp` is one of `Warps` that do.
+template <int Warps> __device__ __forceinline__ void fetch_entries(Stage& m, const MixArgs& a, const Span& span, int warp) {
     const Place& p = m.place;
     const StateView& s = a.states;
     const int lane = threadIdx.x % 32, c = lane * 4;
     const size_t ring = ring_of(a, p), keys = (static_cast<size_t>(p.row.slot) * s.groups + p.group) * s.entries;
 #pragma unroll 1
-    for (int at = warp; at < span.entries + span.tokens; at += Warps) {
+    for (int at = warp; at < span.entries; at += Warps) {
         const int place = p.entry_at(s, span.base + at);
-        const bool old = at < span.entries;
-        copy_async(&m.k[at][in_vector(c)], (old ? s.keys + (keys + place) * R : a.unit_keys + (static_cast<size_t>(span.token + at - span.entries) * s.groups + p.group) * R) + c);
-        if (old) copy_async(&m.u[at][c], s.values + (ring + place) * C + c);
+        copy_async(&m.k[at][in_vector(c)], s.keys + (keys + place) * R + c);
+        copy_async(&m.u[at][c], s.values + (ring + place) * C + c);
     }
-    if (warp == 0 && lane < span.entries + span.tokens) {
-        const float* factors = a.factors + (static_cast<size_t>(span.token + lane - span.entries) * s.heads + p.head) * 2;
-        copy_async_word(&m.g[lane], lane < span.entries ? s.decays + ring + p.entry_at(s, span.base + lane) : factors);
-        if (lane >= span.entries) copy_async_word(&m.beta[lane], factors + 1);
+    if (warp == 0 && lane < span.entries) copy_async_word(&m.g[lane], s.decays + ring + p.entry_at(s, span.base + lane));
+}
+// Asks for the keys and factors of a chunk's tokens.
+template <int Warps> __device__ __forceinline__ void fetch_tokens(Stage& m, const MixArgs& a, const Span& span, int warp) {
+    const Place& p = m.place;
+    const StateView& s = a.states;
+    const int lane = threadIdx.x % 32, c = lane * 4;
+#pragma unroll 1
+    for (int t = warp; t < span.tokens; t += Warps) copy_async(&m.k[span.entries + t][in_vector(c)], a.unit_keys + (static_cast<size_t>(span.token + t) * s.groups + p.group) * R + c);
+    if (warp == 0 && lane < span.tokens) {
+        const float* factors = a.factors + (static_cast<size_t>(span.token + lane) * s.heads + p.head) * 2;
+        copy_async_word(&m.g[span.entries + lane], factors), copy_async_word(&m.beta[span.entries + lane], factors + 1);
     }
 }
 // Asks for a batch's queries, values, gates and dots.
@@ -131,7 +138,7 @@ __device__ __forceinline__ void fetch_state(Memory& m, const MixArgs& a, const P
     }
 }
 
-// The ninth warp: item by item, as far ahead as there is room.
+// The ninth warp: item by item, as far ahead as there is room. Of the first one, what earlier steps left is on its way before the wait.
 __device__ __forceinline__ void feed(Memory& m, const MixArgs& a) {
     int states = 0; // fetched
 #pragma unroll 1
@@ -142,12 +149,17 @@ __device__ __forceinline__ void feed(Memory& m, const MixArgs& a) {
         if (threadIdx.x % 32 == 0) stage.place.find(a, item), stage.place.turn = turn, stage.place.parity = states & 1;
         __syncwarp();
         const Place& p = stage.place;
+        const Span span(p.row, p.row.state_at);
+        if (p.there) fetch_entries<1>(stage, a, span, 0);
+        if (turn == 0) {
+            if (p.there) fetch_state(m, a, p);
+            depend();
+        }
         if (p.there) {
-            const Span span(p.row, p.row.state_at);
-            fetch_chunk<1>(stage, a, span, 0);
+            fetch_tokens<1>(stage, a, span, 0);
             fetch_batch<1>(stage, a, span, Batch(span, 0), 0);
             copies_commit();
-            fetch_state(m, a, p);
+            if (turn > 0) fetch_state(m, a, p);
             states++;
             copies_wait<0>();
         }
@@ -295,7 +307,7 @@ __device__ __forceinline__ void mix_row(Memory& m, Stage& stage, const MixArgs& 
         for (int first = 0; first < max(span.tokens, 1); first += BATCH) {
             const Batch b(span, first);
             if (first > 0 || base > row.state_at) {
-                if (first == 0) fetch_chunk<WARPS>(stage, a, span, warp);
+                if (first == 0) fetch_entries<WARPS>(stage, a, span, warp), fetch_tokens<WARPS>(stage, a, span, warp);
                 fetch_batch<WARPS>(stage, a, span, b, warp);
                 copies_commit(), copies_wait<0>(), workers_meet();
             }
@@ -332,8 +344,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2) mix_states(const __grid
     }
     if (threadIdx.x < C) m.norm[threadIdx.x] = a.norm[threadIdx.x];
     __syncthreads();
-    enter();
+    release_dependents();
     if (threadIdx.x >= WORKERS) return feed(m, a);
+    depend();
 #pragma unroll 1
     for (int turn = 0;; turn++) {
         Stage& stage = m.stages[turn % 2];

@@ -1,14 +1,11 @@
 // What `mix.cu` and `mix_few.cu` do alike with a batch of tokens; where it lies in shared memory is theirs to say.
 #pragma once
+#include "mix_inputs.cuh"
 #include "norm.cuh"
-#include "recurrence.cuh"
 #include "rounded.cuh"
-#include "args/mix.h"
 
-constexpr int R = 128, C = 128;
 constexpr int CHAINS = 8, LINKS = R / CHAINS; // a product with the state is eight chains over its rows, added in ascending order
 constexpr int BATCH = 4;                      // tokens at a time
-static_assert(R == C);
 
 // Dots times the decay in between, by entry, then token, and decays from the grid position.
 struct Weights {

@@ -1,10 +1,9 @@
 // A Gated DeltaNet layer between its two products, for steps of few requests: what `mix_keys.cu` and `mix.cu` do in two kernels for many, in one, by the same operations in the same order.
 //
-// A thread block per request and head, of sixteen warps. Where states are few, nothing but latency counts: what the kernel reads is asked for at once, weights before the wait, and nothing goes through
+// A thread block per request and head, of sixteen warps. Where states are few, nothing but latency counts: what the kernel reads is asked for at once, weights and what earlier steps left before the wait, and nothing goes through
 // memory in between. Heads of a group each make its keys and queries; the first of them leaves them for later steps. The state is in registers: a warp has sixteen rows of half the columns, a thread two columns.
 #include "mix.cuh"
 
-constexpr int TAPS = 4;
 constexpr int WARPS = 16, THREADS = WARPS * 32;
 constexpr int KINDS = 3, MAKERS = WARPS / KINDS; // of vectors: query, key, value; tokens whose vectors are made at a time
 static_assert(WARPS == 2 * CHAINS && WARPS == CHUNK);
@@ -76,11 +75,7 @@ __device__ __forceinline__ void make_vector(Memory& m, const MixArgs& a, const P
     const int position = span.base + span.entries + t, room = s.conv_inputs;
     float input[TAPS][R / 32], x[R / 32];
 #pragma unroll
-    for (int i = 0; i < TAPS; i++) {
-        const float* from = place_seen(a.x, s, p.row, position + i - (TAPS - 1), maker.first);
-#pragma unroll
-        for (int j = 0; j < R / 32; j++) input[i][j] = from ? from[j * 32] : 0;
-    }
+    for (int i = 0; i < TAPS; i++) load_input<false>(input[i], a, p.row, position + i - (TAPS - 1), maker.first);
 #pragma unroll
     for (int j = 0; j < R / 32; j++) {
         float sum = a.bias ? a.bias[maker.first + j * 32] : 0;
@@ -204,7 +199,11 @@ __device__ __forceinline__ void move_state(State& state, Memory& m, const MixArg
 __device__ __forceinline__ void run_batch(Memory& m, const State& state, const MixArgs& a, const Place& p, const Span& span, int first) {
     const int live = min(BATCH, span.tokens - first), at = span.entries + first, t = threadIdx.x / 32, token = span.token + first + t;
     float4 gate = make_float4(0, 0, 0, 0), norm = gate;
-    if (t < live) gate = *reinterpret_cast<const float4*>(row_of(a.gate, token) + p.head * C + threadIdx.x % 32 * 4), norm = *reinterpret_cast<const float4*>(a.norm + threadIdx.x % 32 * 4);
+    if (t < live) {
+        const int c = threadIdx.x % 32 * 4;
+        gate = *reinterpret_cast<const float4*>(row_of(a.gate, token) + p.head * C + c);
+        norm = *reinterpret_cast<const float4*>(a.norm + c);
+    }
     relate(m, span, first, live);
     if (live == 1) products<1>(m, state, span, first);
     else products<BATCH>(m, state, span, first);
@@ -227,22 +226,24 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) mix_few(const __grid_co
     const Maker maker(a, p);
     for (int j = 0; j < R / 32; j++) prefetch(maker.taps(a, j));
     prefetch(a.norm + threadIdx.x % 32 * 4), prefetch(a.dt_bias + p.head), prefetch(a.decay + p.head);
-    depend();
     if (threadIdx.x == 0) p.there = state_row(a.states, a.tables, blockIdx.y, live_rows(a.out), p.row, a.fault);
     __syncthreads();
-    if (!p.there) return;
+    if (!p.there) return depend();
     // A window's entries and inputs have places of their own in the rings.
     if (!row.is_short(a.states) || row.tokens > 1 + MAX_DRAFTS || row.tokens + TAPS - 1 > static_cast<int>(a.states.conv_inputs)) {
         report(a.fault, RecordHeader::BAD_SLOT);
-        return;
+        return depend();
     }
     State state;
     load_state(state, a, p);
+    fetch_chunk(m, a, p, Span(row, row.state_at));
+    prefetch_inputs(a, row, row.start + threadIdx.x / 32 / KINDS, maker.first - threadIdx.x % 32);
+    depend();
 #pragma unroll 1
     for (int base = row.state_at; base < row.end; base += CHUNK) {
         const Span span(row, base);
         const int warp = threadIdx.x / 32;
-        fetch_chunk(m, a, p, span);
+        if (base > row.state_at) fetch_chunk(m, a, p, span);
 #pragma unroll 1
         for (int t = warp / KINDS; t < span.tokens && warp < MAKERS * KINDS; t += MAKERS) make_vector(m, a, p, maker, span, t);
         if (const int t = THREADS - 1 - threadIdx.x; t < span.tokens) {

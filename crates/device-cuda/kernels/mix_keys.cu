@@ -1,12 +1,10 @@
 // What a Gated DeltaNet layer needs no state for, in steps of decodes and verify windows: the first of the two kernels of `mix.cu`, which says what they are. Convolution, keys and queries of unit
 // length, values, dots with the keys of the chunk, factors.
 //
-// A thread block per request and group, of which many fit a multiprocessor; a warp per vector of a token, then per token and four entries. It alone touches the convolution's inputs. The host
-// gives it as many warps as there is work for at a time: four where requests have one token each.
-#include "recurrence.cuh"
-#include "args/mix.h"
+// A thread block per request and group, of which many fit a multiprocessor; a warp per vector of a token, then per token and four entries. It alone touches the convolution's inputs, and pieces of the
+// product ahead. The host gives it as many warps as there is work for at a time.
+#include "mix_inputs.cuh"
 
-constexpr int R = 128, C = 128, TAPS = 4;
 constexpr int MOST_THREADS = 256, WINDOW = 1 + MAX_DRAFTS;
 constexpr int QUARTERS = 4, ENTRIES = CHUNK / QUARTERS; // entries that a warp has at a time
 static_assert(ENTRIES == 4);
@@ -25,16 +23,12 @@ __device__ __forceinline__ int first_channel(const MixArgs& a, int group, int ki
 }
 
 // One vector of a token, by a warp. Its input stays for later steps, and with the first token those of a snapshot that the row starts from.
-__device__ __forceinline__ void convolve(Memory& m, const MixArgs& a, const StateRow& row, int group, int t, int kind) {
+template <bool Pieced> __device__ __forceinline__ void convolve(Memory& m, const MixArgs& a, const StateRow& row, int group, int t, int kind) {
     const StateView& s = a.states;
     const int first = first_channel(a, group, kind) + threadIdx.x % 32, token = row.first_token + t, room = s.conv_inputs;
     float input[TAPS][R / 32], x[R / 32];
 #pragma unroll
-    for (int i = 0; i < TAPS; i++) {
-        const float* from = place_seen(a.x, s, row, row.start + t + i - (TAPS - 1), first);
-#pragma unroll
-        for (int j = 0; j < R / 32; j++) input[i][j] = from ? from[j * 32] : 0;
-    }
+    for (int i = 0; i < TAPS; i++) load_input<Pieced>(input[i], a, row, row.start + t + i - (TAPS - 1), first);
 #pragma unroll
     for (int j = 0; j < R / 32; j++) {
         const float4 taps = *reinterpret_cast<const float4*>(a.taps + static_cast<size_t>(first + j * 32) * TAPS);
@@ -58,13 +52,19 @@ __device__ __forceinline__ void convolve(Memory& m, const MixArgs& a, const Stat
         for (int j = 0; j < R / 32; j++) to[j * 32] = input[i][j];
     }
 }
-__device__ __forceinline__ void save_inputs(const MixArgs& a, const StateRow& row, int group) {
+// The gate of a token and head, if it is still in pieces: `mix_states` reads it where it belongs.
+__device__ __forceinline__ void finish_gate(const MixArgs& a, int token, int head) {
+    float x[C / 32];
+    Pieces(a.pieces, token, a.gate_from + head * C + threadIdx.x % 32).spread(x);
+    store_vector(x, row_of(a.gate, token) + head * C, C);
+}
+template <bool Pieced> __device__ __forceinline__ void save_inputs(const MixArgs& a, const StateRow& row, int group) {
     const StateView& s = a.states;
     const int before = TAPS - 1, vectors = 2 + s.heads / s.groups;
 #pragma unroll 1
     for (int i = threadIdx.x; i < before * vectors * R; i += blockDim.x) {
         const int place = i / (vectors * R), channel = first_channel(a, group, i / R % vectors) + i % R;
-        s.saved_inputs[(static_cast<size_t>(row.snapshot) * before + place) * s.conv_channels + channel] = seen(a.x, s, row, row.snapshot_at - before + place, channel);
+        s.saved_inputs[(static_cast<size_t>(row.snapshot) * before + place) * s.conv_channels + channel] = input_at<Pieced>(a, row, row.snapshot_at - before + place, channel);
     }
 }
 
@@ -106,28 +106,45 @@ __device__ __forceinline__ void prefetch_weights(const MixArgs& a, int group) {
     if (threadIdx.x < members) prefetch(a.dt_bias + head_of(a, group, threadIdx.x)), prefetch(a.decay + head_of(a, group, threadIdx.x));
 }
 
-extern "C" __global__ void __launch_bounds__(MOST_THREADS) mix_keys(const __grid_constant__ MixArgs a) {
+// Keys that earlier steps left of the first token's chunk.
+__device__ __forceinline__ void prefetch_keys(const MixArgs& a, const StateRow& row, int group) {
+    constexpr int LINES = R * sizeof(float) / 128;
+    const int base = row.start / CHUNK * CHUNK;
+    for (int i = threadIdx.x; i < (row.start - base) * LINES; i += blockDim.x) prefetch(ring_key(a.states, row, group, base + i / LINES) + i % LINES * 32);
+}
+
+template <bool Pieced> __device__ __forceinline__ void mix_keys_of(const MixArgs& a) {
     __shared__ Memory m;
     release_dependents();
     prefetch_weights(a, blockIdx.x);
-    depend();
     StateRow row;
-    if (!state_row(a.states, a.tables, blockIdx.y, live_rows(a.out), row, a.fault)) return;
+    if (!state_row(a.states, a.tables, blockIdx.y, live_rows(a.out), row, a.fault)) return depend();
     // A window's entries and inputs have places of their own in the rings.
     if (!row.is_short(a.states) || row.tokens > WINDOW || row.tokens + TAPS - 1 > static_cast<int>(a.states.conv_inputs)) {
         report(a.fault, RecordHeader::BAD_SLOT);
-        return;
+        return depend();
     }
     const int group = blockIdx.x, members = a.states.heads / a.states.groups, vectors = 2 + members, warp = threadIdx.x / 32, warps = blockDim.x / 32;
+    const int all = vectors + (Pieced ? members : 0);
+    if (warp < vectors) prefetch_inputs(a, row, row.start, first_channel(a, group, warp)); // of the first token; others have fewer, and the same
+    prefetch_keys(a, row, group);
+    depend();
 #pragma unroll 1
-    for (int i = warp; i < row.tokens * vectors; i += warps) convolve(m, a, row, group, i / vectors, i % vectors);
+    for (int i = warp; i < row.tokens * all; i += warps) {
+        const int t = i / all, kind = i % all;
+        if (kind < vectors) convolve<Pieced>(m, a, row, group, t, kind);
+        else if constexpr (Pieced) finish_gate(a, row.first_token + t, head_of(a, group, kind - vectors));
+    }
 #pragma unroll 1
     for (int i = threadIdx.x; i < row.tokens * members; i += blockDim.x) {
         const int token = row.first_token + i / members, head = head_of(a, group, i % members);
-        reinterpret_cast<float2*>(a.factors)[static_cast<size_t>(token) * a.states.heads + head] = factors<true>(a, token, head);
+        reinterpret_cast<float2*>(a.factors)[static_cast<size_t>(token) * a.states.heads + head] = mix_factors<Pieced>(a, token, head);
     }
     __syncthreads();
 #pragma unroll 1
     for (int i = warp; i < row.tokens * QUARTERS; i += warps) relate(m, a, row, group, i / QUARTERS, i % QUARTERS);
-    if (row.snapshot_at > 0) save_inputs(a, row, group);
+    if (row.snapshot_at > 0) save_inputs<Pieced>(a, row, group);
 }
+extern "C" __global__ void __launch_bounds__(MOST_THREADS) mix_keys(const __grid_constant__ MixArgs a) { mix_keys_of<false>(a); }
+// For few tokens, with more registers.
+extern "C" __global__ void __launch_bounds__(MOST_THREADS, 2) mix_keys_pieced(const __grid_constant__ MixArgs a) { mix_keys_of<true>(a); }

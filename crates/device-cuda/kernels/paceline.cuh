@@ -2,7 +2,8 @@
 //
 // Programmatic dependent launch. A kernel may start before the one ahead of it has ended. Every thread block executes `depend()` before it
 // touches anything that a kernel of the step has written, also a block without work: `wait` covers the direct predecessor alone, and older
-// kernels only because that one waited too. Before `depend()` weights may be read and nothing written. No `__restrict__` and no `__ldg`
+// kernels only because that one waited too. Before `depend()` weights may be read and nothing written. So may tables of the step, and what earlier steps left in caches: the kernel behind
+// those that write tables begins when they have ended (`enqueue_fenced`), and all others behind that one. No `__restrict__` and no `__ldg`
 // on data of the step: both let the compiler move a load above the wait.
 //
 // Below sm_90 there are neither dependent launches nor bulk copies nor wgmma: what is about those is left out there, and kernels that need them

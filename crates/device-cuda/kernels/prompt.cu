@@ -1,7 +1,7 @@
 // States of 128 rows where a request may have many tokens: the middle one of the three kernels of `recurrence.cuh`, with the arithmetic of `scan.cu` to the last bit.
 //
-// A thread block per head, 32 columns and some requests, one after the other. Four warps hold the state in registers and do nothing but multiply and fold; four others fetch the
-// next chunk, weigh dots, solve for u and write outputs meanwhile. So the way through a chunk is S'k, fold; u is solved for while S'q is computed.
+// A team of eight warps takes a head's 32 columns of a request, then others. Where there is room for two teams on a multiprocessor, they are one thread block: a second one has work only
+// when every multiprocessor has some, which the hardware would not see to. Four warps hold the state in registers and do nothing but multiply and fold; four others fetch the next chunk, weigh dots, solve for u and write outputs meanwhile. So the way through a chunk is S'k, fold; u is solved for while S'q is computed.
 //
 //   state warps   S'k      S'q               fold                    S'k of the next chunk
 //   other warps   weigh    sum S'k, solve    sum S'q, write outputs, fetch
@@ -12,6 +12,10 @@
 #include "recurrence.cuh"
 
 constexpr int R = 128, C = 32, CHAINS = 8, CHAIN = R / CHAINS, HALF = 128;
+// Teams of a thread block; `src/ops/recurrence.rs` has the same.
+constexpr int TEAMS = __CUDA_ARCH__ >= 900 && __CUDA_ARCH__ < 1000 ? 2 : 1;
+__device__ __forceinline__ int team() { return threadIdx.x / (2 * HALF); }
+__device__ __forceinline__ int member() { return threadIdx.x % (2 * HALF); }
 
 struct alignas(16) Chunk {
     float k[CHUNK][R]; // rows in the order of `unit_place`
@@ -37,14 +41,25 @@ struct alignas(16) Memory {
     float4 shared_rows[2][CHAIN][32];
     float u[CHUNK][C], folded_u[CHUNK][C]; // the latter times the decay to the end of the chunk
     uint64_t announced[ANNOUNCEMENTS]; // barriers
+    // The work at hand, read again where it is needed rather than kept in registers.
+    StateRow row;
+    int item; // the next
+    int head, part;
     int turn; // of the row's chunk at position 0, see `turn_of`
+    int turns; // of rows so far
+    bool there, more;
 };
-static_assert(sizeof(Memory) == 97904); // `src/ops/recurrence.rs` asks for it
+static_assert(sizeof(Memory) == 97968); // `src/ops/recurrence.rs` asks for it, for every team
 
-// Of the warps without a state.
-__device__ __forceinline__ void others_meet() { meet(1, HALF); }
-// Chunks of a thread block have turns: that of a row's chunk. Read again where it is needed, rather than kept in a register.
-__device__ __forceinline__ int turn_of(const Memory& m, int base) { return base / CHUNK + *static_cast<const volatile int*>(&m.turn); }
+// Of a team, one thread of which may come later than the rest of its warp, and of its warps without a state.
+__device__ __forceinline__ void team_meets() {
+    __syncwarp();
+    meet(1 + team(), 2 * HALF);
+}
+__device__ __forceinline__ void others_meet() { meet(1 + TEAMS + team(), HALF); }
+__device__ __forceinline__ int again(const int& x) { return *static_cast<const volatile int*>(&x); }
+// Chunks of a team have turns: that of a row's chunk. Read again where it is needed, rather than kept in a register.
+__device__ __forceinline__ int turn_of(const Memory& m, int base) { return base / CHUNK + again(m.turn); }
 __device__ __forceinline__ void announce(Memory& m, int what) { barrier_arrive(shared_address(&m.announced[what])); }
 __device__ __forceinline__ void await(Memory& m, int what, int turn) { barrier_wait(shared_address(&m.announced[what]), turn & 1); }
 // Where a row's four numbers from `4 * unit` on are: those that the eight chains read at a time are in different banks.
@@ -57,7 +72,7 @@ struct Lane {
     int half, side, chain, column; // of 16 columns; of tokens and of rows; the first of four columns
     int unit[CHAIN / 4];           // where the chain's rows are in a vector
     __device__ __forceinline__ Lane() {
-        const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+        const int warp = member() / 32, lane = threadIdx.x % 32;
         half = warp / 2, side = warp % 2;
         // Lanes that read the same of a key are two apart, those that read the same of u one: the memory serves such pairs at once.
         chain = (lane & 1) | (lane >> 2 & 6), column = half * 16 + (lane >> 1 & 3) * 4;
@@ -133,12 +148,12 @@ template <int Side> __device__ __forceinline__ void store(const float (&state)[C
     for (int i = Side * CHAIN / 2; i < (Side + 1) * CHAIN / 2; i++) store4(to + i * columns, make_float4(state[i][0], state[i][1], state[i][2], state[i][3]));
 }
 
-template <bool Delta> __device__ __forceinline__ void hold_state(const RecurArgs& a, Memory& m, const StateRow& row, int head, int part) {
+template <bool Delta> __device__ __forceinline__ void hold_state(const RecurArgs& a, Memory& m, const StateRow& row) {
     const StateView& s = a.states;
     const Lane lane;
     const int columns = s.columns;
     // This lane's part of the state of a slot or a snapshot.
-    auto place = [&](float* matrices, int index) { return matrices + ((static_cast<size_t>(index) * s.heads + head) * R + lane.chain * CHAIN) * columns + part * C + lane.column; };
+    auto place = [&](float* matrices, int index) { return matrices + ((static_cast<size_t>(index) * s.heads + again(m.head)) * R + lane.chain * CHAIN) * columns + again(m.part) * C + lane.column; };
     auto keep = [&](const float (&state)[CHAIN][4], float* to) { lane.side ? store<1>(state, to, columns) : store<0>(state, to, columns); };
     float state[CHAIN][4] = {};
     if (row.state_at > 0) {
@@ -357,7 +372,7 @@ template <bool Delta> __device__ __forceinline__ void leave(const RecurArgs& a, 
 }
 
 template <bool Delta> __device__ __forceinline__ void help(const RecurArgs& a, Memory& m, const StateRow& row, int head, int part) {
-    const int thread = threadIdx.x - HALF, group = group_of(a, head);
+    const int thread = member() - HALF, group = group_of(a, head);
     int turn = turn_of(m, row.state_at);
     fetch<Delta>(a, m.chunk[turn & 1], row, Span(row, row.state_at), thread, head, group, part);
     copies_wait<0>();
@@ -382,34 +397,33 @@ template <bool Delta> __device__ __forceinline__ void help(const RecurArgs& a, M
     }
 }
 
-template <bool Delta> __device__ __forceinline__ void prompt(const RecurArgs& a) {
-    extern __shared__ __align__(16) char memory[];
-    Memory& m = *reinterpret_cast<Memory*>(memory);
-    if (threadIdx.x < ANNOUNCEMENTS) barrier_init(shared_address(&m.announced[threadIdx.x]), threadIdx.x < SOLVED ? HALF : 32), barrier_init_fence();
-    enter();
-    const int parts = a.states.columns / C, part = blockIdx.x % parts, head = blockIdx.x / parts;
-    // Read again where they are needed, rather than kept in registers.
-    __shared__ StateRow row;
-    __shared__ int request, turns; // the next one; of rows so far
-    __shared__ bool there, over;
-    if (threadIdx.x == 0) request = blockIdx.y, there = false, turns = 0;
-    do {
-        __syncthreads();
-        if (threadIdx.x == 0) {
-            if (there) turns += (row.end - row.state_at + CHUNK - 1) / CHUNK;
-            there = state_row(a.states, a.tables, request, live_rows(a.out), row, a.fault);
-            if (there && a.leaves == 2 && !row.is_short(a.states)) report(a.fault, RecordHeader::BAD_SLOT);
-            m.turn = turns - row.state_at / CHUNK;
-            request += gridDim.y, over = request >= request_rows(a.tables);
-        }
-        __syncthreads();
-        if (!there) continue;
-        if (threadIdx.x < HALF) hold_state<Delta>(a, m, row, head, part);
-        else help<Delta>(a, m, row, head, part);
-    } while (!over);
+// A team's next item: a part of a head of a request. By one thread.
+__device__ __forceinline__ void find_work(const RecurArgs& a, Memory& m) {
+    const int item = m.item, parts = a.states.columns / C, states = a.states.heads * parts, request = item / states;
+    m.item += TEAMS * gridDim.x;
+    if (m.there) m.turns += (m.row.end - m.row.state_at + CHUNK - 1) / CHUNK;
+    m.more = request < request_rows(a.tables), m.there = m.more && state_row(a.states, a.tables, request, live_rows(a.out), m.row, a.fault);
+    if (!m.there) return;
+    if (a.leaves == 2 && !m.row.is_short(a.states)) report(a.fault, RecordHeader::BAD_SLOT);
+    m.head = item % states / parts, m.part = item % parts, m.turn = m.turns - m.row.state_at / CHUNK;
 }
 
-// Thread blocks per multiprocessor that registers are counted out for.
-constexpr int BLOCKS = __CUDA_ARCH__ >= 1000 ? 1 : 2;
-extern "C" __global__ void __launch_bounds__(2 * HALF, BLOCKS) prompt_delta_128(const __grid_constant__ RecurArgs a) { prompt<true>(a); }
-extern "C" __global__ void __launch_bounds__(2 * HALF, BLOCKS) prompt_space_128(const __grid_constant__ RecurArgs a) { prompt<false>(a); }
+template <bool Delta> __device__ __forceinline__ void prompt(const RecurArgs& a) {
+    extern __shared__ __align__(16) char memory[];
+    Memory& m = reinterpret_cast<Memory*>(memory)[team()];
+    if (member() < ANNOUNCEMENTS) barrier_init(shared_address(&m.announced[member()]), member() < SOLVED ? HALF : 32), barrier_init_fence();
+    if (member() == 0) m.there = false, m.turns = 0, m.item = team() * gridDim.x + blockIdx.x;
+    enter();
+    while (true) {
+        team_meets();
+        if (member() == 0) find_work(a, m);
+        team_meets();
+        if (!m.more) return;
+        if (!m.there) continue;
+        if (member() < HALF) hold_state<Delta>(a, m, m.row);
+        else help<Delta>(a, m, m.row, m.head, m.part);
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(2 * HALF * TEAMS, 1) prompt_delta_128(const __grid_constant__ RecurArgs a) { prompt<true>(a); }
+extern "C" __global__ void __launch_bounds__(2 * HALF * TEAMS, 1) prompt_space_128(const __grid_constant__ RecurArgs a) { prompt<false>(a); }

@@ -77,11 +77,13 @@ template <int J> __device__ __forceinline__ void to_unit_length(float (&x)[J], f
 }
 
 // Log decay, and what a value is multiplied by.
+template <class Args> __device__ __forceinline__ float2 delta_factors(const Args& args, int head, float a, float b) {
+    return make_float2(args.decay[head] * softplus(a + args.dt_bias[head]), sigmoid(b));
+}
 template <bool Delta, class Args> __device__ __forceinline__ float2 factors(const Args& a, int token, int head) {
-    const float step = softplus(row_of(a.a, token)[head] + a.dt_bias[head]);
-    if constexpr (Delta) return make_float2(a.decay[head] * step, sigmoid(row_of(a.b, token)[head]));
+    if constexpr (Delta) return delta_factors(a, head, row_of(a.a, token)[head], row_of(a.b, token)[head]);
     else {
-        const float dt = fminf(fmaxf(step, a.least), a.most);
+        const float dt = fminf(fmaxf(softplus(row_of(a.a, token)[head] + a.dt_bias[head]), a.least), a.most);
         return make_float2(dt * a.decay[head], dt);
     }
 }

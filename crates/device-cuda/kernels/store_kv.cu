@@ -17,8 +17,14 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32) store_kv(const __grid_c
     const bool is_query = head < queries;
     const float* weight = is_query ? a.q_norm : a.k_norm;
     if (weight && lane * 8 < dim) prefetch(weight + lane * 8);
+    if (row >= live_rows(a.q) || head >= queries + static_cast<int>(a.kv.heads)) return depend();
+    int block = 0, position = 0;
+    if (!is_query) {
+        const TokenRow token = a.tables.tokens[row];
+        const int32_t* table = kv_table(a.kv, a.tables, token, a.fault);
+        position = token.position, block = table ? kv_block(a.kv, a.tables, table, position, a.fault) : -1;
+    }
     depend();
-    if (row >= live_rows(a.q) || head >= queries + static_cast<int>(a.kv.heads)) return;
     // All that is read is asked for before the first of it is used.
     float* q = row_of(a.q, row) + head * dim;
     const float *from = is_query ? q : row_of(a.k, row) + (head - queries) * dim, *value = is_query ? from : row_of(a.v, row) + (head - queries) * dim;
@@ -26,12 +32,6 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32) store_kv(const __grid_c
 #pragma unroll
     for (int j = 0; j < J; j++)
         if (const int i = lane + j * 32; i < dim) own[j] = from[i], values[j] = value[i];
-    int block = 0, position = 0;
-    if (!is_query) {
-        const TokenRow token = a.tables.tokens[row];
-        const int32_t* table = kv_table(a.kv, a.tables, token, a.fault);
-        position = token.position, block = table ? kv_block(a.kv, a.tables, table, position, a.fault) : -1;
-    }
     if (block < 0) return;
     float* x = heads[warp];
     float squares = 0;

@@ -33,6 +33,7 @@ struct Window {
     int table;               // where its request's blocks begin in the block table
     int first_token, tokens; // token rows
     int start, end;          // position of the first one; where the keys end
+    int fresh;               // the first position whose key is of this step
     int last_block;          // of the request, in its table
     int kv_head, split;
     bool there;
@@ -83,7 +84,7 @@ struct Windows {
             splits = __shfl_sync(~0u, splits, owner), start = __shfl_sync(~0u, start, owner);
             const int slot = __shfl_sync(~0u, r.slot, owner), first = __shfl_sync(~0u, r.first_token, owner), own = __shfl_sync(~0u, r.token_count, owner), from = place / splits * tokens;
             w.table = slot * a.tables.blocks_per_request;
-            w.first_token = first + from, w.tokens = min(tokens, own - from), w.start = start + from, w.end = w.start + w.tokens;
+            w.first_token = first + from, w.tokens = min(tokens, own - from), w.fresh = start, w.start = start + from, w.end = w.start + w.tokens;
             w.last_block = (start + own - 1) / static_cast<int>(a.kv.block_size), w.kv_head = item % static_cast<int>(a.kv.heads), w.split = place % splits, w.there = true;
             return w;
         }

@@ -28,6 +28,11 @@ impl<T> Ptr<T> {
         Self(address, PhantomData)
     }
 
+    /// Whether there are none.
+    pub(crate) const fn is_null(self) -> bool {
+        self.0 == 0
+    }
+
     /// Whether the address is a multiple of this many bytes.
     pub(crate) const fn is_aligned(self, bytes: u64) -> bool {
         self.0.is_multiple_of(bytes)

@@ -8,7 +8,7 @@ use crate::pack::{Architecture, Modules};
 use crate::times::KernelTimes;
 use cudarc::driver::sys;
 use paceline_device::DeviceError;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
@@ -24,6 +24,8 @@ pub(crate) struct Context {
     capture: Mutex<Option<Vec<Launch>>>,
     failure: Mutex<Option<DeviceError>>,
     pub(crate) waits: AtomicU64,
+    /// The next kernel begins when all before it have ended.
+    fenced: AtomicBool,
     pub(crate) started: Instant,
     /// The GPU's clock at `started`, in nanoseconds.
     pub(crate) clock: u64,
@@ -75,6 +77,7 @@ impl Context {
             capture: Mutex::default(),
             failure: Mutex::default(),
             waits: AtomicU64::new(0),
+            fenced: AtomicBool::new(false),
             started: Instant::now(),
             clock: 0,
             fault: 0,
@@ -97,6 +100,7 @@ impl Context {
             capture: Mutex::default(),
             failure: Mutex::default(),
             waits: AtomicU64::new(0),
+            fenced: AtomicBool::new(false),
             started: Instant::now(),
             clock: 0,
             fault: 0,
@@ -159,6 +163,16 @@ impl Context {
     }
 
     /// Runs an operation, or adds it to the program being captured. In a rehearsal nothing runs.
+    /// Says that the next kernel may begin only when all before it have ended.
+    pub(crate) fn fence(&self) {
+        self.fenced.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether that was said since it was asked last.
+    pub(crate) fn take_fence(&self) -> bool {
+        self.fenced.swap(false, Ordering::Relaxed)
+    }
+
     pub(crate) fn enqueue(&self, launch: Launch) {
         if let Some(program) = lock(&self.capture).as_mut() {
             program.push(launch);

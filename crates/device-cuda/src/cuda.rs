@@ -2,11 +2,9 @@
 //! [`ops`](crate::ops).
 
 use crate::arena::ALIGNMENT;
-use crate::arguments::Arguments;
 use crate::caches::{CudaKvCache, CudaStateCache};
 use crate::context::Context;
 use crate::driver::{Gpu, check};
-use crate::launch::{Grid, Kernel, Launch};
 use crate::ops::experts::CudaExperts;
 use crate::ops::inputs::Inputs;
 use crate::program::CudaProgram;
@@ -20,7 +18,8 @@ use paceline_device::{
     Accept, Activation, Attention, Backend, CausalConv, ClearKv, DeltaRule, DeviceError, DeviceInfo, Element,
     ElementTypes, Epilogue, Experts, GatedNorm, GatherStates, KeepBlockEnds, KeyValueStore, KvShape,
     PoolStates, Prepare, PrepareDrafts, Product, ProposeNgram, Publish, ResidualNorm, RingPlace, Router,
-    Rows, Sampling, StateShape, StateSpace, StepRecord, StepTables, TakeDrafts, UsualLoad, WeightPart,
+    Rows, SampledProduct, Sampling, StateShape, StateSpace, StepRecord, StepTables, TakeDrafts, UsualLoad,
+    WeightPart,
 };
 use paceline_types::DType;
 use std::ops::Range;
@@ -112,29 +111,6 @@ impl Cuda {
     pub fn with_kv(mut self, kv: DType) -> Self {
         self.options.kv = kv;
         self
-    }
-
-    /// Runs a kernel, or adds it to the program being captured. What is wrong with it is told to whoever waits next. A grid
-    /// without thread blocks, as of a program without rows of logits, is nothing to run.
-    pub(crate) fn enqueue<A: Arguments>(&self, kernel: &Kernel<A>, grid: Grid, arguments: &A) {
-        self.keep_inputs(None);
-        self.enqueue_beside_inputs(kernel, grid, arguments);
-    }
-
-    /// The same for kernels that write neither the inputs of products nor what those were made from.
-    pub(crate) fn enqueue_beside_inputs<A: Arguments>(&self, kernel: &Kernel<A>, grid: Grid, arguments: &A) {
-        if grid.is_empty() {
-            return;
-        }
-        let launch = if self.context.rehearsal {
-            Ok(Launch::rehearsed(kernel, grid))
-        } else {
-            Launch::new(&self.context, kernel, grid, arguments)
-        };
-        match launch {
-            Ok(launch) => self.context.enqueue(launch),
-            Err(error) => self.context.remember(Err(error)),
-        }
     }
 
     /// Multiprocessors of the GPU.
@@ -396,6 +372,16 @@ impl Backend for Cuda {
         self.enqueue_state_space(&args);
     }
 
+    fn linear_mix_delta(
+        &self,
+        product: Product<'_, Self>,
+        conv: CausalConv<'_, Self>,
+        rule: DeltaRule<'_, Self>,
+        norm: GatedNorm<'_, Self>,
+    ) {
+        self.enqueue_linear_mix_delta(&product, &conv, &rule, &norm);
+    }
+
     fn mix_delta(&self, conv: CausalConv<'_, Self>, rule: DeltaRule<'_, Self>, norm: GatedNorm<'_, Self>) {
         self.enqueue_mix_delta(&conv, &rule, &norm);
     }
@@ -426,6 +412,16 @@ impl Backend for Cuda {
 
     fn sample(&self, logits: &CudaTensor, args: Sampling<'_, Self>) {
         self.enqueue_sample(logits, &args);
+    }
+
+    fn sample_states(
+        &self,
+        states: &CudaTensor,
+        product: SampledProduct<'_, Self>,
+        sampling: Sampling<'_, Self>,
+    ) {
+        self.enqueue_gather_sampled(states, sampling.step, product.states);
+        self.enqueue_sample_states(&product, &sampling);
     }
 
     fn prepare(&self, args: Prepare<'_, Self>) {

@@ -12,6 +12,7 @@ pub mod compiler;
 mod context;
 mod cuda;
 mod driver;
+mod enqueue;
 mod launch;
 mod ops;
 pub mod pack;

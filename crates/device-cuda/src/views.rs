@@ -78,6 +78,22 @@ arguments! { "views.h";
         pieces: u32,
     }
 
+    /// Partial sums of a product of up to `width` tokens; `kernels/pieces.cuh` says where each is. None if `data` is null.
+    struct PieceRows {
+        data: Ptr<f32>,
+        plan: KPlan,
+        width: u32,
+    }
+
+    /// Partial sums of a product, and what happens to their sum.
+    struct PiecedProduct {
+        sums: PieceRows,
+        bias: Ptr<f32>,
+        scale: Ptr<f32>,
+        outputs: u32,
+        gated: u32,
+    }
+
     /// Rows rounded to the type of a weight, where a product looks for its inputs: strips of `height` rows of `blocks`
     /// blocks. Nowhere if `data` is null.
     struct RoundedRows {
@@ -126,6 +142,31 @@ arguments! { "views.h";
         conv_channels: u32,
         conv_width: u32,
     }
+}
+
+impl PieceRows {
+    /// No partial sums.
+    pub(crate) const NONE: Self = Self {
+        data: Ptr::NULL,
+        plan: KPlan {
+            tiles: 0,
+            blocks: 0,
+            workers: 0,
+            pieces: 0,
+        },
+        width: 0,
+    };
+}
+
+impl PiecedProduct {
+    /// No product.
+    pub(crate) const NONE: Self = Self {
+        sums: PieceRows::NONE,
+        bias: Ptr::NULL,
+        scale: Ptr::NULL,
+        outputs: 0,
+        gated: 0,
+    };
 }
 
 impl Matrix {

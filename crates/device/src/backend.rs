@@ -247,6 +247,18 @@ pub trait Backend: Clone + Send + Sync + 'static {
         self.delta_rule(rule);
         self.gated_norm(norm);
     }
+    /// The product that the convolution's input, the rates and the gate are columns of, which are scratch too, and
+    /// [`mix_delta`](Self::mix_delta) over them: a device that has the product in several parts adds them up there.
+    fn linear_mix_delta(
+        &self,
+        product: Product<'_, Self>,
+        conv: CausalConv<'_, Self>,
+        rule: DeltaRule<'_, Self>,
+        norm: GatedNorm<'_, Self>,
+    ) {
+        self.linear(product.x, product.w, product.epilogue, product.out);
+        self.mix_delta(conv, rule, norm);
+    }
     /// The convolution, the state space recurrence over its output, and the gated norm over that one's; both are
     /// scratch.
     fn mix_state_space(

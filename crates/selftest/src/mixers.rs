@@ -3,22 +3,63 @@
 use crate::compare::Output;
 use crate::recurrences::{Dims, Recurrence, decay};
 use crate::rig::Rig;
-use crate::sequence::Session;
+use crate::sequence::{Session, Texts, columns_of};
 use paceline_device::{
-    Backend, CausalConv, DeltaRule, DeviceError, GateOrder, GatedNorm, HeadMap, StateSpace, StepTables,
+    Backend, CausalConv, DeltaRule, DeviceError, Epilogue, GateOrder, GatedNorm, HeadMap, Product,
+    StateSpace, StepTables,
 };
+use paceline_testkit::Matrix;
+use paceline_types::DType;
+
+/// Inputs of the product in front.
+const HIDDEN: usize = 256;
+
+/// What a layer reads: numbers of tokens, or the outputs of a product over those.
+struct Inputs<'a, B: Backend> {
+    session: Session<'a, B>,
+    projection: Option<B::Weight>,
+    rows: B::Tensor,
+}
+
+impl<'a, B: Backend> Inputs<'a, B> {
+    fn new(
+        rig: &'a Rig<'a, B>,
+        texts: &Texts,
+        (columns, projected): (usize, bool),
+    ) -> Result<Self, DeviceError> {
+        if !projected {
+            let session = Session::new(rig, texts, (columns, 2.0))?;
+            let rows = session.x.clone();
+            return Ok(Self {
+                session,
+                projection: None,
+                rows,
+            });
+        }
+        let session = Session::coarse(rig, texts, (HIDDEN, 2.0))?;
+        let matrix = Matrix::new(DType::BF16, columns, HIDDEN);
+        Ok(Self {
+            projection: Some(rig.weight("projection", matrix)?),
+            rows: rig.device.tensor(&session.tables.tokens, columns)?,
+            session,
+        })
+    }
+}
 
 impl Recurrence {
     pub(super) fn mix_delta<B: Backend>(
         &self,
         rig: &Rig<'_, B>,
         dims: Dims,
+        projected: bool,
     ) -> Result<Vec<Output>, DeviceError> {
         let (device, keys, values, heads) = (rig.device, dims.keys(), dims.values(), dims.heads);
         let channels = dims.channels();
-        let session = Session::new(rig, &self.texts, (channels + values + 2 * heads, 2.0))?;
-        let [x, gate, b, a] = session.columns([channels, values, heads, heads]);
+        let widths = [channels, values, heads, heads];
+        let inputs = Inputs::new(rig, &self.texts, (widths.iter().sum(), projected))?;
+        let (session, rows) = (&inputs.session, &inputs.rows);
         let tables = &session.tables;
+        let [x, gate, b, a] = columns_of(device, rows, widths);
         let cache = device.state_cache(self.layer.shape(&self.texts))?;
         let (decay, dt_bias) = (decay(rig, heads)?, rig.buffer("dt bias", heads, 1.0)?);
         let taps = rig.buffer("taps", 4 * channels, 1.0)?;
@@ -26,8 +67,7 @@ impl Recurrence {
         let [mixed, ruled, out] =
             [channels, values, values].map(|width| device.tensor(&tables.tokens, width));
         let (mixed, ruled, out) = (mixed?, ruled?, out?);
-        let [q, k, v] =
-            [0..keys, keys..2 * keys, 2 * keys..channels].map(|range| device.columns(&mixed, range));
+        let [q, k, v] = columns_of(device, &mixed, [keys, keys, values]);
         let enqueue = |device: &B, tables: &StepTables<B>| {
             session.fill(device);
             let conv = CausalConv {
@@ -60,7 +100,16 @@ impl Recurrence {
                 eps: 1e-6,
                 out: &mut out.clone(),
             };
-            device.mix_delta(conv, rule, norm);
+            let Some(w) = &inputs.projection else {
+                return device.mix_delta(conv, rule, norm);
+            };
+            let product = Product {
+                x: &session.x,
+                w,
+                epilogue: Epilogue::NONE,
+                out: &mut rows.clone(),
+            };
+            device.linear_mix_delta(product, conv, rule, norm);
         };
         let windows = tables.clone().with_prompts(false);
         let programs =

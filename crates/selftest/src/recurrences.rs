@@ -25,7 +25,9 @@ pub(crate) fn judge<B: Backend>(judge: &mut Judge<'_, B>) {
         for head_map in [HeadMap::Grouped, HeadMap::Tiled] {
             layers.push(Layer::Delta { dims, head_map });
         }
-        layers.push(Layer::MixDelta { dims });
+        for projected in [false, true] {
+            layers.push(Layer::MixDelta { dims, projected });
+        }
     }
     for dims in SPACE {
         layers.push(Layer::Space { dims });
@@ -139,8 +141,10 @@ pub(crate) enum Layer {
     Space {
         dims: Dims,
     },
+    /// `projected`: behind the product whose outputs it reads.
     MixDelta {
         dims: Dims,
+        projected: bool,
     },
     MixSpace {
         dims: Dims,
@@ -153,7 +157,8 @@ impl Layer {
             Self::Conv { .. } => "causal_conv",
             Self::Delta { .. } => "delta_rule",
             Self::Space { .. } => "state_space",
-            Self::MixDelta { .. } => "mix_delta",
+            Self::MixDelta { projected: false, .. } => "mix_delta",
+            Self::MixDelta { projected: true, .. } => "linear_mix_delta",
             Self::MixSpace { .. } => "mix_state_space",
         }
     }
@@ -164,7 +169,7 @@ impl Layer {
             Self::Conv { channels, .. } => channels > 512,
             Self::Delta { dims, .. }
             | Self::Space { dims }
-            | Self::MixDelta { dims }
+            | Self::MixDelta { dims, .. }
             | Self::MixSpace { dims } => dims.values() > 512,
         }
     }
@@ -177,7 +182,7 @@ impl Layer {
                 bias,
             } => format!("{channels} channels, {width} taps, bias {bias}"),
             Self::Delta { dims, head_map } => format!("{}, {head_map:?}", dims.name()),
-            Self::Space { dims } | Self::MixDelta { dims } | Self::MixSpace { dims } => dims.name(),
+            Self::Space { dims } | Self::MixDelta { dims, .. } | Self::MixSpace { dims } => dims.name(),
         }
     }
 
@@ -185,7 +190,7 @@ impl Layer {
         let (conv_channels, conv_width, dims) = match self {
             Self::Conv { channels, width, .. } => (channels, width, Dims::new(0, 0, 0, 0)),
             Self::Delta { dims, .. } | Self::Space { dims } => (0, 1, dims),
-            Self::MixDelta { dims } | Self::MixSpace { dims } => (dims.channels(), 4, dims),
+            Self::MixDelta { dims, .. } | Self::MixSpace { dims } => (dims.channels(), 4, dims),
         };
         StateShape {
             slots: texts.slots(),
@@ -214,7 +219,7 @@ impl Case for Recurrence {
             Layer::Conv { channels, bias, .. } => self.conv(rig, channels, bias),
             Layer::Delta { dims, head_map } => self.delta(rig, dims, head_map),
             Layer::Space { dims } => self.space(rig, dims),
-            Layer::MixDelta { dims } => self.mix_delta(rig, dims),
+            Layer::MixDelta { dims, projected } => self.mix_delta(rig, dims, projected),
             Layer::MixSpace { dims } => self.mix_space(rig, dims),
         }
     }

@@ -285,6 +285,23 @@ impl<'a, B: Backend> Session<'a, B> {
         texts: &Texts,
         (columns, scale): (usize, f32),
     ) -> Result<Self, DeviceError> {
+        Self::with(rig, texts, (columns, scale, false))
+    }
+
+    /// The same with numbers that products of 16-bit weights take as they are.
+    pub(crate) fn coarse(
+        rig: &'a Rig<'a, B>,
+        texts: &Texts,
+        (columns, scale): (usize, f32),
+    ) -> Result<Self, DeviceError> {
+        Self::with(rig, texts, (columns, scale, true))
+    }
+
+    fn with(
+        rig: &'a Rig<'a, B>,
+        texts: &Texts,
+        (columns, scale, coarse): (usize, f32, bool),
+    ) -> Result<Self, DeviceError> {
         let steps = texts.steps();
         let tokens = |step: &Vec<Piece>| step.iter().map(Piece::len).sum::<usize>();
         let most = steps.iter().map(tokens).max().unwrap_or(1);
@@ -298,7 +315,7 @@ impl<'a, B: Backend> Session<'a, B> {
         let tables = StepTables::new(rig.device, limits)?;
         rig.device.write(&tables.block_table, &block_table(texts));
         Ok(Self {
-            table: rig.inputs("tokens", (INPUTS, columns), (scale, false))?,
+            table: rig.inputs("tokens", (INPUTS, columns), (scale, coarse))?,
             x: rig.device.tensor(&tables.tokens, columns)?,
             rig,
             steps,
@@ -314,11 +331,7 @@ impl<'a, B: Backend> Session<'a, B> {
 
     /// Consecutive ranges of the tokens' columns.
     pub(crate) fn columns<const N: usize>(&self, widths: [usize; N]) -> [B::Tensor; N] {
-        let mut end = 0;
-        widths.map(|width| {
-            end += width;
-            self.rig.device.columns(&self.x, end - width..end)
-        })
+        columns_of(self.rig.device, &self.x, widths)
     }
 
     /// Runs all steps and returns the results of right tokens, then those of wrong ones.
@@ -443,4 +456,17 @@ fn block_table(texts: &Texts) -> Vec<i32> {
             (0..per_request).map(move |block| ((per_request - 1 - block) * requests + request) as i32)
         })
         .collect()
+}
+
+/// Consecutive ranges of a tensor's columns.
+pub(crate) fn columns_of<B: Backend, const N: usize>(
+    device: &B,
+    x: &B::Tensor,
+    widths: [usize; N],
+) -> [B::Tensor; N] {
+    let mut end = 0;
+    widths.map(|width| {
+        end += width;
+        device.columns(x, end - width..end)
+    })
 }

@@ -3,19 +3,8 @@
 #include "paceline.cuh"
 #include "args/views.h"
 
-struct FinishArgs {
-    float* pieces;
-    float* bias;
-    float* scale;
-    KPlan plan;
-    uint32_t width;
-    uint32_t outputs;
-    uint32_t gated;
-};
-static_assert(sizeof(FinishArgs) == 56);
-
 struct FinishRowsArgs {
-    FinishArgs product;
+    PiecedProduct product;
     Matrix out;
     RoundedRows rounded;
     float gate_scale;
@@ -23,7 +12,7 @@ struct FinishRowsArgs {
 static_assert(sizeof(FinishRowsArgs) == 120);
 
 struct FinishAddNormArgs {
-    FinishArgs product;
+    PiecedProduct product;
     ResidualNormArgs norm;
     RoundedRows rounded;
 };

@@ -11,6 +11,11 @@ struct MixArgs {
     Matrix mixed;
     Matrix out;
     RoundedRows rounded;
+    PieceRows pieces;
+    uint32_t x_from;
+    uint32_t gate_from;
+    uint32_t a_from;
+    uint32_t b_from;
     float* taps;
     float* bias;
     float* decay;
@@ -29,4 +34,4 @@ struct MixArgs {
     float eps;
     int32_t* fault;
 };
-static_assert(sizeof(MixArgs) == 496);
+static_assert(sizeof(MixArgs) == 544);

@@ -14,6 +14,7 @@ struct SampleArgs {
     uint64_t* parts;
     int32_t* open;
     float* copies;
+    PiecedProduct product;
     int32_t options;
 };
-static_assert(sizeof(SampleArgs) == 240);
+static_assert(sizeof(SampleArgs) == 296);

@@ -70,6 +70,22 @@ struct KPlan {
 };
 static_assert(sizeof(KPlan) == 16);
 
+struct PieceRows {
+    float* data;
+    KPlan plan;
+    uint32_t width;
+};
+static_assert(sizeof(PieceRows) == 32);
+
+struct PiecedProduct {
+    PieceRows sums;
+    float* bias;
+    float* scale;
+    uint32_t outputs;
+    uint32_t gated;
+};
+static_assert(sizeof(PiecedProduct) == 56);
+
 struct RoundedRows {
     uint8_t* data;
     uint32_t height;

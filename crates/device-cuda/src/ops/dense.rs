@@ -451,7 +451,7 @@ fn gate_scale(w: &CudaWeight, activation: Activation) -> Option<f32> {
     }
 }
 
-fn check_linear(x: &CudaTensor, w: &CudaWeight, epilogue: &Epilogue<'_, Cuda>, out: &CudaTensor) {
+pub(crate) fn check_linear(x: &CudaTensor, w: &CudaWeight, epilogue: &Epilogue<'_, Cuda>, out: &CudaTensor) {
     assert!(w.gated() == 0, "linear: the weight is for a gated activation");
     check_product(x, w, epilogue, out);
 }

@@ -107,7 +107,7 @@ impl Cuda {
             place: place as i32,
         };
         let shared = args.draft.requests.bucket as u32 * PACKED_ROW;
-        self.enqueue(kernel, Grid::new(1, PACKERS).shared(shared), &arguments);
+        self.enqueue_fenced(kernel, Grid::new(1, PACKERS).shared(shared), &arguments);
     }
 
     pub(crate) fn enqueue_take_drafts(&self, args: &TakeDrafts<'_, Self>) {
@@ -165,7 +165,7 @@ impl Cuda {
             plan: args.plan.ptr(),
             fault: self.fault(),
         };
-        self.enqueue(&CLEAR_KV, per_row(args.step.tokens.bucket), &arguments);
+        self.enqueue_fenced(&CLEAR_KV, per_row(args.step.tokens.bucket), &arguments);
     }
 }
 

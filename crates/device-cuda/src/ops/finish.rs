@@ -7,24 +7,13 @@ use crate::ops::dense::{ResidualNormArgs, by_columns};
 use crate::ops::inputs::RoundedInputs;
 use crate::ops::product::Pieces;
 use crate::storage::CudaTensor;
-use crate::views::{KPlan, Matrix, RoundedRows, optional};
+use crate::views::{Matrix, PieceRows, PiecedProduct, RoundedRows, optional};
 use paceline_device::{Activation, ResidualNorm};
 
 arguments! { "finish.h";
-    /// Partial sums, and what happens to their sum.
-    struct FinishArgs {
-        pieces: Ptr<f32>,
-        bias: Ptr<f32>,
-        scale: Ptr<f32>,
-        plan: KPlan,
-        width: u32,
-        outputs: u32,
-        gated: u32,
-    }
-
     /// Results, or results behind an activation.
     struct FinishRowsArgs {
-        product: FinishArgs,
+        product: PiecedProduct,
         out: Matrix,
         rounded: RoundedRows,
         gate_scale: f32,
@@ -32,7 +21,7 @@ arguments! { "finish.h";
 
     /// Results that are added to the residual stream, and the norm behind that.
     struct FinishAddNormArgs {
-        product: FinishArgs,
+        product: PiecedProduct,
         norm: ResidualNormArgs,
         rounded: RoundedRows,
     }
@@ -51,13 +40,21 @@ const FINISH_ADD_NORM: [Kernel<FinishAddNormArgs>; 3] = [
 const THREADS: u32 = 128;
 
 impl Pieces<'_> {
-    fn arguments(&self) -> FinishArgs {
-        FinishArgs {
-            pieces: Ptr::new(self.sums),
-            bias: optional(self.bias),
-            scale: optional(self.scale),
+    /// The partial sums as kernels see them.
+    pub(crate) fn rows(&self) -> PieceRows {
+        PieceRows {
+            data: Ptr::new(self.sums),
             plan: self.w.plan(),
             width: self.width as u32,
+        }
+    }
+
+    /// The same with what happens to their sum.
+    pub(crate) fn product(&self) -> PiecedProduct {
+        PiecedProduct {
+            sums: self.rows(),
+            bias: optional(self.bias),
+            scale: optional(self.scale),
             outputs: self.w.outputs() as u32,
             gated: self.w.gated() as u32,
         }
@@ -74,7 +71,7 @@ impl Cuda {
         };
         let next = activation.and_then(|_| self.next_inputs(out));
         let arguments = FinishRowsArgs {
-            product: pieces.arguments(),
+            product: pieces.product(),
             out: Matrix::of(out),
             rounded: RoundedInputs::rows(next),
             gate_scale,
@@ -92,7 +89,7 @@ impl Cuda {
         let (at, threads) = by_columns(pieces.w.outputs());
         let next = self.next_inputs(norm.out);
         let arguments = FinishAddNormArgs {
-            product: pieces.arguments(),
+            product: pieces.product(),
             norm: ResidualNormArgs::of(norm),
             rounded: RoundedInputs::rows(next),
         };

@@ -96,7 +96,7 @@ impl Cuda {
         };
         let shared = args.step.requests.bucket as u32 * PACKED_ROW;
         self.enqueue(&TAKE_PLAN, COPIES, &arguments);
-        self.enqueue(&LAY_OUT_STEP, Grid::new(1, PACKERS).shared(shared), &arguments);
+        self.enqueue_fenced(&LAY_OUT_STEP, Grid::new(1, PACKERS).shared(shared), &arguments);
     }
 
     pub(crate) fn enqueue_accept(&self, args: &Accept<'_, Self>) {

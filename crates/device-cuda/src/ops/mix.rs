@@ -4,13 +4,14 @@ use crate::arguments::{Ptr, arguments};
 use crate::cuda::Cuda;
 use crate::launch::{Grid, Kernel};
 use crate::ops::checks::Checks;
-use crate::ops::dense::check_gated_norm;
+use crate::ops::dense::{check_gated_norm, check_linear};
 use crate::ops::inputs::RoundedInputs;
 use crate::ops::recurrence::{check_causal_conv, check_delta_rule};
 use crate::pack::Architecture;
 use crate::storage::CudaTensor;
-use crate::views::{Matrix, RoundedRows, StateView, Tables, optional};
-use paceline_device::{CausalConv, DeltaRule, GateOrder, GatedNorm, HeadMap};
+use crate::views::{Matrix, PieceRows, RoundedRows, StateView, Tables, optional};
+use crate::weight::{Kind, TILE};
+use paceline_device::{CausalConv, DeltaRule, GateOrder, GatedNorm, HeadMap, Product};
 
 arguments! { "mix.h";
     /// Of `mix_keys` and `mix_states`, and of `mix_few`. `queries`, `keys` and `values` are the first channels of the convolution that belong to them.
@@ -23,6 +24,12 @@ arguments! { "mix.h";
         mixed: Matrix,
         out: Matrix,
         rounded: RoundedRows,
+        /// Of the product ahead, if nobody has added them up: then `x`, `gate`, `a` and `b` are its outputs from these on, and not there yet.
+        pieces: PieceRows,
+        x_from: u32,
+        gate_from: u32,
+        a_from: u32,
+        b_from: u32,
         taps: Ptr<f32>,
         bias: Ptr<f32>,
         decay: Ptr<f32>,
@@ -44,6 +51,7 @@ arguments! { "mix.h";
 }
 
 const MIX_KEYS: Kernel<MixArgs> = Kernel::new("mix_keys", "mix_keys");
+const MIX_KEYS_PIECED: Kernel<MixArgs> = Kernel::new("mix_keys", "mix_keys_pieced");
 const MIX_STATES: Kernel<MixArgs> = Kernel::new("mix", "mix_states");
 const MIX_FEW: Kernel<MixArgs> = Kernel::new("mix_few", "mix_few");
 
@@ -56,6 +64,9 @@ const TOGETHER: u32 = 2;
 const KEY_THREADS: u32 = 256;
 const STATE_THREADS: u32 = 288;
 const FEW_THREADS: u32 = 512;
+
+/// Tokens up to which the kernels add up the pieces of the product ahead themselves.
+const MOST_PIECED: usize = 64;
 
 /// Shared memory of a thread block of `mix_states` and of `mix_few`: the size of `Memory` in their files.
 const STATE_SHARED: u32 = 113_920;
@@ -71,11 +82,50 @@ impl Cuda {
         rule: &DeltaRule<'_, Self>,
         norm: &GatedNorm<'_, Self>,
     ) {
-        let Some(mut args) = self.mix_args(conv, rule, norm) else {
+        let Some(args) = self.mix_args(conv, rule, norm) else {
             self.enqueue_causal_conv(conv);
             self.enqueue_delta_rule(rule);
             return self.enqueue_gated_norm(norm);
         };
+        self.enqueue_mix(&args, conv, rule, norm);
+    }
+
+    /// The same behind the product whose outputs all of it reads. What is left in pieces is added up by whoever reads it.
+    pub(crate) fn enqueue_linear_mix_delta(
+        &self,
+        product: &Product<'_, Self>,
+        conv: &CausalConv<'_, Self>,
+        rule: &DeltaRule<'_, Self>,
+        norm: &GatedNorm<'_, Self>,
+    ) {
+        // Inputs of a convolution are read several times: pieces of many tokens are worth adding up once. `mix_few` has no
+        // registers for them.
+        let args = self
+            .mix_args(conv, rule, norm)
+            .filter(|_| self.has_many_states(conv))
+            .filter(|_| product.x.bucket <= MOST_PIECED)
+            .and_then(|args| args.behind(product, [conv.x, norm.gate, rule.a, rule.b]));
+        let Some(mut args) = args else {
+            self.enqueue_linear(product.x, product.w, &product.epilogue, product.out);
+            return self.enqueue_mix_delta(conv, rule, norm);
+        };
+        check_linear(product.x, product.w, &product.epilogue, product.out);
+        Checks("linear_mix_delta").apart(norm.out, &[product.x]);
+        let target = (&*product.out, None);
+        if let Some(pieces) = self.enqueue_product(product.x, product.w, &product.epilogue, target) {
+            args.pieces = pieces.rows();
+        }
+        self.enqueue_mix(&args, conv, rule, norm);
+    }
+
+    fn enqueue_mix(
+        &self,
+        args: &MixArgs,
+        conv: &CausalConv<'_, Self>,
+        rule: &DeltaRule<'_, Self>,
+        norm: &GatedNorm<'_, Self>,
+    ) {
+        let mut args = *args;
         check_causal_conv(conv);
         check_delta_rule(rule);
         check_gated_norm(norm);
@@ -92,14 +142,20 @@ impl Cuda {
             args.unit_queries = scratch.unit_queries;
             args.dots = scratch.dots;
             args.factors = scratch.factors;
-            // A warp per vector of a token: two of a group, and the values of its heads, which are often two.
+            // A warp per vector of a token: two of a group, and the values of its heads, which are often two, and
+            // their gates where those are in pieces.
+            let (kernel, vectors) = if args.pieces.data.is_null() {
+                (&MIX_KEYS, 4)
+            } else {
+                (&MIX_KEYS_PIECED, 6)
+            };
             let threads = if norm.out.bucket as u32 <= requests {
-                KEY_THREADS / 2
+                32 * vectors
             } else {
                 KEY_THREADS
             };
             let groups = [shape.groups as u32, requests, 1];
-            self.enqueue(&MIX_KEYS, Grid::of(groups, threads), &args);
+            self.enqueue(kernel, Grid::of(groups, threads), &args);
             let blocks = (heads * requests).min(TOGETHER * self.multiprocessors());
             let grid = Grid::new(blocks, STATE_THREADS).shared(STATE_SHARED);
             self.enqueue(&MIX_STATES, grid, &args);
@@ -147,6 +203,11 @@ impl Cuda {
             mixed: Matrix::of(conv.out),
             out: Matrix::of(norm.out),
             rounded: RoundedRows::NOWHERE,
+            pieces: PieceRows::NONE,
+            x_from: 0,
+            gate_from: 0,
+            a_from: 0,
+            b_from: 0,
             taps: conv.weight.ptr(),
             bias: optional(conv.bias),
             decay: rule.decay.ptr(),
@@ -169,6 +230,31 @@ impl Cuda {
             .iter()
             .all(|matrix| matrix.data.is_aligned(16) && matrix.stride.is_multiple_of(4));
         (fits && aligned).then_some(args)
+    }
+}
+
+impl MixArgs {
+    /// With the outputs of a product at which x, gate, a and b begin, if kernels can add up its pieces: vectors are within
+    /// a tile, and a result is a sum and nothing else.
+    fn behind(self, product: &Product<'_, Cuda>, [x, gate, a, b]: [&CudaTensor; 4]) -> Option<Self> {
+        let out = &*product.out;
+        let from = |part: &CudaTensor| {
+            let of_product = part.storage.address() == out.storage.address()
+                && (part.stride, part.bucket) == (out.stride, out.bucket);
+            let first = part.first.checked_sub(out.first)?;
+            (of_product && first + part.columns <= out.columns).then_some(first as u32)
+        };
+        let args = Self {
+            x_from: from(x)?,
+            gate_from: from(gate)?,
+            a_from: from(a)?,
+            b_from: from(b)?,
+            ..self
+        };
+        let vectors = [args.x_from, args.gate_from, args.queries, args.keys, args.values];
+        let whole = vectors.iter().all(|first| first.is_multiple_of(TILE as u32));
+        let plain = product.epilogue.bias.is_none() && product.epilogue.scale.is_none();
+        (whole && plain && product.w.kind() != Kind::F32).then_some(args)
     }
 }
 

@@ -129,8 +129,9 @@ const COLUMNS: usize = 32;
 const WINDOW: usize = 8;
 /// Tokens of a warp of `relate_prompt`: its `TOKENS`.
 const RELATED: usize = 4;
-/// Shared memory of `prompt`, as its `Memory` has it.
-const PROMPT_SHARED: u32 = 97_904;
+/// Threads of a team of `prompt`, and its shared memory, as its `Memory` has it.
+const PROMPT_THREADS: u32 = 256;
+const PROMPT_SHARED: u32 = 97_968;
 
 /// A kernel that goes through states.
 struct Through<'a> {
@@ -171,12 +172,11 @@ impl Rule {
             && aligned
             && prompts
         {
-            // One thread block keeps a multiprocessor busy: an early start would crowd those of a long prompt.
-            let blocks = blocks(COLUMNS);
+            let states = blocks(COLUMNS) * requests as u32;
             return Through {
                 relate: (relate, vectors(tokens.div_ceil(RELATED))),
                 kernel,
-                grid: through_grid([blocks, in_turn(blocks)], PROMPT_SHARED, u32::MAX),
+                grid: prompt_grid(states, cuda),
                 leaves: true,
             };
         }
@@ -218,6 +218,19 @@ impl Rule {
         let small = 2 * STATE_GRID * STATE_GRID + 4 * STATE_GRID + 4;
         (4 * (vectors + sums + small)) as u32
     }
+}
+
+/// Thread blocks of `prompt` for so many parts of states: persistent, of as many teams as `kernels/prompt.cu` has. An early start
+/// would be of no use to a long prompt.
+fn prompt_grid(states: u32, cuda: &Cuda) -> Grid {
+    let teams = if cuda.context.architecture == Architecture::Sm90a {
+        2
+    } else {
+        1
+    };
+    Grid::new(states.min(cuda.multiprocessors()), teams * PROMPT_THREADS)
+        .shared(teams * PROMPT_SHARED)
+        .late()
 }
 
 /// Thread blocks for parts of a state, by requests. Up to `late` of them begin when the kernel ahead has ended.

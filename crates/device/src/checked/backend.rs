@@ -374,6 +374,16 @@ impl<B: Backend> Backend for Checked<B> {
         self.checked_linear_add_norm(product, norm);
     }
 
+    fn linear_mix_delta(
+        &self,
+        product: Product<'_, Self>,
+        conv: CausalConv<'_, Self>,
+        rule: DeltaRule<'_, Self>,
+        norm: GatedNorm<'_, Self>,
+    ) {
+        self.checked_linear_mix_delta(product, conv, rule, norm);
+    }
+
     fn mix_delta(&self, conv: CausalConv<'_, Self>, rule: DeltaRule<'_, Self>, norm: GatedNorm<'_, Self>) {
         self.checked_mix_delta(conv, rule, norm);
     }

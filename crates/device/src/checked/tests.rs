@@ -295,25 +295,21 @@ impl Wide {
         [out, residual, scratch]
     }
 
-    /// The norm, and what convolution and recurrence wrote. The recurrence reads `read` of the convolution.
-    fn mix(&self, delta: bool, read: impl Fn(&Tensor) -> Tensor) -> [Tensor; 3] {
+    /// The norm, and what convolution, recurrence and the product in front wrote. The recurrence reads `read` of the
+    /// convolution.
+    fn mix(&self, mix: Mix, read: impl Fn(&Tensor) -> Tensor) -> Vec<Tensor> {
         let (device, step, numbers) = (&self.device, &self.tables, self.numbers());
+        let mut projected = self.tensor();
+        let x = if mix == Mix::LinearDelta {
+            projected.clone()
+        } else {
+            self.x.clone()
+        };
         let (mut mixed, mut values, mut out) = (self.tensor(), self.tensor(), self.tensor());
         let (mixed_part, values_part) = (read(&mixed), values.clone());
-        let shape = StateShape {
-            slots: 1,
-            conv_channels: 4,
-            conv_width: 4,
-            heads: 1,
-            groups: 1,
-            rows: 4,
-            columns: 4,
-            drafts: 0,
-            snapshots: 0,
-        };
-        let cache = device.state_cache(shape).expect("nothing is allocated");
+        let cache = device.state_cache(STATES).expect("nothing is allocated");
         let conv: CausalConv<'_, Device> = CausalConv {
-            x: &self.x,
+            x: &x,
             weight: &numbers,
             bias: None,
             cache: &cache,
@@ -322,34 +318,19 @@ impl Wide {
         };
         let norm: GatedNorm<'_, Device> = GatedNorm {
             x: &values_part,
-            gate: &self.x,
+            gate: &x,
             weight: None,
             group: 4,
             order: GateOrder::NormThenGate,
             eps: 0.0,
             out: &mut out,
         };
-        if delta {
-            let rule: DeltaRule<'_, Device> = DeltaRule {
-                q: &mixed_part,
-                k: &mixed_part,
-                v: &mixed_part,
-                a: &self.x,
-                b: &self.x,
-                decay: &numbers,
-                dt_bias: &numbers,
-                head_map: HeadMap::Grouped,
-                cache: &cache,
-                out: &mut values,
-                step,
-            };
-            device.mix_delta(conv, rule, norm);
-        } else {
+        if mix == Mix::Space {
             let recurrence: StateSpace<'_, Device> = StateSpace {
                 x: &mixed_part,
                 b: &mixed_part,
                 c: &mixed_part,
-                dt: &self.x,
+                dt: &x,
                 decay: &numbers,
                 skip: &numbers,
                 dt_bias: &numbers,
@@ -359,8 +340,33 @@ impl Wide {
                 step,
             };
             device.mix_state_space(conv, recurrence, norm);
+        } else {
+            let rule: DeltaRule<'_, Device> = DeltaRule {
+                q: &mixed_part,
+                k: &mixed_part,
+                v: &mixed_part,
+                a: &x,
+                b: &x,
+                decay: &numbers,
+                dt_bias: &numbers,
+                head_map: HeadMap::Grouped,
+                cache: &cache,
+                out: &mut values,
+                step,
+            };
+            let w = weight(device);
+            let product: Product<'_, Device> = Product {
+                x: &self.x,
+                w: &w,
+                epilogue: Epilogue::NONE,
+                out: &mut projected,
+            };
+            match mix {
+                Mix::LinearDelta => device.linear_mix_delta(product, conv, rule, norm),
+                _ => device.mix_delta(conv, rule, norm),
+            }
         }
-        [out, mixed, values]
+        vec![out, mixed, values, projected]
     }
 
     /// The states and the logits.
@@ -385,6 +391,28 @@ impl Wide {
     }
 }
 
+/// The state of a layer that mixes tokens.
+const STATES: StateShape = StateShape {
+    slots: 1,
+    conv_channels: 4,
+    conv_width: 4,
+    heads: 1,
+    groups: 1,
+    rows: 4,
+    columns: 4,
+    drafts: 0,
+    snapshots: 0,
+};
+
+/// What mixes tokens.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Mix {
+    Delta,
+    /// Behind the product whose outputs it reads.
+    LinearDelta,
+    Space,
+}
+
 /// The recorder has a body of its own for each: one that writes down its name.
 #[test]
 fn wide_operations_are_those_of_the_device_inside() {
@@ -395,8 +423,9 @@ fn wide_operations_are_those_of_the_device_inside() {
     let [out, residual, _] = wide.linear_add_norm();
     wide.read(&out);
     wide.read(&residual);
-    wide.read(&wide.mix(true, Tensor::clone)[0]);
-    wide.read(&wide.mix(false, Tensor::clone)[0]);
+    for mix in [Mix::Delta, Mix::LinearDelta, Mix::Space] {
+        wide.read(&wide.mix(mix, Tensor::clone)[0]);
+    }
     wide.sample_states();
     let program = wide.device.inner().end_capture();
     let mut names: Vec<&str> = program.iter().filter_map(|line| line.strip_suffix(':')).collect();
@@ -406,6 +435,8 @@ fn wide_operations_are_those_of_the_device_inside() {
         [
             "linear_activate",
             "linear_add_norm",
+            "mix_delta",
+            "linear_mix_delta",
             "mix_delta",
             "mix_state_space",
             "sample_states"
@@ -420,14 +451,19 @@ type Case = (&'static str, fn(&Wide) -> Vec<Tensor>);
 
 #[test]
 fn scratch_of_wide_operations_holds_nothing() {
-    let operations: [Case; 5] = [
+    let operations: [Case; 6] = [
         ("linear_activate", |wide| {
             wide.linear_activate(&weight(&wide.device), PLAIN)[1..].to_vec()
         }),
         ("linear_add_norm", |wide| wide.linear_add_norm()[2..].to_vec()),
-        ("mix_delta", |wide| wide.mix(true, Tensor::clone)[1..].to_vec()),
+        ("mix_delta", |wide| {
+            wide.mix(Mix::Delta, Tensor::clone)[1..3].to_vec()
+        }),
+        ("linear_mix_delta", |wide| {
+            wide.mix(Mix::LinearDelta, Tensor::clone)[1..].to_vec()
+        }),
         ("mix_state_space", |wide| {
-            wide.mix(false, Tensor::clone)[1..].to_vec()
+            wide.mix(Mix::Space, Tensor::clone)[1..3].to_vec()
         }),
         ("sample_states", |wide| wide.sample_states().to_vec()),
     ];
@@ -449,7 +485,7 @@ fn scratch_of_wide_operations_holds_nothing() {
 #[should_panic(expected = "contract: mix_delta takes q from elsewhere than its scratch")]
 fn a_recurrence_over_something_else_than_its_convolution() {
     let wide = Wide::new();
-    wide.mix(true, |_| wide.x.clone());
+    wide.mix(Mix::Delta, |_| wide.x.clone());
 }
 
 #[test]

@@ -62,6 +62,27 @@ impl<B: Backend> Checked<B> {
         self.inner.mix_delta(conv, rule, Self::gating(norm));
     }
 
+    pub(super) fn checked_linear_mix_delta(
+        &self,
+        product: Product<'_, Self>,
+        conv: CausalConv<'_, Self>,
+        rule: DeltaRule<'_, Self>,
+        norm: GatedNorm<'_, Self>,
+    ) {
+        let name = "linear_mix_delta";
+        Self::stored_rows(name, product.w);
+        let written = [&*product.out, &*conv.out, &*rule.out, &*norm.out];
+        self.watch(name, &[("x", product.x)], &written);
+        let read = [("x", conv.x), ("a", rule.a), ("b", rule.b), ("gate", norm.gate)];
+        self.scratch(name, product.out, &read);
+        self.scratch(name, conv.out, &[("q", rule.q), ("k", rule.k), ("v", rule.v)]);
+        self.scratch(name, rule.out, &[("x", norm.x)]);
+        let steps = (Self::step(conv.step), Self::step(rule.step));
+        let (conv, rule) = (Self::conv(conv, &steps.0), Self::rule(rule, &steps.1));
+        self.inner
+            .linear_mix_delta(Self::product(product), conv, rule, Self::gating(norm));
+    }
+
     pub(super) fn checked_mix_state_space(
         &self,
         conv: CausalConv<'_, Self>,

@@ -331,6 +331,18 @@ impl Backend for Recorder {
         self.gated_norm(norm);
     }
 
+    fn linear_mix_delta(
+        &self,
+        product: Product<'_, Self>,
+        conv: CausalConv<'_, Self>,
+        rule: DeltaRule<'_, Self>,
+        norm: GatedNorm<'_, Self>,
+    ) {
+        self.record(format_args!("linear_mix_delta:"));
+        self.linear(product.x, product.w, product.epilogue, product.out);
+        self.mix_delta(conv, rule, norm);
+    }
+
     fn mix_state_space(
         &self,
         conv: CausalConv<'_, Self>,

@@ -5,7 +5,7 @@ use crate::config::{divides, width};
 use crate::loader::Part;
 use crate::{Config, Forward, Loader, ModelError};
 use paceline_device::{
-    Backend, CausalConv, DeltaRule, DeviceError, GateOrder, GatedNorm, HeadMap, Scratch, StateShape,
+    Backend, CausalConv, DeltaRule, DeviceError, GateOrder, GatedNorm, HeadMap, StateShape,
 };
 
 /// Shape of a DeltaNet layer.
@@ -146,19 +146,6 @@ impl<B: Backend> DeltaNet<B> {
         &self.config
     }
 
-    /// All projections side by side.
-    fn project(&self, cx: &Forward<'_, B>, x: &B::Tensor) -> Result<Scratch<B>, DeviceError> {
-        let Some(rates) = &self.rates else {
-            return self.input.run(cx, x);
-        };
-        let out = cx.tokens(self.width())?;
-        let narrow = self.input.outputs();
-        self.input
-            .run_into(cx, x, &mut cx.backend.columns(&out, 0..narrow));
-        rates.run_into(cx, x, &mut cx.backend.columns(&out, narrow..self.width()));
-        Ok(out)
-    }
-
     /// Mixes the step's tokens into their requests' states.
     pub fn run(&self, cx: &Forward<'_, B>, x: &B::Tensor) -> Result<Contribution<'_, B>, DeviceError> {
         let config = &self.config;
@@ -167,7 +154,7 @@ impl<B: Backend> DeltaNet<B> {
         let backend = cx.backend;
         let cache = &cx.caches.states[self.cache];
 
-        let projected = self.project(cx, x)?;
+        let mut projected = cx.tokens(self.width())?;
         let gate = backend.columns(&projected, channels..channels + value_width);
         let b = backend.columns(&projected, channels + value_width..channels + value_width + heads);
         let a = backend.columns(&projected, channels + value_width + heads..self.width());
@@ -209,7 +196,16 @@ impl<B: Backend> DeltaNet<B> {
             eps: config.eps,
             out: &mut normed,
         };
-        backend.mix_delta(conv, rule, norm);
+        match &self.rates {
+            None => backend.linear_mix_delta(self.input.product(x, &mut projected), conv, rule, norm),
+            Some(rates) => {
+                let narrow = self.input.outputs();
+                self.input
+                    .run_into(cx, x, &mut backend.columns(&projected, 0..narrow));
+                rates.run_into(cx, x, &mut backend.columns(&projected, narrow..self.width()));
+                backend.mix_delta(conv, rule, norm);
+            }
+        }
         Ok(Contribution::Product(normed, &self.output))
     }
 }

@@ -1,0 +1,63 @@
+// A product that was left in pieces, see kplan.cuh: whoever reads a result adds its pieces up, in ascending order. [tile][piece][token][128 outputs], f32.
+#pragma once
+#include "kplan.cuh"
+#include "rows.cuh"
+
+// The pieces of a result, or of some beside it within a tile. Where they are depends on shapes alone: it is found out before the wait.
+struct Pieces {
+    const float* at;
+    uint32_t step;
+    int count;
+
+    __device__ __forceinline__ Pieces(const PieceRows& p, int token, int output) {
+        const int tile = min(output / TILE, static_cast<int>(p.plan.tiles) - 1);
+        count = last_worker(p.plan, tile) - first_worker(p.plan, tile) + 1, step = p.width * TILE;
+        at = p.data + (static_cast<size_t>(tile) * p.plan.pieces * p.width + token) * TILE + output % TILE;
+    }
+    // Four neighbours. All pieces are asked for before the first is added.
+    __device__ __forceinline__ float4 four() const {
+        float4 part[PIECE_LIMIT];
+#pragma unroll
+        for (int piece = 0; piece < PIECE_LIMIT; piece++)
+            if (piece < count) part[piece] = *reinterpret_cast<const float4*>(at + piece * step);
+        float4 sum = part[0];
+#pragma unroll
+        for (int piece = 1; piece < PIECE_LIMIT; piece++)
+            if (piece < count) sum = each(sum, part[piece], [](float a, float b) { return __fadd_rn(a, b); });
+        return sum;
+    }
+    // Every 32nd, as a warp's lanes have them. Most tiles of a layer have few pieces: those are asked for together.
+    template <int J> __device__ __forceinline__ void spread(float (&x)[J]) const {
+        constexpr int Together = 3;
+        float part[Together][J];
+#pragma unroll
+        for (int piece = 0; piece < Together; piece++)
+#pragma unroll
+            for (int j = 0; j < J; j++)
+                if (piece < count) part[piece][j] = at[piece * step + j * 32];
+#pragma unroll
+        for (int j = 0; j < J; j++) x[j] = part[0][j];
+#pragma unroll
+        for (int piece = 1; piece < Together; piece++)
+#pragma unroll
+            for (int j = 0; j < J; j++)
+                if (piece < count) x[j] = __fadd_rn(x[j], part[piece][j]);
+#pragma unroll 1
+        for (int piece = Together; piece < count; piece++)
+#pragma unroll
+            for (int j = 0; j < J; j++) x[j] = __fadd_rn(x[j], at[piece * step + j * 32]);
+    }
+    __device__ __forceinline__ float one() const {
+        float x[1];
+        spread(x);
+        return x[0];
+    }
+};
+
+// What becomes of the sum of four neighbouring outputs.
+__device__ __forceinline__ float4 with_epilogue(const PiecedProduct& product, float4 sum, int column) {
+    const int outputs = product.outputs;
+    if (product.bias) sum = each(sum, load_four(product.bias, column, outputs), [](float a, float b) { return a + b; });
+    if (product.scale) sum = each(sum, load_four(product.scale, column, outputs), [](float a, float b) { return a * b; });
+    return sum;
+}
