@@ -12,6 +12,7 @@ const DRAFT_DEVICE: &str = "drafts are made on the model's device";
 const EXPERTS: &str = "there is one way to compute experts on a device";
 const HAND_BACK: &str = "--hand-back-after MINUTES gives the memory of an idle engine back";
 const LOGGED: &str = "--log says what is logged, --log-format how";
+const NO_SCALES: &str = "keys and values have no scales";
 const ONE_PROCESS: &str = "there is one process";
 const SCHEDULED: &str = "steps are always scheduled ahead; see --pipeline-depth";
 const THREADS: &str = "the system places threads; taskset and numactl bind them";
@@ -37,6 +38,14 @@ pub(super) const MODEL: &[Foreign] = &[
             &["auto", "none", "embed"],
             "every model generates and embeds",
             "a model generates and embeds here, and nothing else",
+        ),
+    ),
+    valued(
+        &["--config-format"],
+        Only(
+            &["auto", "hf"],
+            "config.json or the GGUF file says what a model is",
+            "config.json or the GGUF file says what a model is; leave it out",
         ),
     ),
     valued(&["--code-revision"], Nothing("code of models is never run")),
@@ -197,13 +206,19 @@ pub(super) const ENGINE: &[Foreign] = &[
         &[
             "--worker-use-ray",
             "--engine-use-ray",
+            "--ray-workers-use-nsight",
             "--disable-frontend-multiprocessing",
             "--disable-async-output-proc",
         ],
         Nothing(ONE_PROCESS),
     ),
     valued(
-        &["--worker-cls", "--worker-extension-cls", "--scheduler-cls"],
+        &[
+            "--worker-cls",
+            "--worker-extension-cls",
+            "--scheduler-cls",
+            "--io-processor-plugin",
+        ],
         Refused("there is no Python in it; leave it out"),
     ),
     valued(
@@ -228,6 +243,16 @@ pub(super) const ENGINE: &[Foreign] = &[
     valued(
         &["--max-long-partial-prefills"],
         Nothing("--max-step-ms bounds what prompts take of a step"),
+    ),
+    valued(&["--quantization-param-path"], Nothing(NO_SCALES)),
+    switch(&["--calculate-kv-scales"], Nothing(NO_SCALES)),
+    valued(
+        &["--mamba-cache-dtype", "--mamba-ssm-cache-dtype"],
+        Only(
+            &["auto"],
+            "states have the type that their layers compute in",
+            "states have the type that their layers compute in; leave it out",
+        ),
     ),
     valued(
         &["--preemption-mode"],
@@ -337,6 +362,22 @@ pub(super) const SERVER: &[Foreign] = &[
             "tokens are sent as they come",
             "tokens are sent as they come; leave it out",
         ),
+    ),
+    valued(
+        &["--logprobs-mode"],
+        Only(
+            &["raw_logprobs"],
+            "log-probabilities are those before temperature and truncation",
+            "log-probabilities are those before temperature and truncation; leave it out",
+        ),
+    ),
+    switch(
+        &["--exclude-tools-when-tool-choice-none"],
+        Nothing("tools are left out where tool_choice is none"),
+    ),
+    switch(
+        &["--trust-request-chat-template"],
+        Nothing("requests may bring a chat_template"),
     ),
     switch(
         &["--enable-prompt-tokens-details"],
