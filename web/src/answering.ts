@@ -2,7 +2,18 @@
 
 import { newId, update } from "./actions";
 import { type ChatDelta, chat } from "./api/chat";
-import { type Answer, append, change, changeAnswer, find, type Message, pathTo, type ToolCall } from "./model/tree";
+import {
+  type Answer,
+  append,
+  change,
+  changeAnswer,
+  children,
+  find,
+  type Message,
+  pathTo,
+  type ToolCall,
+  unlike,
+} from "./model/tree";
 import { conversations, engine, fields, running, tell, twins } from "./state";
 
 /** A seed for an answer whose person gives none: it is always sent, so that the answer can be had again. */
@@ -122,7 +133,8 @@ const messageOf = (error: unknown) => (error instanceof Error ? error.message : 
 export async function writeAnswer(conversationId: string, parent: string): Promise<void> {
   const conversation = conversations.value.find(({ id }) => id === conversationId);
   if (conversation === undefined) return;
-  const request = bodyFor(pathTo(conversation, parent), conversation.settings.system);
+  const body = bodyFor(pathTo(conversation, parent), conversation.settings.system);
+  const request = unlike(body, children(conversation, parent));
   const answer = emptyAnswer(request);
   const id = newId();
   update(conversationId, (old) => append(old, { id, parent, role: "assistant", content: "", answer }));

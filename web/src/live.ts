@@ -5,7 +5,7 @@ import { follow, getDescription, getEngine, getRequests, type Listener } from ".
 import { apiKey, keyWanted, ServerError } from "./api/http";
 import { optionsOf } from "./model/options";
 import { extend } from "./model/timeline";
-import { engine, engineError, gauges, lostSteps, online, options, requests, steps, view } from "./state";
+import { engine, engineError, gauges, lostSteps, online, options, requests, started, steps, view } from "./state";
 
 /** Two minutes of them. */
 const MOST_GAUGES = 240;
@@ -28,7 +28,9 @@ const sleep = (ms: number) => new Promise((resolve) => setTimeout(resolve, ms));
 /** The server's own account of itself. */
 async function loadEngine(): Promise<void> {
   try {
-    engine.value = await getEngine();
+    const told = await getEngine();
+    started.value = new Date(Date.now() - told.uptime_seconds * 1000);
+    engine.value = told;
     engineError.value = null;
     if (options.value.length === 0) options.value = optionsOf(await getDescription());
   } catch (error) {

@@ -31,6 +31,8 @@ export const settings = computed(() => current.value?.settings ?? nextSettings.v
 
 /** What the server offers. */
 export const engine = signal<Engine | null>(null);
+/** When it was started, by the clock of this browser. */
+export const started = signal<Date | null>(null);
 export const engineError = signal<string | null>(null);
 export const options = signal<Option[]>([]);
 /** Whether the server tells how it runs. */

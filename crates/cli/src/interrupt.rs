@@ -23,8 +23,7 @@ impl Interrupt {
         ctrlc::set_handler(move || {
             let again = shared.requested.swap(true, Ordering::SeqCst);
             if again || !shared.polite.load(Ordering::SeqCst) {
-                terminal::restore();
-                std::process::exit(EXIT_CODE.into());
+                terminal::end(EXIT_CODE);
             }
         })
         .context("cannot listen for Ctrl-C")?;

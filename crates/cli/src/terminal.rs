@@ -4,7 +4,12 @@ use crate::format;
 use nix::sys::termios::{LocalFlags, SetArg, Termios, tcgetattr, tcsetattr};
 use nix::unistd::{getpgrp, tcgetpgrp};
 use std::io::{self, IsTerminal};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, Once, PoisonError};
+use std::thread;
+use tokio::signal::unix::{SignalKind, signal};
+
+/// Exit code of a process that Ctrl-\ ended, as shells expect it.
+const QUIT: u8 = 131;
 
 /// What the terminal was like before it was silenced.
 static BEFORE: Mutex<Option<Termios>> = Mutex::new(None);
@@ -52,6 +57,7 @@ impl Silence {
         let stdin = io::stdin();
         let both = stdin.is_terminal() && io::stdout().is_terminal();
         let before = tcgetattr(&stdin).ok().filter(|_| both && in_foreground())?;
+        restore_at_quit();
         let mut silent = before.clone();
         silent.local_flags.remove(LocalFlags::ECHO);
         tcsetattr(&stdin, SetArg::TCSANOW, &silent).ok()?;
@@ -73,6 +79,35 @@ pub(crate) fn restore() {
     if let Some(before) = before.filter(|_| in_foreground()) {
         let _ = tcsetattr(io::stdin(), SetArg::TCSANOW, &before);
     }
+}
+
+/// From the first silence on, Ctrl-\ ends the process with the terminal as it was. Before that it keeps its meaning, which is
+/// a core dump; so it does where no thread can listen for it.
+fn restore_at_quit() {
+    static LISTENING: Once = Once::new();
+    LISTENING.call_once(|| {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        let quit = runtime.and_then(|runtime| {
+            let guard = runtime.enter();
+            let quit = signal(SignalKind::quit())?;
+            drop(guard);
+            Ok((runtime, quit))
+        });
+        let Ok((runtime, mut quit)) = quit else {
+            return;
+        };
+        let listener = thread::Builder::new().name("paceline-quit".to_owned());
+        let _ = listener.spawn(move || {
+            runtime.block_on(quit.recv());
+            end(QUIT);
+        });
+    });
+}
+
+/// Ends the process at once, with the terminal as it was.
+pub(crate) fn end(code: u8) -> ! {
+    restore();
+    std::process::exit(code.into())
 }
 
 /// Whether the terminal is this process's: one in the background would be stopped for changing it.

@@ -49,6 +49,21 @@ fn a_message_is_answered_as_generate_answers_it() {
 }
 
 #[test]
+fn the_words_of_run_are_a_model_and_a_text_or_with_a_flag_for_the_model_a_text() {
+    let greedy = &GREEDY[1..];
+    let text = "Tell me about a fox.";
+    let expected = succeed(&[&["run", "storyteller", text][..], greedy].concat());
+    for words in [
+        &["run", "--model", "storyteller", text][..],
+        &["run", "-hf", "storyteller", "Tell", "me", "about", "a", "fox."],
+    ] {
+        assert_eq!(succeed(&[words, greedy].concat()), expected, "{words:?}");
+    }
+    let named = format!("`paceline run storyteller \"{text}\"`");
+    expect_usage_error(&["run", text], &["is no model", &named]);
+}
+
+#[test]
 fn the_readme_shows_what_chat_says() {
     let readme = fs::read_to_string(common::repository("README.md")).unwrap();
     let (_, shown) = readme

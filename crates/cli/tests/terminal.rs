@@ -6,7 +6,7 @@ mod common;
 
 use common::hub::FakeHub;
 use common::scripted::{Answer, Scripted, Step};
-use common::terminal::{CTRL_C, CTRL_D, screen, terminal, type_into, type_program};
+use common::terminal::{CTRL_BACKSLASH, CTRL_C, CTRL_D, screen, terminal, type_into, type_program};
 use common::{paceline, repository, run, run_with_input, stderr, stdout, succeed};
 use std::fs;
 
@@ -198,6 +198,35 @@ fn ctrl_c_leaves_no_mark_and_the_terminal_as_it_was() {
         !written.contains("^C") && written.contains("cancelled]"),
         "{written}"
     );
+
+    let latency = [
+        "bench",
+        "latency",
+        "--threads",
+        "1",
+        "--batch-size",
+        "1,64",
+        "--output-len",
+        "400",
+    ];
+    let (written, code, echo) = type_into(home.path(), 80, &latency, &[("batch 1,", CTRL_C)]);
+    assert_eq!((code, echo), (Some(130), true), "{written}");
+    assert!(!written.contains("^C"), "{written}");
+}
+
+#[test]
+fn ctrl_backslash_ends_an_answer_and_leaves_the_terminal_as_it_was() {
+    let home = tempfile::tempdir().unwrap();
+    let model = ["--threads", "1", "--temperature", "0", "--ignore-eos"];
+    let chat = [&["chat", "--no-history"][..], &model].concat();
+    let asked = [("Ctrl-D", ""), ("> ", "Hello\r"), ("Once", CTRL_BACKSLASH)];
+    let generate = ["generate", "--prompt", "Once", "--max-tokens", "100000"];
+    let generate = [&generate[..], &model].concat();
+    for (command, steps) in [(chat, &asked[..]), (generate, &[("upon", CTRL_BACKSLASH)])] {
+        let (written, code, echo) = type_into(home.path(), 80, &command, steps);
+        assert_eq!((code, echo), (Some(131), true), "{written}");
+        assert!(!written.contains("^\\"), "{written}");
+    }
 }
 
 #[test]
@@ -205,7 +234,11 @@ fn a_server_leaves_no_mark_and_the_terminal_as_it_was() {
     let home = tempfile::tempdir().unwrap();
     let serve = ["serve", "--port", "0", "--threads", "1"];
     // Ctrl-C, a second one behind it, and Ctrl-\.
-    for (typed, codes) in [(CTRL_C, &[0][..]), ("\u{3}\u{3}", &[0, 130]), ("\u{1c}", &[131])] {
+    for (typed, codes) in [
+        (CTRL_C, &[0][..]),
+        ("\u{3}\u{3}", &[0, 130]),
+        (CTRL_BACKSLASH, &[131]),
+    ] {
         // What is typed before does not show either.
         let steps = [("listening on", ""), ("\"max_tokens\"", "unseen"), ("}'", typed)];
         let (written, code, echo) = type_into(home.path(), 80, &serve, &steps);

@@ -168,7 +168,7 @@ impl<B: Backend> EngineParts<B> {
             let threads = config.threads.div_ceil(4).min(4);
             pipeline = pipeline.with_mask_workers(Box::new(MaskPool::new(threads, memory.slots)?));
         }
-        let shared = Arc::new(Shared::new(&memory, config.trace));
+        let shared = Arc::new(Shared::new((memory.blocks, memory.snapshot_count), config.trace));
         let limits = engine_limits(&config, &bounds, programs);
         let max_open = config.max_waiting + config.max_num_seqs;
         let (intake, jobs) = sync_channel(max_open);

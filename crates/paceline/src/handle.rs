@@ -1,5 +1,6 @@
 //! The caller's side of the engine.
 
+use crate::calls::Calls;
 use crate::cancel_flags::CancelFlags;
 use crate::channel::{self, EventReceiver};
 use crate::client::Answer;
@@ -24,6 +25,8 @@ use std::time::Instant;
 /// What engine thread and callers share.
 pub(crate) struct Shared {
     pub(crate) stats: Mutex<Stats>,
+    /// Whether somebody wants something of the engine's thread.
+    pub(crate) calls: Arc<Calls>,
     /// The newest steps, if somebody looks.
     pub(crate) watch: Arc<Watch>,
     /// Requests accepted and not yet ended.
@@ -34,14 +37,16 @@ pub(crate) struct Shared {
 
 impl Shared {
     /// Of an engine that has done nothing yet. `trace`: its steps are recorded from the first one on.
-    pub(crate) fn new(memory: &MemoryPlan, trace: bool) -> Self {
+    pub(crate) fn new((blocks, snapshots): (usize, usize), trace: bool) -> Self {
+        let calls = Arc::new(Calls::default());
         Self {
             stats: Mutex::new(Stats {
-                blocks: memory.blocks,
-                snapshots: memory.snapshot_count,
+                blocks,
+                snapshots,
                 ..Stats::default()
             }),
-            watch: Arc::new(Watch::new(trace)),
+            watch: Arc::new(Watch::new(trace, Arc::clone(&calls))),
+            calls,
             open: AtomicUsize::new(0),
             stopped: Mutex::default(),
         }
@@ -173,9 +178,9 @@ impl Handle {
             cancel_flags: Arc::clone(&cancel_flags),
             arrived,
         };
-        self.intake.try_send(Message::Job(job)).map_err(|error| {
+        self.tell(Message::Job(job)).map_err(|error| {
             self.shared.open.fetch_sub(count, Ordering::Relaxed);
-            match error {
+            match *error {
                 TrySendError::Full(_) => RequestError::QueueFull { open },
                 TrySendError::Disconnected(_) => {
                     let reason = self.shared.stop_reason();
@@ -184,6 +189,13 @@ impl Handle {
             }
         })?;
         Ok((cancel_flags, arrived))
+    }
+
+    /// Leaves a message for the engine's thread and calls it.
+    fn tell(&self, message: Message) -> Result<(), Box<TrySendError<Message>>> {
+        self.intake.try_send(message).map_err(Box::new)?;
+        self.shared.calls.begin();
+        Ok(())
     }
 
     /// How the engine is doing.
@@ -214,7 +226,7 @@ impl Handle {
     /// Where every request stands, oldest first, as of the engine's next turn; `None` if it does not answer any more.
     pub async fn statuses(&self) -> Option<Vec<RequestStatus>> {
         let (answer, statuses) = async_channel::bounded(1);
-        self.intake.try_send(Message::Look(answer)).ok()?;
+        self.tell(Message::Look(answer)).ok()?;
         statuses.recv().await.ok()
     }
 

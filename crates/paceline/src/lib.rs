@@ -109,6 +109,7 @@
 #[doc = include_str!("../../../README.md")]
 struct Readme;
 
+mod calls;
 mod cancel_flags;
 mod channel;
 mod client;

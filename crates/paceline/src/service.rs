@@ -1,5 +1,8 @@
 //! The engine's thread: requests in, steps, events out.
 
+#[cfg(test)]
+mod turns;
+
 use crate::cancel_flags::{CancelFlag, CancelFlags};
 use crate::client::{Answer, Client};
 use crate::handle::Shared;
@@ -15,7 +18,7 @@ use std::any::Any;
 use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::Ordering;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError};
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -58,6 +61,14 @@ pub(crate) struct Service<R: StepRunner, C: Clock> {
     hand_back_after: Option<Duration>,
     /// When there was last something to do.
     idle_since: Instant,
+    shown: Shown,
+}
+
+/// What had been counted when viewers were last shown something.
+#[derive(Clone, Copy, Default)]
+struct Shown {
+    steps: u64,
+    accepted_by_position: [u64; MAX_DRAFTS],
 }
 
 impl<R: StepRunner, C: Clock> Service<R, C> {
@@ -71,6 +82,7 @@ impl<R: StepRunner, C: Clock> Service<R, C> {
             unreturned: false,
             hand_back_after: None,
             idle_since: Instant::now(),
+            shown: Shown::default(),
         }
     }
 
@@ -95,62 +107,78 @@ impl<R: StepRunner, C: Clock> Service<R, C> {
     }
 
     fn serve(&mut self) -> Result<(), RunnerFault> {
-        loop {
-            if !self.take_in() && self.clients.is_empty() {
-                return Ok(());
+        while let Some(message) = self.wait() {
+            self.take(message);
+            self.attend(&Stepped::default());
+            if !self.pipeline.is_idle() {
+                self.work()?;
             }
-            self.cancel_flagged();
-            let planned = Instant::now();
-            let stepped = self.pipeline.step()?;
-            self.note_admissions(planned);
-            self.hand_out(stepped);
+        }
+        Ok(())
+    }
+
+    /// Steps until there is nothing to do.
+    fn work(&mut self) -> Result<(), RunnerFault> {
+        while !self.pipeline.is_idle() {
+            self.turn()?;
+        }
+        (self.unchecked, self.unreturned) = (true, true);
+        self.idle_since = Instant::now();
+        Ok(())
+    }
+
+    /// A step, with what goes before it and behind it. Whoever wants something, be it a request that comes or a viewer of
+    /// steps, is seen to if one number is not zero: the steps of an engine that nobody looks at have nothing to do with viewers.
+    // By itself, so that what it costs can be counted: `service/turns.rs`.
+    #[inline(never)]
+    fn turn(&mut self) -> Result<(), RunnerFault> {
+        self.cancel_flagged();
+        let planned = Instant::now();
+        // Used where it lies, as it is large: taken out of the result, it would be copied in every turn.
+        let mut stepped = self.pipeline.step();
+        let stepped = stepped.as_mut().map_err(|fault| fault.clone())?;
+        self.note_admissions(planned);
+        self.hand_out(stepped);
+        if self.shared.calls.any() {
+            self.attend(stepped);
+        }
+        Ok(())
+    }
+
+    /// Shows what was just done to those who look, and takes in what has arrived.
+    #[inline(never)]
+    fn attend(&mut self, stepped: &Stepped) {
+        if self.shared.watch.is_on() {
+            self.show(stepped.collected.as_ref());
+        }
+        while let Ok(message) = self.intake.try_recv() {
+            self.take(message);
         }
     }
 
-    /// Takes in what has arrived; waits for something if there is nothing else to do. False: no handle is left.
-    fn take_in(&mut self) -> bool {
-        let mut open = true;
-        let mut next = if self.pipeline.is_idle() {
-            self.wait()
-        } else {
-            (self.unchecked, self.unreturned) = (true, true);
-            self.idle_since = Instant::now();
-            self.poll()
-        };
-        loop {
-            match next {
-                Ok(Message::Job(job)) => self.admit(job),
-                // A caller that has gone does not want it any more.
-                Ok(Message::Look(answer)) => drop(answer.try_send(self.pipeline.scheduler().statuses())),
-                Err(TryRecvError::Empty) => break,
-                Err(TryRecvError::Disconnected) => {
-                    open = false;
-                    break;
-                }
-            }
-            next = self.poll();
+    fn take(&mut self, message: Message) {
+        self.shared.calls.end();
+        match message {
+            Message::Job(job) => self.admit(job),
+            // A caller that has gone does not want it any more.
+            Message::Look(answer) => drop(answer.try_send(self.pipeline.scheduler().statuses())),
         }
-        open
     }
 
-    fn poll(&self) -> Result<Message, TryRecvError> {
-        self.intake.try_recv()
-    }
-
-    /// Waits for a request. If none comes for a while, the time is used for what is due.
-    fn wait(&mut self) -> Result<Message, TryRecvError> {
+    /// Waits for a request when nothing runs; `None` if no handle is left. If none comes for a while, the time is used for what is due.
+    fn wait(&mut self) -> Option<Message> {
         while let Some((pause, chore)) = self.chore() {
             let left = pause.saturating_sub(self.idle_since.elapsed());
             match self.intake.recv_timeout(left) {
-                Ok(message) => return Ok(message),
-                Err(RecvTimeoutError::Disconnected) => return Err(TryRecvError::Disconnected),
+                Ok(message) => return Some(message),
+                Err(RecvTimeoutError::Disconnected) => return None,
                 Err(RecvTimeoutError::Timeout) => match chore {
                     Chore::CheckIntegrity => self.check_integrity(),
                     Chore::HandBack => self.hand_back(),
                 },
             }
         }
-        self.intake.recv().map_err(|_| TryRecvError::Disconnected)
+        self.intake.recv().ok()
     }
 
     /// What is to be done next when nothing runs, and how long that must have lasted.
@@ -232,10 +260,8 @@ impl<R: StepRunner, C: Clock> Service<R, C> {
         }
     }
 
-    /// Hands on what a step brought, and the step itself if somebody looks.
-    // By itself, so that what it costs can be counted: `examples/watch_cost.rs`.
-    #[inline(never)]
-    fn hand_out(&mut self, stepped: Stepped) {
+    /// Hands on what a step brought.
+    fn hand_out(&mut self, stepped: &mut Stepped) {
         let mut tokens = 0;
         let mut finished = 0;
         for request_output in &stepped.request_outputs {
@@ -245,35 +271,36 @@ impl<R: StepRunner, C: Clock> Service<R, C> {
         }
         // Before the events go out, so that a client that has seen a request's end finds it in the numbers.
         self.shared.open.fetch_sub(finished, Ordering::Relaxed);
-        let watched = self.shared.watch.is_on().then(|| self.look());
         self.publish(tokens, finished as u64, stepped.collected.as_ref());
-        let mut origins = stepped.origins.into_iter().peekable();
-        for request_output in stepped.request_outputs {
+        let mut origins = stepped.origins.drain(..).peekable();
+        for request_output in stepped.request_outputs.drain(..) {
             let own = origins.next_if(|(id, _)| *id == request_output.id);
             self.deliver(request_output, own.map(|(_, origins)| origins));
         }
-        if let Some((record, before)) = stepped.collected.zip(watched) {
-            self.show(record, before);
-        }
     }
 
-    /// What a viewer's step is compared with: the time, and drafts accepted before it.
-    #[cold]
-    fn look(&self) -> (u64, [u64; MAX_DRAFTS]) {
-        (self.pipeline.now_ns(), self.stats().counters.accepted_by_position)
-    }
-
-    /// Shows a step to viewers when its outputs are handed out.
-    #[cold]
-    fn show(&self, record: StepRecord, (begin, before): (u64, [u64; MAX_DRAFTS])) {
-        let scheduler = self.pipeline.scheduler();
-        let now = scheduler.counters().accepted_by_position;
+    /// Shows a step to viewers once its outputs are handed out. What it did to counters that only grow is known if those
+    /// before it were looked at; so a viewer that comes between two steps sees the next but one first. Reads the published
+    /// numbers: a second caller of what publishes them would keep it from being inlined there, where every step goes by.
+    fn show(&mut self, collected: Option<&StepRecord>) {
+        let stats = self.stats();
+        let now = Shown {
+            steps: stats.pipeline.steps,
+            accepted_by_position: stats.counters.accepted_by_position,
+        };
+        drop(stats);
+        let before = std::mem::replace(&mut self.shown, now);
+        let Some(record) = collected.filter(|_| before.steps + 1 == now.steps) else {
+            return;
+        };
         self.shared.watch.push(WatchedStep {
-            record,
-            prompt_tokens: scheduler.last_step().prompt_tokens,
-            accepted_by_position: std::array::from_fn(|place| (now[place] - before[place]) as u32),
+            record: *record,
+            prompt_tokens: self.pipeline.scheduler().last_step().prompt_tokens,
+            accepted_by_position: std::array::from_fn(|place| {
+                (now.accepted_by_position[place] - before.accepted_by_position[place]) as u32
+            }),
             emit: Span {
-                begin,
+                begin: record.collect.end,
                 end: self.pipeline.now_ns(),
             },
         });

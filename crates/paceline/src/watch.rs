@@ -1,5 +1,6 @@
 //! Steps as they are done, for those who look. Nothing is recorded while nobody does; nobody who looks is waited for.
 
+use crate::calls::Calls;
 use paceline_schedule::{Span, StepRecord};
 use paceline_types::MAX_DRAFTS;
 use std::collections::VecDeque;
@@ -21,15 +22,19 @@ pub struct WatchedStep {
     pub prompt_tokens: usize,
     /// Drafts that it accepted, by their place in the verify window.
     pub accepted_by_position: [u32; MAX_DRAFTS],
-    /// Handing its outputs to the readers of requests.
+    /// Handing its outputs to the readers of requests: from where they were taken in until the engine turns to the next.
     pub emit: Span,
 }
 
 /// The newest steps, and how many viewers there are.
 pub(crate) struct Watch {
     viewers: AtomicUsize,
+    /// The engine is called for each of them.
+    calls: Arc<Calls>,
     limit: usize,
     recent: Mutex<Recent>,
+    #[cfg(test)]
+    asked: AtomicUsize,
 }
 
 #[derive(Default)]
@@ -41,17 +46,42 @@ struct Recent {
 
 impl Watch {
     /// `always`: as if somebody looked from the start, and with room for many steps.
-    pub(crate) fn new(always: bool) -> Self {
-        Self {
-            viewers: AtomicUsize::new(usize::from(always)),
+    pub(crate) fn new(always: bool, calls: Arc<Calls>) -> Self {
+        let watch = Self {
+            viewers: AtomicUsize::new(0),
+            calls,
             limit: if always { TRACED } else { RECENT },
             recent: Mutex::default(),
+            #[cfg(test)]
+            asked: AtomicUsize::new(0),
+        };
+        if always {
+            watch.begin();
         }
+        watch
+    }
+
+    fn begin(&self) {
+        self.viewers.fetch_add(1, Ordering::Relaxed);
+        self.calls.begin();
+    }
+
+    fn end(&self) {
+        self.viewers.fetch_sub(1, Ordering::Relaxed);
+        self.calls.end();
     }
 
     /// Whether steps are recorded.
     pub(crate) fn is_on(&self) -> bool {
+        #[cfg(test)]
+        self.asked.fetch_add(1, Ordering::Relaxed);
         cfg!(not(feature = "unwatched")) && self.viewers.load(Ordering::Relaxed) > 0
+    }
+
+    /// How often that was asked.
+    #[cfg(test)]
+    pub(crate) fn asked(&self) -> usize {
+        self.asked.load(Ordering::Relaxed)
     }
 
     pub(crate) fn push(&self, step: WatchedStep) {
@@ -84,7 +114,7 @@ pub struct StepViewer {
 
 impl StepViewer {
     pub(crate) fn new(watch: Arc<Watch>) -> Self {
-        watch.viewers.fetch_add(1, Ordering::Relaxed);
+        watch.begin();
         Self { watch, next: 0 }
     }
 
@@ -112,7 +142,7 @@ impl StepViewer {
 
 impl Drop for StepViewer {
     fn drop(&mut self) {
-        self.watch.viewers.fetch_sub(1, Ordering::Relaxed);
+        self.watch.end();
     }
 }
 
@@ -136,10 +166,11 @@ mod tests {
 
     #[test]
     fn a_viewer_gets_every_step_once_and_is_told_what_it_missed() {
-        let watch = Arc::new(Watch::new(false));
-        assert!(!watch.is_on());
+        let calls = Arc::new(Calls::default());
+        let watch = Arc::new(Watch::new(false, Arc::clone(&calls)));
+        assert!(!watch.is_on() && !calls.any());
         let mut first = StepViewer::new(Arc::clone(&watch));
-        assert!(watch.is_on());
+        assert!(watch.is_on() && calls.any());
         watch.push(step(1));
         watch.push(step(2));
         assert_eq!(numbers(first.take()), (vec![1, 2], 0));
@@ -151,7 +182,7 @@ mod tests {
         let mut second = StepViewer::new(Arc::clone(&watch));
         assert_eq!(numbers(second.take()).0.len(), RECENT);
         drop((first, second));
-        assert!(!watch.is_on());
+        assert!(!watch.is_on() && !calls.any());
         assert_eq!(
             watch
                 .newest(2)

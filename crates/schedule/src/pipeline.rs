@@ -113,6 +113,8 @@ impl<R: StepRunner, C: Clock> Pipeline<R, C> {
 
     /// One turn: plans and submits a step if there is work, then collects the oldest one if the pipeline is full
     /// or there was nothing to plan. If all work waits for masks, it waits for one of them.
+    // By itself, so that what goes on around it can be counted: `crates/paceline/src/service/turns.rs`.
+    #[inline(never)]
     pub fn step(&mut self) -> Result<Stepped, RunnerFault> {
         self.take_masks();
         let mut stepped = Stepped {

@@ -101,6 +101,19 @@ export function pathTo(conversation: Conversation, id: string): Message[] {
   return found;
 }
 
+/** A request that no answer beside it came from: where a person has set the seed, another answer has the next one. */
+export function unlike(request: Record<string, unknown>, beside: readonly Message[]): Record<string, unknown> {
+  // What failed has given nothing that would be there twice.
+  const given = beside.filter(({ answer }) => answer?.state !== "failed");
+  const known = new Set(given.map(({ answer }) => JSON.stringify(answer?.request)));
+  let other = request;
+  while (typeof other["seed"] === "number" && known.has(JSON.stringify(other))) {
+    const next = other["seed"] + 1;
+    other = { ...other, seed: Number.isSafeInteger(next) ? next : 0 };
+  }
+  return other;
+}
+
 /** Adds a message and shows it. */
 export function append(conversation: Conversation, message: Message): Conversation {
   return {

@@ -1,10 +1,10 @@
 // The engine: what is on and why, where the memory is, what runs.
 
 import { useSignal } from "@preact/signals";
-import { cancelRequest, type RunningRequest } from "../api/engine";
+import { cancelRequest, type Engine, type RunningRequest } from "../api/engine";
 import { loadRequests } from "../live";
 import { bytes, count, duration, percent } from "../model/format";
-import { engine, engineError, requests, tell } from "../state";
+import { engine, engineError, requests, started, tell } from "../state";
 import { StackedBar } from "../ui/parts";
 
 export function EngineView() {
@@ -14,17 +14,29 @@ export function EngineView() {
       <div class="page-head">
         <div>
           <h1>Engine</h1>
-          <p class="lead">
-            {known === null
-              ? (engineError.value ?? "Asking the server")
-              : `${known.model.source} on ${known.device.name}: ${known.device.description}. Up for ${duration(known.uptime_seconds * 1000)}.`}
-          </p>
+          <p class="lead">{known === null ? (engineError.value ?? "Asking the server") : <Lead known={known} />}</p>
         </div>
       </div>
       <Requests />
       {known !== null && <Memory memory={known.memory} />}
       {known !== null && <Features />}
     </main>
+  );
+}
+
+function Lead({ known }: { known: Engine }) {
+  const { model, device } = known;
+  const start = started.value;
+  return (
+    <>
+      {model.source} on {device.name}: {device.description}.
+      {start !== null && (
+        <>
+          {" "}
+          Up since <time dateTime={start.toISOString()}>{start.toLocaleString()}</time>.
+        </>
+      )}
+    </>
   );
 }
 

@@ -20,6 +20,8 @@ test("a question is answered, and both are there after a reload", async ({ app }
 });
 
 test("an answer can be stopped, and the server stops too", async ({ app, server }) => {
+  const slots = async () => (await (await app.request.get(`${server.address}v1/engine`)).json()).slots;
+  const { tokens: generated } = await slots();
   await setOptions(app, LONG);
   await app.getByLabel("Message", { exact: true }).fill("Tell me a long story.");
   await app.keyboard.press("Enter");
@@ -35,14 +37,16 @@ test("an answer can be stopped, and the server stops too", async ({ app, server 
   // It did not come to its end by itself a little later: the engine gave it up.
   await expect.poll(aborted).toBe(before + 1);
   expect(chats(server).at(-1)?.state).toBe("cut");
-  const running = async () => {
-    const state = await (await app.request.get(`${server.address}v1/engine`)).json();
-    return state.slots.running;
-  };
-  await expect.poll(running).toBe(0);
+  // Nor does it work on for nobody: the next answer's tokens are all that it generates from here on.
+  await expect.poll(async () => (await slots()).running).toBe(0);
+  const { tokens } = await slots();
+  expect(tokens - generated).toBeLessThan(Number(LONG.max_tokens));
+  await setOptions(app, { max_tokens: "20" });
+  await ask(app, "And then?");
+  expect((await slots()).tokens).toBe(tokens + 20);
 });
 
-test("a retry is another answer beside the first, and arrows lead between them", async ({ app }) => {
+test("a retry is another answer beside the first, and arrows lead between them", async ({ app, server }) => {
   await ask(app, "Tell me about a cat.");
   const first = await shownText(app);
   await app.getByRole("button", { name: "Another answer" }).click();
@@ -50,10 +54,36 @@ test("a retry is another answer beside the first, and arrows lead between them",
   await settled(app);
   const second = await shownText(app);
   expect(second).not.toBe(first);
+  // The same question with another seed, and nothing else is different.
+  const [asked, again] = chats(server)
+    .slice(-2)
+    .map(({ body }) => body);
+  expect(again.seed).not.toBe(asked.seed);
+  expect({ ...again, seed: asked.seed }).toEqual(asked);
   await app.getByRole("button", { name: "Earlier answer" }).click();
   await expect(answerText(app)).toHaveText(first);
   await app.getByRole("button", { name: "Later answer" }).click();
   await expect(answerText(app)).toHaveText(second);
+});
+
+test("with a seed that was set, the first answer has it and a retry the next one", async ({ app, server }) => {
+  await setOptions(app, { seed: "7", max_tokens: "40" });
+  await ask(app, "Tell me about a cat.");
+  const first = await shownText(app);
+  await app.getByRole("button", { name: "Another answer" }).click();
+  await expect(app.getByText("2 / 2")).toBeVisible();
+  await settled(app);
+  expect(await shownText(app)).not.toBe(first);
+  // What is asked in another way has the seed that was set.
+  await setOptions(app, { temperature: "0.5" });
+  await app.getByRole("button", { name: "Another answer" }).click();
+  await expect(app.getByText("3 / 3")).toBeVisible();
+  await settled(app);
+  expect(
+    chats(server)
+      .map(({ body }) => body.seed)
+      .slice(-3),
+  ).toEqual([7, 8, 7]);
 });
 
 test("an edited question is a branch, and the old one keeps its answer", async ({ app }) => {

@@ -161,6 +161,17 @@ test("the engine tells its features with reasons and its memory", async ({ app, 
   await expect(app.getByRole("img", { name: /^Weights [\d.]+ MiB, KV blocks/ })).toBeVisible();
 });
 
+test("the engine's start is told, which stays true while one looks", async ({ app }) => {
+  await app.clock.setFixedTime(new Date("2026-01-05T10:00:00Z"));
+  await app.route("**/v1/engine", async (route) => {
+    const reply = await route.fetch();
+    await route.fulfill({ response: reply, json: { ...(await reply.json()), uptime_seconds: 3600 } });
+  });
+  await app.reload();
+  await app.getByRole("link", { name: "Engine" }).click();
+  await expect(app.getByText("Up since").locator("time")).toHaveAttribute("datetime", "2026-01-05T09:00:00.000Z");
+});
+
 test("a running request is listed and can be cancelled", async ({ app, server }) => {
   const reply = app.request.post(`${server.address}v1/chat/completions`, {
     headers: { "x-request-id": "somebody-elses" },

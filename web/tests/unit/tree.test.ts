@@ -16,6 +16,7 @@ import {
   settled,
   titleOf,
   turn,
+  unlike,
 } from "../../src/model/tree";
 
 const empty: Conversation = {
@@ -92,6 +93,22 @@ test("what was under way when the page was closed was stopped", () => {
   const loaded = settled(open).messages[0]?.answer;
   assert.equal(loaded?.state, "stopped");
   assert.equal(loaded?.twin, null);
+});
+
+test("another answer is asked for with the next seed, unless the request is another anyway", () => {
+  type Answer = NonNullable<Message["answer"]>;
+  const made = (request: Record<string, unknown>, state: Answer["state"] = "done"): Message => ({
+    ...message("a", "q", "assistant"),
+    answer: { state, request } as Answer,
+  });
+  const request = { seed: 7, top_k: 40 };
+  assert.equal(unlike(request, []), request);
+  assert.equal(unlike(request, [made({ seed: 7, top_k: 1 })]), request);
+  assert.equal(unlike(request, [made(request, "failed")]), request);
+  assert.deepEqual(unlike(request, [made(request, "stopped")]), { seed: 8, top_k: 40 });
+  assert.deepEqual(unlike(request, [made({ seed: 8, top_k: 40 }), made(request)]), { seed: 9, top_k: 40 });
+  const most = { seed: Number.MAX_SAFE_INTEGER + 1 };
+  assert.deepEqual(unlike(most, [made(most)]), { seed: 0 });
 });
 
 test("titles are one short line", () => {

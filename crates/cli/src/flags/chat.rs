@@ -6,9 +6,9 @@ use super::sampling::{Chat, OptionFlags};
 use super::speculation::SpeculationFlags;
 use crate::commands::chat::{ChatConfig, Place};
 use crate::commands::generate::Settings;
-use crate::model::ModelSource;
+use crate::model::{EMBEDDED, ModelSource};
 use clap::Args;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -63,6 +63,9 @@ the models that are there, `paceline rm` removes them.";
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct ChatFlags {
+    /// The model, in place of --model; with --base-url its name there [default: the first that the server lists].
+    #[arg(value_name = "MODEL", conflicts_with = "model")]
+    model_argument: Option<String>,
     #[command(flatten)]
     talk: TalkFlags,
 }
@@ -73,6 +76,9 @@ pub(crate) struct ChatFlags {
 #[derive(Debug, Args)]
 #[command(after_help = RUN)]
 pub(crate) struct RunFlags {
+    /// The model, unless --model names it; with --base-url its name there [default: the first that the server lists].
+    #[arg(value_name = "MODEL")]
+    model_argument: Option<String>,
     #[command(flatten)]
     talk: TalkFlags,
     /// A message to answer in place of a conversation.
@@ -85,9 +91,6 @@ pub(crate) struct RunFlags {
 // A conversation, its model and its engine.
 #[derive(Debug, Args)]
 struct TalkFlags {
-    /// The model, in place of --model; with --base-url its name there [default: the first that the server lists].
-    #[arg(value_name = "MODEL", conflicts_with = "model")]
-    model_argument: Option<String>,
     #[command(flatten)]
     model: ModelFlags,
 
@@ -132,7 +135,7 @@ impl ChatFlags {
 
     /// What the flags mean.
     pub(crate) fn into_config(self) -> ChatConfig {
-        self.talk.into_config()
+        self.talk.into_config(self.model_argument)
     }
 }
 
@@ -143,20 +146,38 @@ impl RunFlags {
     }
 
     /// What the flags mean.
-    pub(crate) fn into_config(self) -> ChatConfig {
+    pub(crate) fn into_config(mut self) -> ChatConfig {
+        // With --model, every word is the message's.
+        if self.talk.model.is_named() {
+            self.message.splice(..0, self.model_argument.take());
+        }
         let message = self.message.join(" ");
         ChatConfig {
             message: Some(message).filter(|message| !message.trim().is_empty()),
-            ..self.talk.into_config()
+            ..self.talk.into_config(self.model_argument)
         }
+    }
+
+    /// What is wrong if a text stands where the model should.
+    pub(super) fn misplaced_text(&self) -> Option<String> {
+        let text = self
+            .model_argument
+            .as_ref()
+            .filter(|_| !self.talk.model.is_named())?;
+        let is_text = text.trim().contains(char::is_whitespace) && !Path::new(text).exists();
+        is_text.then(|| {
+            format!(
+                "`{text}` is no model: name one before the text, as in `paceline run {EMBEDDED} \"{text}\"`"
+            )
+        })
     }
 }
 
 impl TalkFlags {
-    fn into_config(self) -> ChatConfig {
+    fn into_config(self, model_argument: Option<String>) -> ChatConfig {
         let mut engine = self.engine.options(&self.model);
         engine.config.pipeline_depth = self.pipeline_depth;
-        let model = self.model.name(self.model_argument);
+        let model = self.model.name(model_argument);
         let place = match self.base_url {
             Some(url) => Place::Server {
                 url,

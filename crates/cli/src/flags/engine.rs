@@ -167,6 +167,11 @@ pub(crate) struct EngineFlags {
 }
 
 impl ModelFlags {
+    /// Whether --model was given.
+    pub(super) fn is_named(&self) -> bool {
+        self.model.is_some()
+    }
+
     /// The model as it was typed, as an argument of the command or else with --model.
     pub(crate) fn name(&self, argument: Option<String>) -> Option<String> {
         let name = argument.or_else(|| self.model.clone());

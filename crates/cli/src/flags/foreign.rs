@@ -1,8 +1,9 @@
 //! Flags and commands that people know from vLLM, llama.cpp and Ollama. Before clap sees a command line, each of them becomes one of ours, is left
-//! out with a note, or is refused with what to do instead; `foreign/table.rs` and `foreign/commands.rs` say which. A flag that the command has itself
+//! out with a note, or is refused with what to do instead; `foreign/table.rs`, `foreign/rare.rs` and `foreign/commands.rs` say which. A flag that the command has itself
 //! means what it means there.
 
 mod commands;
+mod rare;
 mod table;
 
 use super::config_file;
@@ -45,6 +46,13 @@ pub(super) fn translate(cli: &Command, arguments: Vec<String>) -> Result<Transla
     line.finish()
 }
 
+/// Every flag of others that is known.
+fn every_flag() -> impl Iterator<Item = &'static Foreign> {
+    [FLAGS, rare::MODEL, rare::ENGINE, rare::SERVER]
+        .into_iter()
+        .flatten()
+}
+
 /// A command line on its way to ours.
 struct Line<'a> {
     cli: &'a Command,
@@ -68,7 +76,7 @@ impl Line<'_> {
                 _ => (argument.clone(), None),
             };
             let flag = flag.as_str();
-            let foreign = FLAGS.iter().find(|foreign| foreign.names.contains(&flag));
+            let foreign = every_flag().find(|foreign| foreign.names.contains(&flag));
             let Some(foreign) = foreign.filter(|_| !self.knows(flag)) else {
                 self.own(argument, (flag, attached.as_deref()), &mut given)?;
                 continue;
@@ -259,6 +267,11 @@ mod tests {
                 "serve -md small --draft-max 3",
                 "serve --draft-model small --draft-tokens 3",
             ),
+            (
+                "serve --speculative-model [ngram] --num-speculative-tokens 3",
+                "serve --speculation ngram --draft-tokens 3",
+            ),
+            ("serve x -dev cpu", "serve x --device cpu"),
             ("serve --num-gpu-blocks-override 64", "serve --num-blocks 64"),
             ("serve org/name --revision v2", "serve org/name --revision v2"),
             ("serve x -ctk f16", "serve x --kv-cache-dtype f16"),
@@ -285,6 +298,7 @@ mod tests {
             "generate -p x -tp 1 --quantization gguf --flash-attn --no-warmup",
             "serve x --guided-decoding-backend xgrammar --scheduling-policy priority --max-logprobs 20",
             "serve x --load-format safetensors",
+            "serve x -fit on -kvu --no-repack -lv 3 --swa-full --enable-expert-parallel --log-colors",
         ] {
             let Translated { arguments, notes } = translated(line).unwrap();
             assert!(!notes.is_empty(), "{line}");
@@ -310,6 +324,11 @@ mod tests {
             ("serve x -ctk q8_0", "float16 or bfloat16"),
             ("run x --cache-type-k=q4_0", "float16 or bfloat16"),
             ("serve x --download-dir /d", "HF_HUB_CACHE"),
+            ("serve x --offline", "HF_HUB_OFFLINE"),
+            ("serve x --no-kv-offload", "--device"),
+            ("serve x --ignore-eos", "requests"),
+            ("serve x --kv-transfer-config {}", "--kv-events-config"),
+            ("serve x --log-file f", "2> f"),
             ("serve x -n 5", "max_tokens in requests"),
             ("chat -n 5", "--max-tokens 5"),
             ("serve x --predict 5", "does not have"),
@@ -337,14 +356,14 @@ mod tests {
     #[test]
     fn every_flag_of_the_table_is_read_by_every_command_and_told_in_the_documents() {
         let documented = include_str!("../../../../docs/flags.md");
-        for foreign in FLAGS {
+        for foreign in every_flag() {
             for name in foreign.names {
                 assert!(
                     documented.contains(&format!("`{name}")),
                     "{name} is not in docs/flags.md"
                 );
                 assert_eq!(
-                    FLAGS.iter().filter(|other| other.names.contains(name)).count(),
+                    every_flag().filter(|other| other.names.contains(name)).count(),
                     1,
                     "{name}"
                 );

@@ -97,6 +97,11 @@ impl Cli {
         if let Some(conflict) = cli.command.speculation().and_then(SpeculationFlags::conflict) {
             refuse_usage(&conflict);
         }
+        if let Command::Run(flags) = &cli.command
+            && let Some(misplaced) = flags.misplaced_text()
+        {
+            refuse_usage(&misplaced);
+        }
         if let Command::Generate(flags) = &cli.command
             && flags.lacks_prompt()
         {

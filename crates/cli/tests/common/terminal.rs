@@ -6,6 +6,8 @@ use std::process::Command;
 
 pub(crate) const CTRL_C: &str = "\u{3}";
 pub(crate) const CTRL_D: &str = "\u{4}";
+/// Ends a process at once, with a core dump where nobody listens.
+pub(crate) const CTRL_BACKSLASH: &str = "\u{1c}";
 
 /// Rows of the terminal, enough for everything that a test shows.
 const ROWS: u16 = 100;

@@ -136,19 +136,28 @@ fn description(model: &ServedModel, width: usize) -> Value {
     let mut capabilities = vec!["completion", "embedding"];
     capabilities.extend(model.tool_format.map(|_| "tools"));
     capabilities.extend(model.reasoning_format.map(|_| "thinking"));
+    // Clients look up the architecture, and then what is under its name.
+    let architecture = &model.details.architecture;
+    let mut info = serde_json::Map::from_iter([
+        ("general.architecture".to_owned(), json!(architecture)),
+        ("general.basename".to_owned(), json!(model.name())),
+        (
+            "general.parameter_count".to_owned(),
+            json!(model.details.parameters),
+        ),
+    ]);
+    info.insert(
+        format!("{architecture}.context_length"),
+        model.max_model_len.into(),
+    );
+    info.insert(format!("{architecture}.embedding_length"), width.into());
     json!({
         "modelfile": format!("FROM {}\n", model.source),
         "parameters": parameters.collect::<Vec<_>>().join("\n"),
         "template": template,
         "modified_at": rfc3339(model.created),
         "details": details(model),
-        "model_info": {
-            "general.architecture": "paceline",
-            "general.basename": model.name(),
-            "general.parameter_count": model.details.parameters,
-            "paceline.context_length": model.max_model_len,
-            "paceline.embedding_length": width,
-        },
+        "model_info": info,
         "capabilities": capabilities,
     })
 }

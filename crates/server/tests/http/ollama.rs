@@ -167,6 +167,12 @@ async fn the_model_is_told_in_all_the_places_where_clients_look() {
         .await;
     assert!(show["capabilities"].as_array().unwrap().contains(&json!("tools")));
     assert!(show["template"].as_str().unwrap().contains("messages"));
+    let info = &show["model_info"];
+    assert_eq!(info["general.architecture"], show["details"]["family"], "{info}");
+    let family = show["details"]["family"].as_str().unwrap();
+    for (name, value) in [("context_length", 512), ("embedding_length", 256)] {
+        assert_eq!(info[format!("{family}.{name}")], value, "{info}");
+    }
     assert_eq!(
         server.get("/api/version").await.1,
         json!({ "version": env!("CARGO_PKG_VERSION") })

@@ -1,7 +1,7 @@
 //! Clients that ask and do not read, and clients that leave: what they cost, and when it ends.
 
 use crate::limits::{certificate, encrypted};
-use crate::support::{PATIENCE, TestServer, engine_config, frames};
+use crate::support::{PATIENCE, TestServer, engine_config, frames, leave_streams, with};
 use paceline::Stats;
 use paceline_server::ServerConfig;
 use serde_json::{Value, json};
@@ -330,5 +330,34 @@ async fn a_client_that_leaves_stops_its_tokens() {
         let stats = wait_until(&server, "over", |stats| stats.finished == ended).await;
         let tokens = stats.tokens - before;
         assert!(tokens < 8 * 480, "stream {stream}: {tokens} tokens for nobody");
+    }
+}
+
+#[tokio::test]
+async fn clients_of_every_interface_stop_their_tokens_when_they_leave() {
+    let said = json!([{ "role": "user", "content": "Tell me about a fox." }]);
+    let ours = |more: Value| {
+        with(
+            json!({ "max_tokens": 400, "ignore_eos": true, "stream": true }),
+            more,
+        )
+    };
+    let ollama = |more: Value| {
+        with(
+            json!({ "options": { "num_predict": 400, "ignore_eos": true } }),
+            more,
+        )
+    };
+    for (path, body) in [
+        ("/v1/completions", ours(json!({ "prompt": "Once" }))),
+        ("/v1/chat/completions", ours(json!({ "messages": said }))),
+        ("/api/generate", ollama(json!({ "prompt": "Once" }))),
+        ("/api/chat", ollama(json!({ "messages": said }))),
+        (
+            "/completion",
+            json!({ "prompt": "Once", "n_predict": 400, "ignore_eos": true, "stream": true }),
+        ),
+    ] {
+        leave_streams(path, &body).await;
     }
 }

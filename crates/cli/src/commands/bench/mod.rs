@@ -12,6 +12,8 @@ use crate::flags::{
     BenchCommand, BenchLatencyFlags, BenchPipelineFlags, BenchSpeculationFlags, BenchThroughputFlags,
     WorkloadFlag,
 };
+use crate::interrupt::Interrupt;
+use crate::terminal::Silence;
 use crate::ui::Ui;
 use crate::{Ending, env};
 use anyhow::{Context, Result, anyhow, bail};
@@ -33,6 +35,14 @@ const CONCURRENCY: usize = 16;
 
 /// Runs the command.
 pub(crate) fn run(command: &BenchCommand, ui: Ui) -> Result<Ending> {
+    // What puts load on a server hears Ctrl-C itself; whatever else is measured ends at once, without a mark on the terminal.
+    let _silence = match command {
+        BenchCommand::Serve(_) | BenchCommand::Compare(_) => None,
+        _ => {
+            Interrupt::install()?;
+            Silence::begin()
+        }
+    };
     match command {
         BenchCommand::Latency(flags) => latency(flags, ui)?,
         BenchCommand::Throughput(flags) => throughput(flags, ui)?,

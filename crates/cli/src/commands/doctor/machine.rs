@@ -43,7 +43,7 @@ impl Processor {
         let logical_cores = values("processor").count();
         Self {
             model: values("model name").next(),
-            features: features(),
+            features: features(&values("flags").next().unwrap_or_default()),
             logical_cores: Some(logical_cores).filter(|count| *count > 0),
             usable_cores: std::thread::available_parallelism().map_or(1, usize::from),
         }
@@ -74,8 +74,9 @@ impl Processor {
     }
 }
 
+/// `flags`: what Linux calls the features of a processor, for those that the standard library cannot tell.
 #[cfg(target_arch = "x86_64")]
-fn features() -> Vec<Feature> {
+fn features(flags: &str) -> Vec<Feature> {
     let feature = |name, present| Feature { name, present };
     vec![
         feature("AVX2", std::arch::is_x86_feature_detected!("avx2")),
@@ -85,11 +86,17 @@ fn features() -> Vec<Feature> {
         feature("AVX-512-VNNI", std::arch::is_x86_feature_detected!("avx512vnni")),
         feature("AVX-VNNI", std::arch::is_x86_feature_detected!("avxvnni")),
         feature("AVX-512-BF16", std::arch::is_x86_feature_detected!("avx512bf16")),
+        feature(
+            "AMX",
+            ["amx_tile", "amx_int8", "amx_bf16"]
+                .iter()
+                .all(|name| flags.split(' ').any(|flag| flag == *name)),
+        ),
     ]
 }
 
 #[cfg(not(target_arch = "x86_64"))]
-fn features() -> Vec<Feature> {
+fn features(_flags: &str) -> Vec<Feature> {
     Vec::new()
 }
 
@@ -120,5 +127,22 @@ impl Memory {
             format!(", limited to {limit}, {usable} usable")
         });
         facts.add("memory", memory + &limit.unwrap_or_default());
+    }
+}
+
+#[cfg(all(test, target_arch = "x86_64"))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn amx_is_a_feature_of_processors_whose_tiles_multiply_both_kinds() {
+        let amx = |flags: &str| {
+            let features = features(flags);
+            features
+                .iter()
+                .any(|feature| feature.name == "AMX" && feature.present)
+        };
+        assert!(amx("fpu avx512_fp16 amx_bf16 amx_tile amx_int8 flush_l1d"));
+        assert!(!amx("fpu amx_tile amx_int8") && !amx("fpu avx2 amx_tile_more") && !amx(""));
     }
 }

@@ -34,9 +34,6 @@ const WORKERS: usize = 2;
 /// Time for work under way whose client has left.
 const LAST_WORK: Duration = Duration::from_millis(500);
 
-/// Exit code of a run that Ctrl-\ ended, as shells expect it.
-const QUIT: u8 = 131;
-
 /// What to serve, at which address, with which keys and limits.
 #[derive(Debug)]
 pub(crate) struct ServeConfig {
@@ -204,9 +201,7 @@ fn serve(server: Server, listener: TcpListener, announce: impl FnOnce()) -> Resu
         let listener = tokio::net::TcpListener::from_std(listener)?;
         let drain = until_signal(&runtime)?;
         // Signals are heard by now, so the terminal is restored whatever the ending.
-        let _silence = Silence::begin()
-            .map(|silence| ended_by_quit(silence, &runtime))
-            .transpose()?;
+        let _silence = Silence::begin();
         announce();
         server.serve(listener, drain).await?;
         anyhow::Ok(())
@@ -235,27 +230,11 @@ fn until_signal(runtime: &Runtime) -> Result<impl Future<Output = ()> + use<>> {
         any(&mut signals).await;
         let _ = first.send(());
         any(&mut signals).await;
-        end(interrupt::EXIT_CODE);
+        terminal::end(interrupt::EXIT_CODE);
     });
     Ok(async move {
         let _ = heard.await;
     })
-}
-
-/// Makes Ctrl-\ end the silence with the process. Without silence that signal keeps its meaning, which is a core dump.
-fn ended_by_quit(silence: Silence, runtime: &Runtime) -> Result<Silence> {
-    let mut quit = signal(SignalKind::quit()).context("cannot listen for signals")?;
-    runtime.spawn(async move {
-        quit.recv().await;
-        end(QUIT);
-    });
-    Ok(silence)
-}
-
-/// Ends the process at once, with the terminal as it was.
-fn end(code: u8) -> ! {
-    terminal::restore();
-    std::process::exit(code.into())
 }
 
 /// Waits for one of the signals.

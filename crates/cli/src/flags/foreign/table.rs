@@ -33,19 +33,19 @@ pub(super) enum Meaning {
 
 use Meaning::{Instead, Nothing, Only, Ours, Refused};
 
-const ONE_DEVICE: &str = "a model is on one device as a whole; --device chooses it";
-const REPLICAS: &str =
+pub(super) const ONE_DEVICE: &str = "a model is on one device as a whole; --device chooses it";
+pub(super) const REPLICAS: &str =
     "a model runs on one device here; for more, run a server per device behind a router (docs/scale.md)";
 const CONTINUATIONS: &str = "-n is the number of continuations of `paceline generate`; the tokens of llama.cpp are \
                              --max-tokens VALUE, or max_tokens in requests";
 const SAMPLERS: &str =
     "this way of sampling is not there; temperature, top-k, top-p, min-p and penalties are";
-const ADAPTERS: &str = "adapters are not supported; merge them into the weights first";
-const BY_REQUEST: &str = "requests say it: response_format, structured_outputs or tools";
-const AS_STORED: &str = "the model's own configuration counts; change it in config.json";
-const TEXT_ONLY: &str = "models read and write text alone here";
+pub(super) const ADAPTERS: &str = "adapters are not supported; merge them into the weights first";
+pub(super) const BY_REQUEST: &str = "requests say it: response_format, structured_outputs or tools";
+pub(super) const AS_STORED: &str = "the model's own configuration counts; change it in config.json";
+pub(super) const TEXT_ONLY: &str = "models read and write text alone here";
 
-const fn switch(names: &'static [&'static str], meaning: Meaning) -> Foreign {
+pub(super) const fn switch(names: &'static [&'static str], meaning: Meaning) -> Foreign {
     Foreign {
         names,
         takes: Takes::Nothing,
@@ -53,7 +53,7 @@ const fn switch(names: &'static [&'static str], meaning: Meaning) -> Foreign {
     }
 }
 
-const fn valued(names: &'static [&'static str], meaning: Meaning) -> Foreign {
+pub(super) const fn valued(names: &'static [&'static str], meaning: Meaning) -> Foreign {
     Foreign {
         names,
         takes: Takes::Value,
@@ -61,7 +61,7 @@ const fn valued(names: &'static [&'static str], meaning: Meaning) -> Foreign {
     }
 }
 
-const fn maybe(names: &'static [&'static str], meaning: Meaning) -> Foreign {
+pub(super) const fn maybe(names: &'static [&'static str], meaning: Meaning) -> Foreign {
     Foreign {
         names,
         takes: Takes::Switch,
@@ -69,7 +69,7 @@ const fn maybe(names: &'static [&'static str], meaning: Meaning) -> Foreign {
     }
 }
 
-/// Every flag of others that is known.
+/// The flags of others that people type; `rare.rs` has the rest.
 pub(super) const FLAGS: &[Foreign] = &[
     // The model.
     valued(&["-hf", "-hfr", "--hf-repo"], Ours("--model", &[])),
@@ -441,6 +441,11 @@ pub(super) const VALUES: &[Rule] = &[
         "--load-format",
         |value| !matches!(value, "auto" | "dummy" | ""),
         Refused("weights are read from safetensors and GGUF files"),
+    ),
+    (
+        "--speculative-model",
+        |value| value == "[ngram]",
+        Instead(&["--speculation", "ngram"]),
     ),
     ("-ngl", |value| value == "0", Instead(&["--device", "cpu"])),
     (
