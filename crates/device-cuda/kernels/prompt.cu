@@ -180,8 +180,8 @@ template <bool Delta> __device__ __forceinline__ void hold_state(const RecurArgs
         const bool folded = folds(row, base);
         if (folded) lane.side ? (fold<1>(state, m, chunk, lane), leave_rows<1>(state, m, lane)) : (fold<0>(state, m, chunk, lane), leave_rows<0>(state, m, lane));
         announce(m, FOLDED + lane.half * 2 + lane.side); // of every chunk, so that turns count them
+        await(m, FOLDED + lane.half * 2 + !lane.side, turn_of(m, base));
         if (folded) {
-            await(m, FOLDED + lane.half * 2 + !lane.side, turn_of(m, base));
             lane.side ? take_rows<1>(state, m, lane) : take_rows<0>(state, m, lane);
             if (base + CHUNK == row.snapshot_at) keep(state, place(s.saved_matrices, row.snapshot));
             if (base + CHUNK == row.state_end) keep(state, place(s.matrices, row.slot));
