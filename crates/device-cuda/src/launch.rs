@@ -93,6 +93,8 @@ pub struct KernelCall {
     pub threads: u32,
     /// Bytes of dynamic shared memory of a block.
     pub shared: u32,
+    /// Whether it begins only when what is ahead of it has ended.
+    pub late: bool,
 }
 
 /// The bytes of a struct of arguments, aligned for any of them.
@@ -161,6 +163,7 @@ impl Launch {
             blocks: self.grid.blocks,
             threads: self.grid.threads,
             shared: self.grid.shared,
+            late: !self.grid.early,
         }
     }
 

@@ -37,9 +37,10 @@ fn listed(program: &CudaProgram) -> String {
         let blocks = kernel.blocks.map(|blocks| blocks.to_string()).join("x");
         let blocks = blocks.trim_end_matches("x1");
         let (name, threads, shared) = (kernel.name, kernel.threads, kernel.shared);
+        let late = if kernel.late { ", late" } else { "" };
         writeln!(
             text,
-            "{count:>5} {name:<28} {blocks:>9} of {threads:>4} threads, {shared:>6} bytes"
+            "{count:>5} {name:<28} {blocks:>9} of {threads:>4} threads, {shared:>6} bytes{late}"
         )
         .unwrap();
     }
