@@ -47,7 +47,7 @@ impl<B: Backend> DraftForwards<B> {
         // A head has one plan row more than tokens for a prompt that begins with a block.
         let tokens = stage.step.tokens.bucket + requests;
         let tables = self.step.with_buckets(tokens, requests, requests);
-        self.lay_out(stage, (pass, None), tables.with_prompts(stage.step.prompts))
+        self.lay_out(stage, (pass, None), tables)
     }
 
     /// Lays out the draft forward for the draft at `place`, one token per slot.
@@ -59,7 +59,7 @@ impl<B: Backend> DraftForwards<B> {
     ) -> StepTables<B> {
         let requests = stage.step.requests.bucket;
         let tables = self.turns[place % 2].with_buckets(requests, requests, requests);
-        self.lay_out(stage, (pass, before), tables.with_prompts(false))
+        self.lay_out(stage, (pass, before), tables)
     }
 
     fn lay_out(
