@@ -15,17 +15,22 @@ template <int Dim, int M> constexpr int stages =
 #if !SM90 || __CUDA_ARCH__ >= 1200
     Dim == 256 ? 1 : 2;
 #else
-    M == 1 ? 3 : 2;
+    M == 1 ? (Dim == 256 ? 1 : Dim == 128 ? 2 : 3) : 2;
 #endif
+
+// Thread blocks per multiprocessor: windows of few keys are made of latencies, which another one's work hides.
+template <int M> constexpr int together = SM90 && __CUDA_ARCH__ < 1200 && M == 1 ? 2 : 1;
+// Whether queries are in registers.
+template <int Dim, int M> constexpr bool own_queries = M == 1 && (together<M> == 1 || Dim == 64);
 
 template <int Dim, int M> struct alignas(128) Memory {
     static constexpr int Stages = stages<Dim, M>;
     bf16 k[Stages][Dim / 64][KEYS][64], v[Stages][Dim / 64][KEYS][64];
     bf16 p[M * 16][KEYS + 8];
-    bf16 q[M * 16][Dim + 8];     // where they are too many for registers
+    bf16 q[M * 16][Dim + 8];     // where there are no registers for them
     float most[2][8][M * 16];    // of eight keys each
     float sums[2][8][M * 16][4]; // of pairs of keys
-    uint64_t k_full[4], v_full[4], empty[4];
+    uint64_t k_full[4], v_full[4], k_empty[4], v_empty[4];
 };
 
 __device__ __forceinline__ void consumers_together() { asm volatile("bar.sync 1, 256;" ::: "memory"); }
@@ -47,18 +52,22 @@ template <int Dim, int M> __device__ void produce(const AttentionArgs& a, Memory
         if (!w.there) break;
         for (int key = first_key(w), end = end_key(a, w); key < end; key += KEYS, index++) {
             if (!waited && key + KEYS > w.fresh) depend(), waited = true; // what earlier steps left needs no waiting
-            const int stage = index % Stages;
-            const uint32_t k_bar = shared_address(&m.k_full[stage]), v_bar = shared_address(&m.v_full[stage]);
+            const int stage = index % Stages, parity = (index / Stages & 1) ^ 1;
             size_t at = 0;
             if (lane < copies) at = run_at<Dim>(a, w, key + lane % runs * run, lane / runs);
-            barrier_wait(shared_address(&m.empty[stage]), (index / Stages & 1) ^ 1);
-            if (lane == 0) barrier_expect(k_bar, sizeof m.k[stage]), barrier_expect(v_bar, sizeof m.v[stage]);
-            __syncwarp();
-            for (int copy = lane; copy < copies; copy += 32) {
-                if (copy >= 32) at = run_at<Dim>(a, w, key + copy % runs * run, copy / runs);
-                bulk_load(shared_address(m.k[stage][copy / runs][copy % runs * run]), keys + at, run * 128, k_bar);
-                bulk_load(shared_address(m.v[stage][copy / runs][copy % runs * run]), values + at, run * 128, v_bar);
-            }
+            // Keys of a tile have been read before its values: they are asked for as soon as there is room.
+            auto load = [&](const bf16* array, bf16 (&to)[Dim / 64][KEYS][64], uint64_t& empty, uint64_t& full) {
+                const uint32_t bar = shared_address(&full);
+                barrier_wait(shared_address(&empty), parity);
+                if (lane == 0) barrier_expect(bar, sizeof to);
+                __syncwarp();
+                for (int copy = lane; copy < copies; copy += 32) {
+                    const size_t from = copy < 32 ? at : run_at<Dim>(a, w, key + copy % runs * run, copy / runs);
+                    bulk_load(shared_address(to[copy / runs][copy % runs * run]), array + from, run * 128, bar);
+                }
+            };
+            load(keys, m.k[stage], m.k_empty[stage], m.k_full[stage]);
+            load(values, m.v[stage], m.v_empty[stage], m.v_full[stage]);
         }
     }
     if (!waited) depend();
@@ -81,7 +90,7 @@ template <int Dim, int M> __device__ __forceinline__ void fetch(const AttentionA
 template <int Dim, int M> struct Rows {
     static constexpr int Steps = Dim / 16, Tiles = Dim / 64; // products per score; column tiles of eight per warp
     static constexpr int Span = Tiles == 1 ? 2 : 1;          // groups of sixteen keys per load of values
-    uint32_t q[M == 1 ? Steps : 1][4];
+    uint32_t q[own_queries<Dim, M> ? Steps : 1][4];
     float out[M][Tiles][4], most[M][2], sum[M][2];
     float total[M][Tiles][4], whole_most[M][2], whole_sum[M][2];
 
@@ -105,7 +114,7 @@ template <int Dim, int M> struct Rows {
     __device__ __forceinline__ void queries(const AttentionArgs& a, Memory<Dim, M>& m, const Window& w) {
         const int lane = threadIdx.x % 32, group = a.group, live = w.tokens * group;
         auto query = [&](int r) { return row_of(a.q, w.first_token + min(r, live - 1) / group) + (w.kv_head * group + r % group) * Dim; };
-        if constexpr (M == 1) {
+        if constexpr (own_queries<Dim, M>) {
             const float *low = query(lane / 4) + lane % 4 * 2, *high = query(lane / 4 + 8) + lane % 4 * 2;
 #pragma unroll
             for (int s = 0; s < Steps; s++) {
@@ -128,7 +137,7 @@ template <int Dim, int M> struct Rows {
         for (int step = 0; step < Steps; step += 2) {
             uint32_t b[4], left[4], right[4];
             load_matrices(b, shared_address(&m.k[stage][0][0][0] + chunk_at(warp * 8 + lane % 8, step * 2 + lane / 8)));
-            if constexpr (M == 1) {
+            if constexpr (own_queries<Dim, M>) {
                 mma_bf16(s[0], q[step], b[0], b[1]), mma_bf16(s[0], q[step + 1], b[2], b[3]);
             } else {
 #pragma unroll
@@ -257,7 +266,7 @@ template <int Dim, int M> __device__ __forceinline__ void attend(const Attention
     auto& m = *reinterpret_cast<Memory<Dim, M>*>(memory);
 #if SM90
     if (threadIdx.x == 0) {
-        for (int i = 0; i < Stages; i++) barrier_init(shared_address(&m.k_full[i]), 1), barrier_init(shared_address(&m.v_full[i]), 1), barrier_init(shared_address(&m.empty[i]), CONSUMERS);
+        for (int i = 0; i < Stages; i++) barrier_init(shared_address(&m.k_full[i]), 1), barrier_init(shared_address(&m.v_full[i]), 1), barrier_init(shared_address(&m.k_empty[i]), CONSUMERS), barrier_init(shared_address(&m.v_empty[i]), CONSUMERS);
         barrier_init_fence();
     }
     __syncthreads();
@@ -292,6 +301,9 @@ template <int Dim, int M> __device__ __forceinline__ void attend(const Attention
             consumers_together();
 #endif
             rows.scores(s, m, stage);
+#if SM90
+            barrier_arrive(shared_address(&m.k_empty[stage]));
+#endif
             rows.mask(s, m, side, key, w.start, a.group);
             consumers_together();
             rows.exponents(s, fade, m, side, factor);
@@ -302,7 +314,7 @@ template <int Dim, int M> __device__ __forceinline__ void attend(const Attention
 #endif
             rows.values(m, stage);
 #if SM90
-            barrier_arrive(shared_address(&m.empty[stage]));
+            barrier_arrive(shared_address(&m.v_empty[stage]));
 #else
             consumers_together(); // done with the tile
 #endif
@@ -341,11 +353,11 @@ template <int Dim> __device__ __forceinline__ void attend_merge(const AttentionA
 }
 
 // What `src/ops/attention.rs` asks for.
-template <int Dim, int M> constexpr bool sized = sizeof(Memory<Dim, M>) == (stages<Dim, M> * 2 * KEYS * Dim * 2 + M * 16 * (KEYS + 8 + Dim + 8) * 2 + 2 * 8 * M * 16 * 5 * 4 + 96 + 127) / 128 * 128;
+template <int Dim, int M> constexpr bool sized = sizeof(Memory<Dim, M>) == (stages<Dim, M> * 2 * KEYS * Dim * 2 + M * 16 * (KEYS + 8 + Dim + 8) * 2 + 2 * 8 * M * 16 * 5 * 4 + 128 + 127) / 128 * 128;
 
 #define ATTEND(Dim, M)                                                                                                                                  \
     static_assert(sized<Dim, M>);                                                                                                                       \
-    extern "C" __global__ void __launch_bounds__(THREADS, 1) attend_##Dim##_##M(const __grid_constant__ AttentionArgs a) { attend<Dim, M>(a); }
+    extern "C" __global__ void __launch_bounds__(THREADS, together<M>) attend_##Dim##_##M(const __grid_constant__ AttentionArgs a) { attend<Dim, M>(a); }
 ATTEND(64, 1) ATTEND(64, 2) ATTEND(128, 1) ATTEND(128, 2) ATTEND(256, 1) ATTEND(256, 2)
 #define MERGE(Dim)                                                                                                                                      \
     extern "C" __global__ void __launch_bounds__(128) attend_merge_##Dim(const __grid_constant__ AttentionArgs a) { attend_merge<Dim>(a); }

@@ -51,6 +51,17 @@ __device__ __forceinline__ void kv_store(const KvView& kv, uint8_t* array, size_
     if (kv.layout == KV_F32) reinterpret_cast<float*>(array)[at] = x;
     else reinterpret_cast<bf16*>(array)[at] = __float2bfloat16_rn(x);
 }
+// Four neighbours of a position from element `i`, a multiple of four, on; those that there are. `first` is that of the head of the block.
+__device__ __forceinline__ void kv_store_four(const KvView& kv, uint8_t* array, size_t first, int position, uint32_t i, float4 x) {
+    const size_t at = first + kv_place(kv, position, i);
+    if (kv.head_dim % 4 != 0) {
+        const float elements[4] = {x.x, x.y, x.z, x.w};
+#pragma unroll
+        for (int j = 0; j < 4; j++)
+            if (i + j < kv.head_dim) kv_store(kv, array, at + j, elements[j]);
+    } else if (kv.layout == KV_F32) *reinterpret_cast<float4*>(array + at * 4) = x;
+    else *reinterpret_cast<uint2*>(array + at * 2) = make_uint2(pack(x.x, x.y), pack(x.z, x.w));
+}
 template <int Layout> __device__ __forceinline__ float kv_load(const uint8_t* array, size_t at) {
     if constexpr (Layout == KV_F32) return reinterpret_cast<const float*>(array)[at];
     else return __bfloat162float(reinterpret_cast<const bf16*>(array)[at]);

@@ -112,6 +112,14 @@ __device__ __forceinline__ void bulk_load(uint32_t to, const void* from, uint32_
     asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to), "l"(from), "r"(bytes), "r"(bar) : "memory");
 }
 
+// The same of what is read once in a step, such as weights that stream by: such lines leave L2 first, so that what the next kernel reads stays there.
+__device__ __forceinline__ void bulk_load_once(uint32_t to, const void* from, uint32_t bytes, uint32_t bar) {
+    asm volatile(
+        "{ .reg .b64 policy; createpolicy.fractional.L2::evict_first.b64 policy, 1.0;"
+        " cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, [%3], policy; }" ::"r"(to), "l"(from), "r"(bytes), "r"(bar)
+        : "memory");
+}
+
 // --- copies from shared to global memory, in groups of the thread that asks for them: what they read may be written again, or what they write is there
 __device__ __forceinline__ void bulk_store(void* to, uint32_t from, uint32_t bytes) {
     asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(to), "r"(from), "r"(bytes) : "memory");

@@ -2,9 +2,9 @@
 //
 // Result: partial sums, f32, [tile * pieces + piece][tokens][128]; `finish.cu` adds the pieces of a tile in ascending order.
 //
-// One thread block per worker of the plan (and per strip of N tokens, with 8-bit floats). A producer thread feeds a ring of `Stages` blocks by bulk copies; two warpgroups of 64 outputs each run wgmma
-// with all N tokens on the wide side. Before `depend()` the ring is filled with weights, and it is as large as it pays to be: what it holds is read while the kernels between two products run,
-// which are all latency. Bytes: 2 M K of weights (1.03 M K of 8-bit floats), and N / 128 of that in tokens from L2.
+// One thread block per worker of the plan (and per strip of tokens, with 8-bit floats). A producer thread feeds a ring of `Stages` blocks by bulk copies; two warpgroups of 64 outputs each run wgmma
+// with all tokens on the wide side. Before `depend()` the ring is filled with weights, and it is as large as it pays to be: what it holds is read while the kernels between two products run,
+// which are all latency. Bytes: 2 M K of weights (1.03 M K of 8-bit floats), and tokens / 128 of that in tokens from L2.
 // In a step without tokens the ring is emptied and nothing else is read.
 #include "sums.cuh"
 
@@ -12,50 +12,66 @@
 // Nanoseconds from one block of weights to the next while the kernels ahead run: as fast as the memory is. All at once they would stand in the way of what those read.
 constexpr uint64_t PACE = 500;
 
-// The ring in shared memory: by stage weights, then tokens, and a barrier for either end.
-template <class Weight, int N> struct Ring {
-    using Part = Stage<Weight, N>;
+// How many tokens are multiplied: as few as hold those that are there, of `Most` that the program is made for. A draft forward has a fraction of its step's.
+template <int Most> __device__ __forceinline__ int tokens_for(int live) {
+    int tokens = Most;
+    while (tokens > 8 && 2 * live <= tokens) tokens /= 2;
+    return tokens;
+}
+// Those of this thread block, which has a strip of its own where strips are apart.
+template <class Weight, int Most> __device__ __forceinline__ int live_here(const StreamArgs& a) { return *a.live - (Weight::strips_apart ? Most * static_cast<int>(blockIdx.y) : 0); }
+
+// The ring in shared memory: by stage weights, then tokens, and a barrier for either end. A stage is there when both are.
+template <class Weight, int Most> struct Ring {
+    using Part = Stage<Weight, Most>;
     uint32_t data, full, empty;
 
     __device__ __forceinline__ void weights(const StreamArgs& a, uint32_t unit, int stage) const {
-        barrier_expect(full + stage * 8, Part::loaded);
-        bulk_load(data + stage * Part::bytes, a.weight + static_cast<size_t>(unit) * Weight::bytes, Weight::bytes, full + stage * 8);
+        barrier_expect(full + stage * 8, Weight::bytes);
+        bulk_load_once(data + stage * Part::bytes, a.weight + static_cast<size_t>(unit) * Weight::bytes, Weight::bytes, full + stage * 8);
     }
-    __device__ __forceinline__ void tokens(const StreamArgs& a, uint32_t block, int stage) const {
-        constexpr int height = N < 128 ? N : 128, bytes = height * Weight::block * 2; // inputs come in strips
-        const uint32_t first = Weight::strips_apart ? blockIdx.y : 0;
+    // The first `count` tokens. Inputs come in strips, of which this takes a part or all.
+    __device__ __forceinline__ void tokens(const StreamArgs& a, uint32_t block, int stage, int count) const {
+        constexpr int height = Most < 128 ? Most : 128, halves = Weight::block / BLOCK_K, row = BLOCK_K * 2;
+        const uint32_t first = Weight::strips_apart ? blockIdx.y : 0, bytes = min(count, height) * row;
+        barrier_expect(full + stage * 8, count * Weight::block * 2);
 #pragma unroll
-        for (int strip = 0; strip < N / height; strip++)
-            bulk_load(data + stage * Part::bytes + Weight::room + strip * bytes, a.inputs + (static_cast<size_t>(first + strip) * a.plan.blocks + block) * bytes, bytes, full + stage * 8);
+        for (int strip = 0; strip < Most / height; strip++)
+#pragma unroll
+            for (int half = 0; half < halves; half++)
+                if (strip * height < count)
+                    bulk_load(data + stage * Part::bytes + Weight::room + (strip * halves + half) * bytes, a.inputs + (((first + strip) * static_cast<size_t>(a.plan.blocks) + block) * halves + half) * height * row, bytes, full + stage * 8);
     }
 };
 
 // Feeds the ring: weights first, as many as fit, then what comes with its tokens.
-template <class Weight, int N, int Stages> __device__ void stream_produce(const StreamArgs& a, const Ring<Weight, N>& ring, uint32_t begin, uint32_t ahead) {
+template <class Weight, int Most, int Stages> __device__ void stream_produce(const StreamArgs& a, const Ring<Weight, Most>& ring, uint32_t begin, uint32_t ahead) {
     const uint64_t start = nanoseconds();
     for (uint32_t unit = begin; unit < ahead; unit++) {
         while (nanoseconds() < start + (unit - begin) * PACE) {}
         ring.weights(a, unit, unit - begin);
     }
     depend();
-    const uint32_t end = *a.live > 0 ? plan_begin(a.plan, blockIdx.x + 1) : ahead;
+    const int live = live_here<Weight, Most>(a), count = tokens_for<Most>(live);
+    const uint32_t end = live > 0 ? plan_begin(a.plan, blockIdx.x + 1) : ahead;
     uint32_t block = ahead % a.plan.blocks;
     int stage = 0, parity = 0;
     for (uint32_t unit = ahead; unit < end; unit++) {
         barrier_wait(ring.empty + stage * 8, parity);
         ring.weights(a, unit, stage);
-        ring.tokens(a, block, stage);
+        ring.tokens(a, block, stage, count);
         if (++block == a.plan.blocks) block = 0;
         if (++stage == Stages) stage = 0, parity ^= 1;
     }
 }
 
 // The tokens that go with the weights that are there first: the producer may still be at those.
-template <class Weight, int N> __device__ void stream_join(const StreamArgs& a, const Ring<Weight, N>& ring, uint32_t begin, uint32_t ahead) {
+template <class Weight, int Most> __device__ void stream_join(const StreamArgs& a, const Ring<Weight, Most>& ring, uint32_t begin, uint32_t ahead) {
     uint32_t block = begin % a.plan.blocks;
     depend();
+    const int count = tokens_for<Most>(live_here<Weight, Most>(a));
     for (uint32_t unit = begin; unit < ahead; unit++) {
-        ring.tokens(a, block, unit - begin);
+        ring.tokens(a, block, unit - begin, count);
         if (++block == a.plan.blocks) block = 0;
     }
 }
@@ -69,42 +85,49 @@ template <int N> __device__ void store_piece(float* to, const float (&sum)[N / 2
         at[0] = sum[4 * j], at[TILE] = sum[4 * j + 1], at[8] = sum[4 * j + 2], at[TILE + 8] = sum[4 * j + 3];
     }
 }
+
+// Multiplies all blocks of a share with the tokens that are there, N of them.
+template <class Weight, int Most, int N, int Stages> __device__ __forceinline__ void stream_multiply(const StreamArgs& a, Reader<Weight, Most, Stages>& ring, uint32_t begin, uint32_t end, int live) {
+    if constexpr (N > 8)
+        if (2 * live <= N) return stream_multiply<Weight, Most, N / 2, Stages>(a, ring, begin, end, live);
+    int tile = begin / a.plan.blocks;
+    for (uint32_t unit = begin; unit < end; tile++) {
+        const uint32_t stop = min((tile + 1) * a.plan.blocks, end);
+        Sums<Weight, N> sums;
+        for (; unit < stop; unit++) sums.add(ring);
+        sums.end();
+        const int piece = static_cast<int>(blockIdx.x) - first_worker(a.plan, tile);
+        const uint32_t width = Weight::strips_apart ? Most * gridDim.y : Most, first = Weight::strips_apart ? Most * blockIdx.y : 0;
+        store_piece<N>(a.pieces + ((static_cast<size_t>(tile) * a.plan.pieces + piece) * width + first) * TILE, sums.value, ring.group);
+    }
+}
 #endif
 
-template <class Weight, int N, int Stages> __device__ __forceinline__ void stream_product(const StreamArgs& a) {
+template <class Weight, int Most, int Stages> __device__ __forceinline__ void stream_product(const StreamArgs& a) {
 #if HOPPER
     extern __shared__ __align__(1024) char memory[];
     __shared__ uint64_t barriers[2 * Stages];
     const uint32_t full = shared_address(barriers);
-    const Ring<Weight, N> ring = {(shared_address(memory) + 1023) & ~1023u, full, full + Stages * 8};
+    const Ring<Weight, Most> ring = {(shared_address(memory) + 1023) & ~1023u, full, full + Stages * 8};
     const int group = threadIdx.x / 128;
     if (threadIdx.x == 0) {
-        for (int i = 0; i < Stages; i++) barrier_init(ring.full + i * 8, 1), barrier_init(ring.empty + i * 8, Sums<Weight, N>::readers);
+        for (int i = 0; i < Stages; i++) barrier_init(ring.full + i * 8, 2), barrier_init(ring.empty + i * 8, Sums<Weight, Most>::readers);
         barrier_init_fence();
     }
     __syncthreads();
     release_dependents();
     const uint32_t begin = plan_begin(a.plan, blockIdx.x), last = plan_begin(a.plan, blockIdx.x + 1), ahead = min(begin + Stages, last);
     if (group == 2) {
-        if constexpr (Sums<Weight, N>::short_of_registers) registers_give<40>();
-        if (threadIdx.x == 256) stream_produce<Weight, N, Stages>(a, ring, begin, ahead);
-        if (threadIdx.x == 288) stream_join<Weight, N>(a, ring, begin, ahead);
+        if constexpr (Sums<Weight, Most>::short_of_registers) registers_give<40>();
+        if (threadIdx.x == 256) stream_produce<Weight, Most, Stages>(a, ring, begin, ahead);
+        if (threadIdx.x == 288) stream_join<Weight, Most>(a, ring, begin, ahead);
         return;
     }
-    if constexpr (Sums<Weight, N>::short_of_registers) registers_take<232>();
+    if constexpr (Sums<Weight, Most>::short_of_registers) registers_take<232>();
     depend();
-    const uint32_t end = *a.live > 0 ? last : ahead;
-    Reader<Weight, N, Stages> reader = {ring.data, ring.full, ring.empty, group};
-    int tile = begin / a.plan.blocks;
-    for (uint32_t unit = begin; unit < end; tile++) {
-        const uint32_t stop = min((tile + 1) * a.plan.blocks, end);
-        Sums<Weight, N> sums;
-        for (; unit < stop; unit++) sums.add(reader);
-        sums.end();
-        const int piece = static_cast<int>(blockIdx.x) - first_worker(a.plan, tile);
-        const uint32_t width = Weight::strips_apart ? N * gridDim.y : N, first = Weight::strips_apart ? N * blockIdx.y : 0;
-        store_piece<N>(a.pieces + ((static_cast<size_t>(tile) * a.plan.pieces + piece) * width + first) * TILE, sums.value, group);
-    }
+    const int live = live_here<Weight, Most>(a);
+    Reader<Weight, Most, Stages> reader = {ring.data, ring.full, ring.empty, group};
+    stream_multiply<Weight, Most, Most, Stages>(a, reader, begin, live > 0 ? last : ahead, live);
 #endif
 }
 

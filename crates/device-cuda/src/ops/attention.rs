@@ -201,7 +201,8 @@ impl Cuda {
             288
         };
         let shared = attend_shared(architecture, shape.head_dim, sixteens);
-        let grid = Grid::new(multiprocessors.min(items) as u32, threads).shared(shared);
+        let most = multiprocessors * attend_together(architecture, sixteens);
+        let grid = Grid::new(most.min(items) as u32, threads).shared(shared);
         self.enqueue(&kernels.attend[sixteens - 1], grid, &args);
         if split {
             let rows = (tokens * heads).div_ceil(4) as u32;
@@ -279,12 +280,24 @@ fn attend_shared(architecture: Architecture, dim: usize, sixteens: usize) -> u32
                 2
             }
         }
-        Architecture::Sm90a | Architecture::Sm100 => 4 - sixteens,
+        Architecture::Sm90a | Architecture::Sm100 => match (sixteens, dim) {
+            (1, 256) => 1,
+            (1, 64) => 3,
+            _ => 2,
+        },
     };
     let tiles = stages * 2 * 64 * dim * 2;
     let rows = sixteens * 16 * (64 + 8 + dim + 8) * 2;
     let sums = 2 * 8 * sixteens * 16 * 5 * 4;
-    (tiles + rows + sums + 96).next_multiple_of(128) as u32
+    (tiles + rows + sums + 128).next_multiple_of(128) as u32
+}
+
+/// Thread blocks of it per multiprocessor.
+fn attend_together(architecture: Architecture, sixteens: usize) -> usize {
+    match architecture {
+        Architecture::Sm90a | Architecture::Sm100 if sixteens == 1 => 2,
+        _ => 1,
+    }
 }
 
 /// Tables and caches agree on the size of a block.

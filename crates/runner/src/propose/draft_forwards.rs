@@ -44,10 +44,11 @@ impl<B: Backend> DraftForwards<B> {
     /// Lays out the draft forward over the step's tokens.
     pub(super) fn over_step(&self, stage: &Stage<'_, B>, pass: DraftForward) -> StepTables<B> {
         let requests = stage.step.requests.bucket;
-        // A head has one plan row more than tokens for a prompt that begins with a block.
-        let tokens = stage.step.tokens.bucket + requests;
+        // A head has one token more for a piece of a prompt that begins with a block.
+        let more = if stage.step.prompts { requests } else { 0 };
+        let tokens = stage.step.tokens.bucket + more;
         let tables = self.step.with_buckets(tokens, requests, requests);
-        self.lay_out(stage, (pass, None), tables)
+        self.lay_out(stage, (pass, None), tables.with_prompts(stage.step.prompts))
     }
 
     /// Lays out the draft forward for the draft at `place`, one token per slot.
@@ -59,7 +60,7 @@ impl<B: Backend> DraftForwards<B> {
     ) -> StepTables<B> {
         let requests = stage.step.requests.bucket;
         let tables = self.turns[place % 2].with_buckets(requests, requests, requests);
-        self.lay_out(stage, (pass, before), tables)
+        self.lay_out(stage, (pass, before), tables.with_prompts(false))
     }
 
     fn lay_out(
