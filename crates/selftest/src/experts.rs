@@ -1,6 +1,6 @@
 //! Mixtures of experts: which are chosen, with which weights, and what they make of a row.
 
-use crate::compare::{Limit, Output};
+use crate::compare::{Limit, Output, grain};
 use crate::judge::{Case, Judge};
 use crate::rig::{Rig, within};
 use crate::rows::joined;
@@ -25,7 +25,7 @@ pub(crate) fn judge<B: Backend>(judge: &mut Judge<'_, B>) {
         judge.law("route", &routing.name(), CUTS.map(|cut| (named(cut), route(cut))));
     }
     let gated = Activation::SiluGated { gate_scale: 1.0 };
-    for (dtype, tolerance) in [(DType::F32, 1e-5), (DType::BF16, 3e-2), (DType::F8E4M3, 3e-2)] {
+    for dtype in [DType::F32, DType::BF16, DType::F8E4M3] {
         for (routing, hidden, width, activation) in [
             (ROUTINGS[0], 64, 32, gated),
             (ROUTINGS[1], 64, 32, Activation::ReluSquared),
@@ -42,7 +42,7 @@ pub(crate) fn judge<B: Backend>(judge: &mut Judge<'_, B>) {
                 hidden,
                 width,
                 activation,
-                limit: within(tolerance, judge.elements().activations),
+                limit: limit(dtype, hidden, judge.elements().activations),
             };
             let operation = format!("run_experts {}", dtype.name().to_lowercase());
             let case = format!("{}, [{hidden}, {width}], {activation:?}", routing.name());
@@ -51,6 +51,19 @@ pub(crate) fn judge<B: Backend>(judge: &mut Judge<'_, B>) {
             judge.compare(&operation, &case, &whole);
             judge.law(&operation, &case, variants);
         }
+    }
+}
+
+/// How far experts may be from the reference. What is between their two products is rounded to 16 bits, and so are 8-bit floats
+/// whose rows are no whole blocks: of 150 seeds, that alone moves a row by up to 1.2 % of its norm, and a single element, where
+/// large terms cancel, by up to 3.8 % of the mean.
+fn limit(dtype: DType, hidden: usize, stored: DType) -> Limit {
+    match dtype {
+        DType::F32 => within(1e-5, stored),
+        _ => Limit::Rows {
+            columns: hidden,
+            tolerance: 2e-2 + 2.0 * grain(stored),
+        },
     }
 }
 
