@@ -3,28 +3,31 @@
 #include "mix_inputs.cuh"
 #include "norm.cuh"
 #include "rounded.cuh"
+#include "state_tile.cuh"
 
-constexpr int CHAINS = 8, LINKS = R / CHAINS; // a product with the state is eight chains over its rows, added in ascending order
-constexpr int BATCH = 4;                      // tokens at a time
+constexpr int CHAINS = R / STATE_TILE_ROWS; // of a product with the state, added in ascending order
+constexpr int BATCH = 4;                    // tokens at a time: their keys and queries are the eight vectors of an instruction
 
 // Dots times the decay in between, by entry, then token, and decays from the grid position.
 struct Weights {
     float (*by_key)[BATCH], (*by_query)[BATCH], *decay;
 };
-// Of tokens from entry `at` on; a thread per pair.
-__device__ __forceinline__ void weigh(const Weights& w, const float (*dots)[2][CHUNK], const float (&g)[CHUNK], int at, int live) {
-    const int s = threadIdx.x / BATCH, t = threadIdx.x % BATCH;
+// Of tokens from entry `at` on; a thread per pair: all threads, or those of a warp in turns.
+__device__ __forceinline__ void weigh_pair(const Weights& w, const float (*dots)[2][CHUNK], const float (&g)[CHUNK], int at, int live, int pair) {
+    const int s = pair / BATCH, t = pair % BATCH;
     if (s < CHUNK && t < live && s <= at + t) {
         const float factor = decay_between(g, s, at + t);
         w.by_key[s][t] = factor * dots[t][0][s], w.by_query[s][t] = factor * dots[t][1][s];
     }
     if (s == CHUNK && t < live) w.decay[t] = decay_between(g, -1, at + t);
 }
+__device__ __forceinline__ void weigh(const Weights& w, const float (*dots)[2][CHUNK], const float (&g)[CHUNK], int at, int live) { weigh_pair(w, dots, g, at, live, threadIdx.x); }
 
-// u of a batch's tokens, by the first thread of a column, and their outputs, by the second, sixteen lanes on: `sum` is S'k, or S'q, times the decay; entries are added in order, old and new alike.
+// u of a batch's tokens, by the thread of a column that has S'k, and their outputs, by the one that has S'q (`Pair`): `sum` is that times the decay; entries are added in order, old and new alike.
 // `u` is by entry, `v` and `beta` by token. What is past the last token is never looked at.
-__device__ __forceinline__ void add_entries(float (&sum)[BATCH], const float (*weights)[BATCH], float (*u)[C], float (*v)[C], const float* beta, int c, int at, int live) {
-    const bool first = threadIdx.x % 32 < 16;
+template <class Pair, int Room>
+__device__ __forceinline__ void add_entries(float (&sum)[BATCH], const float (*weights)[BATCH], float (*u)[Room], float (*v)[C], const float* beta, int at, int live) {
+    const int c = Pair::column();
     auto add = [&](int s, float u, int from) {
         const float4 w = *reinterpret_cast<const float4*>(weights[s]);
         if (from <= 0) sum[0] = __fmaf_rn(w.x, u, sum[0]);
@@ -37,10 +40,10 @@ __device__ __forceinline__ void add_entries(float (&sum)[BATCH], const float (*w
 #pragma unroll
     for (int t = 0; t < BATCH; t++) {
         if (t >= live) break;
-        const float own = __shfl_sync(0xffffffffu, beta[t] * (v[t][c] - sum[t]), threadIdx.x % 16);
+        const float own = __shfl_sync(0xffffffffu, beta[t] * (v[t][c] - sum[t]), Pair::lane_of_key());
         add(at + t, own, t);
         __syncwarp(); // both have read the value
-        if (first) u[at + t][c] = own;
+        if (Pair::has_key()) u[at + t][c] = own;
         else v[t][c] = sum[t];
     }
 }

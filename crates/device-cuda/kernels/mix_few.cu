@@ -1,29 +1,41 @@
 // A Gated DeltaNet layer between its two products, for steps of few requests: what `mix_keys.cu` and `mix.cu` do in two kernels for many, in one, by the same operations in the same order.
 //
 // A thread block per request and head, of sixteen warps. Where states are few, nothing but latency counts: what the kernel reads is asked for at once, weights and what earlier steps left before the wait, and nothing goes through
-// memory in between. Heads of a group each make its keys and queries; the first of them leaves them for later steps. The state is in registers: a warp has sixteen rows of half the columns, a thread two columns.
+// memory in between. Heads of a group each make its keys and queries; the first of them leaves them for later steps. The state is in registers: a warp has two chains
+// of sixteen columns.
 #include "mix.cuh"
 
 constexpr int WARPS = 16, THREADS = WARPS * 32;
 constexpr int KINDS = 3, MAKERS = WARPS / KINDS; // of vectors: query, key, value; tokens whose vectors are made at a time
-static_assert(WARPS == 2 * CHAINS && WARPS == CHUNK);
+constexpr int OWN = CHAINS * (C / 16) / WARPS; // chains of a warp, of sixteen columns
+constexpr int ROOM = R + 8, SUMS = C + 4;    // of a vector, and of sums: so that lanes that read or write at a time meet no bank twice
+static_assert(OWN * WARPS == CHAINS * (C / 16) && WARPS == CHUNK && R == C);
 
 struct alignas(16) Memory {
-    float k[CHUNK][R], u[CHUNK][C]; // of entries, then of tokens
-    float q[CHUNK][R];              // of tokens
-    float v[CHUNK][C];              // of tokens, then their outputs
-    float part[CHAINS][2][BATCH][C];                    // products of a batch with keys, with queries
+    float k[CHUNK][ROOM], u[CHUNK][ROOM]; // of entries, then of tokens
+    float q[CHUNK][ROOM];                 // of tokens
+    float v[CHUNK][C];                    // of tokens, then their outputs
+    float part[CHAINS][2 * BATCH][SUMS];                // products of a batch with keys, then with queries
     float dots[BATCH][2][CHUNK];                        // of a batch, by token, of its key and its query, by entry
     float by_key[CHUNK][BATCH], by_query[CHUNK][BATCH]; // those times the decay in between, by entry, then token
     float g[CHUNK], beta[CHUNK], decay[BATCH], fold_decay[CHUNK + 4];
 };
-static_assert(sizeof(Memory) == 66784); // what `src/ops/mix.rs` asks for
+static_assert(sizeof(Memory) == 52448); // what `src/ops/mix.rs` asks for
 
-// This thread's part of the state.
+// This warp's part of the state: its chains, from the first on.
+using Tile = StateTile<1>;
 struct State {
-    float2 x[LINKS];
-    static __device__ __forceinline__ int top() { return threadIdx.x / 32 % CHAINS * LINKS; }
-    static __device__ __forceinline__ int column() { return threadIdx.x / 32 / CHAINS * (C / 2) + threadIdx.x % 32 * 2; }
+    Tile tiles[OWN];
+    static __device__ __forceinline__ int chain(int own) { return threadIdx.x / 32 % (CHAINS / OWN) * OWN + own; }
+    static __device__ __forceinline__ int row(int own) { return chain(own) * STATE_TILE_ROWS; }
+    static __device__ __forceinline__ int column() { return threadIdx.x / 32 / (CHAINS / OWN) * 16; }
+};
+
+// Which two threads have a column's sums: sixteen lanes apart.
+struct Pair {
+    static __device__ __forceinline__ int column() { return threadIdx.x / 32 * 16 + threadIdx.x % 16; }
+    static __device__ __forceinline__ bool has_key() { return threadIdx.x % 32 < 16; }
+    static __device__ __forceinline__ int lane_of_key() { return threadIdx.x % 16; }
 };
 
 // Whose work a thread block is at. In shared memory: registers are few.
@@ -44,17 +56,18 @@ struct Maker {
 };
 
 __device__ __forceinline__ float* place_of_state(const MixArgs& a, const Place& p, float* matrices, int index) {
-    return matrices + ((static_cast<size_t>(index) * a.states.heads + p.head) * R + State::top()) * C + State::column();
+    return matrices + (static_cast<size_t>(index) * a.states.heads + p.head) * R * C + State::column();
 }
 // What is before a sequence is zero.
 __device__ __forceinline__ void load_state(State& state, const MixArgs& a, const Place& p) {
+    if (p.row.state_at == 0) return;
     const float* from = p.row.restore >= 0 ? place_of_state(a, p, a.states.saved_matrices, p.row.restore) : place_of_state(a, p, a.states.matrices, p.row.slot);
 #pragma unroll
-    for (int i = 0; i < LINKS; i++) state.x[i] = p.row.state_at > 0 ? __ldcs(reinterpret_cast<const float2*>(from + i * C)) : make_float2(0, 0);
+    for (int own = 0; own < OWN; own++) state.tiles[own].load(from + State::row(own) * C, C);
 }
 __device__ __forceinline__ void store_state(const State& state, float* to) {
 #pragma unroll
-    for (int i = 0; i < LINKS; i++) *reinterpret_cast<float2*>(to + i * C) = state.x[i];
+    for (int own = 0; own < OWN; own++) state.tiles[own].store(to + State::row(own) * C, C);
 }
 // Asks for what earlier steps left of a chunk, a warp per entry.
 __device__ __forceinline__ void fetch_chunk(Memory& m, const MixArgs& a, const Place& p, const Span& span) {
@@ -121,39 +134,30 @@ __device__ __forceinline__ void relate(Memory& m, const Span& span, int first, i
         if (threadIdx.x % 32 == 0) m.dots[t][0][entry] = by_key, m.dots[t][1][entry] = by_query;
     }
 }
-// A chain of S'k and of S'q, of `Live` tokens from `first` on.
-template <int Live> __device__ __forceinline__ void products(Memory& m, const State& state, const Span& span, int first) {
-    const int chain = threadIdx.x / 32 % CHAINS, c = State::column();
-    float2 by_key[Live] = {}, by_query[Live] = {};
+// Chains of S'k and of S'q, of a batch's tokens from `first` on.
+__device__ __forceinline__ void products(Memory& m, const State& state, const Span& span, int first, int live) {
+    const int token = first + min(Tile::g() % BATCH, live - 1);
+    const float* vector = Tile::g() < BATCH ? m.k[span.entries + token] : m.q[token];
 #pragma unroll
-    for (int i = 0; i < LINKS; i += 4)
+    for (int own = 0; own < OWN; own++) {
+        SplitSums sums[1][1];
+        state.tiles[own].multiply(sums, vector + State::row(own));
 #pragma unroll
-        for (int t = 0; t < Live; t++) {
-            const float4 k = *reinterpret_cast<const float4*>(&m.k[span.entries + first + t][chain * LINKS + i]), q = *reinterpret_cast<const float4*>(&m.q[first + t][chain * LINKS + i]);
-            const float ks[4] = {k.x, k.y, k.z, k.w}, qs[4] = {q.x, q.y, q.z, q.w};
-#pragma unroll
-            for (int j = 0; j < 4; j++) {
-                const float2 x = state.x[i + j];
-                by_key[t].x = __fmaf_rn(ks[j], x.x, by_key[t].x), by_key[t].y = __fmaf_rn(ks[j], x.y, by_key[t].y);
-                by_query[t].x = __fmaf_rn(qs[j], x.x, by_query[t].x), by_query[t].y = __fmaf_rn(qs[j], x.y, by_query[t].y);
-            }
-        }
-#pragma unroll
-    for (int t = 0; t < Live; t++) *reinterpret_cast<float2*>(&m.part[chain][0][t][c]) = by_key[t], *reinterpret_cast<float2*>(&m.part[chain][1][t][c]) = by_query[t];
+        for (int e = 0; e < 2; e++) Tile::write(&m.part[State::chain(own)][2 * Tile::t() + e][State::column() + Tile::column()], sums[0], e);
+    }
 }
-
-// u of a batch, and its outputs. By half of the warps.
+// u of a batch, and its outputs.
 __device__ __forceinline__ void run_tokens(Memory& m, int at, int first, int live) {
-    const int c = threadIdx.x / 32 * 16 + threadIdx.x % 16, role = threadIdx.x % 32 / 16;
+    const int c = Pair::column(), kind = Pair::has_key() ? 0 : BATCH;
     float sum[BATCH];
 #pragma unroll
     for (int t = 0; t < BATCH; t++) { // what is past the last token is never looked at
-        float total = m.part[0][role][t][c];
+        float total = m.part[0][kind + t][c];
 #pragma unroll
-        for (int chain = 1; chain < CHAINS; chain++) total = __fadd_rn(total, m.part[chain][role][t][c]);
+        for (int chain = 1; chain < CHAINS; chain++) total = __fadd_rn(total, m.part[chain][kind + t][c]);
         sum[t] = m.decay[t] * total;
     }
-    add_entries(sum, role == 0 ? m.by_key : m.by_query, m.u, m.v + first, m.beta + at, c, at, live);
+    add_entries<Pair>(sum, Pair::has_key() ? m.by_key : m.by_query, m.u, m.v + first, m.beta + at, at, live);
 }
 
 // The entries of a chunk's tokens that no stored state contains, a warp per entry.
@@ -165,24 +169,6 @@ __device__ __forceinline__ void leave(const Memory& m, const MixArgs& a, const P
     leave_entry(s, ring_of_head(s, p.row, p.head, span.base + e), m.u[e], m.g[e], key, *reinterpret_cast<const float4*>(&m.k[e][threadIdx.x % 32 * 4]));
 }
 
-// A full chunk goes into the state.
-__device__ __forceinline__ void fold(State& state, const Memory& m) {
-    const int top = State::top(), c = State::column();
-#pragma unroll
-    for (int i = 0; i < LINKS; i++) state.x[i].x *= m.fold_decay[0], state.x[i].y *= m.fold_decay[0];
-#pragma unroll 2
-    for (int s = 0; s < CHUNK; s++) {
-        const float2 u = *reinterpret_cast<const float2*>(&m.u[s][c]);
-        const float x = m.fold_decay[s + 1] * u.x, y = m.fold_decay[s + 1] * u.y;
-#pragma unroll
-        for (int i = 0; i < LINKS; i += 4) {
-            const float4 k = *reinterpret_cast<const float4*>(&m.k[s][top + i]);
-            const float ks[4] = {k.x, k.y, k.z, k.w};
-#pragma unroll
-            for (int j = 0; j < 4; j++) state.x[i + j].x = __fmaf_rn(ks[j], x, state.x[i + j].x), state.x[i + j].y = __fmaf_rn(ks[j], y, state.x[i + j].y);
-        }
-    }
-}
 // Behind a chunk: the state is kept as it is, taken further, or both.
 __device__ __forceinline__ void move_state(State& state, Memory& m, const MixArgs& a, const Place& p, int base) {
     const StateRow& row = p.row;
@@ -190,10 +176,17 @@ __device__ __forceinline__ void move_state(State& state, Memory& m, const MixArg
     if (!folds(row, base)) return;
     if (threadIdx.x <= CHUNK) m.fold_decay[threadIdx.x] = decay_between(m.g, static_cast<int>(threadIdx.x) - 1, CHUNK - 1);
     __syncthreads();
-    fold(state, m);
-    if (base + CHUNK == row.snapshot_at) store_state(state, place_of_state(a, p, a.states.saved_matrices, row.snapshot));
-    if (base + CHUNK == row.state_end) store_state(state, place_of_state(a, p, a.states.matrices, row.slot));
-    __syncthreads(); // done with the chunk
+#pragma unroll
+    for (int own = 0; own < OWN; own++) {
+        Tile& tile = state.tiles[own];
+        auto keep = [&](float* matrices, int index) { tile.store(place_of_state(a, p, matrices, index) + State::row(own) * C, C); };
+        Tile::Keys keys;
+        keys.load(&m.k[0][State::row(own)], ROOM);
+        tile.fold(m.fold_decay[0], &m.u[0][State::column()], ROOM, [&](int entry) { return m.fold_decay[entry + 1]; }, keys);
+        if (base + CHUNK == row.snapshot_at) keep(a.states.saved_matrices, row.snapshot);
+        if (base + CHUNK == row.state_end) keep(a.states.matrices, row.slot);
+        __syncthreads(); // one after the other: registers are few; done with the chunk
+    }
 }
 
 __device__ __forceinline__ void run_batch(Memory& m, const State& state, const MixArgs& a, const Place& p, const Span& span, int first) {
@@ -205,8 +198,7 @@ __device__ __forceinline__ void run_batch(Memory& m, const State& state, const M
         norm = *reinterpret_cast<const float4*>(a.norm + c);
     }
     relate(m, span, first, live);
-    if (live == 1) products<1>(m, state, span, first);
-    else products<BATCH>(m, state, span, first);
+    products(m, state, span, first, live);
     __syncthreads();
     weigh({m.by_key, m.by_query, m.decay}, m.dots, m.g, at, live);
     __syncthreads();

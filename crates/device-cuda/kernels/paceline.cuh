@@ -132,6 +132,8 @@ __device__ __forceinline__ void bulk_stores_wait() { asm volatile("cp.async.bulk
 __device__ __forceinline__ void copy_async(void* to, const void* from) { asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared_address(to)), "l"(from) : "memory"); }
 __device__ __forceinline__ void copy_async_word(void* to, const void* from) { asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(shared_address(to)), "l"(from) : "memory"); }
 __device__ __forceinline__ void copies_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+// Arrives at a barrier, whose count has room for it, when this thread's copies have completed.
+__device__ __forceinline__ void copies_arrive(uint32_t bar) { asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(bar) : "memory"); }
 template <int Left> __device__ __forceinline__ void copies_wait() { asm volatile("cp.async.wait_group %0;" ::"n"(Left) : "memory"); }
 
 // --- wgmma: operands in shared memory, rows of 64 bf16 (128 bytes) in the 128-byte swizzle, 8 rows per kilobyte

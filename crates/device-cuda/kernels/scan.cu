@@ -1,32 +1,40 @@
-// The states of recurrent layers of 128 or 256 rows: the middle one of the three kernels of `recurrence.cuh`.
+// The states of recurrent layers of 128 or 256 rows: the middle one of the three kernels of `recurrence.cuh`, with the arithmetic of `state_tile.cuh`.
 //
-// A thread block per head, C columns and some requests, one after the other; its eight warps hold the state in registers, `Rows` rows each, a lane every 32nd column. The next chunk is on its way while one is
-// computed. A product with the state is eight chains of FMA over a warp's rows, added in ascending order, for `Batch` tokens at a time; substitution is by column, entries ascending,
-// old and new alike. The cut of a text into steps, C and Batch change who computes a value and never how. Batch 4 and 64 columns leave room for several thread
-// blocks per multiprocessor, which hide each other's latency; prompts have 16 and 32. Bytes: the state once, read.
+// A thread block per head, 32 columns and some requests, one after the other; its eight warps hold the state in registers, a tile each. The next chunk is on its way while one is
+// computed. Products with the state are made for `Batch` tokens at a time; substitution is by column, entries ascending, old and new alike. The cut of a text into steps and Batch change who
+// computes a value and never how. Batch 4 leaves room for several thread blocks per multiprocessor, which hide each other's latency; prompts have 16. Bytes: the state once, read.
 #include "recurrence.cuh"
+#include "state_tile.cuh"
 
-constexpr int WARPS = 8, THREADS = WARPS * 32;
+constexpr int WARPS = 8, THREADS = WARPS * 32, C = 32;
+
+// How C columns of a state of R rows are cut: warps that have the same columns, one per chain, and how many sixteens of columns each of them has.
+template <int R> struct Cut {
+    static constexpr int CHAINS = R / STATE_TILE_ROWS, SIXTEENS = C * CHAINS / WARPS / 16;
+    static_assert(SIXTEENS * 16 * WARPS == C * CHAINS);
+    using Tile = StateTile<SIXTEENS>;
+    static __device__ __forceinline__ int row() { return threadIdx.x / 32 % CHAINS * STATE_TILE_ROWS; }
+    static __device__ __forceinline__ int column() { return threadIdx.x / 32 / CHAINS * SIXTEENS * 16; }
+};
 
 // One chunk as it is fetched.
-template <int Rows, int C> struct alignas(16) Chunk {
-    float k[CHUNK][Rows * WARPS + 4]; // of entries, then of tokens
-    float q[CHUNK][Rows * WARPS + 4];
+template <int R> struct alignas(16) Chunk {
+    float k[CHUNK][R + 8]; // of entries, then of tokens; lanes that read at a time meet no bank twice
+    float q[CHUNK][R + 8];
     float u[CHUNK][C]; // of entries; those of tokens are written here
     float v[CHUNK][C];
     float dots[CHUNK][2][CHUNK]; // by token, of its key and its query, by entry; the latter then times the decay in between
     float g[CHUNK], beta[CHUNK];
 };
-template <int Rows, int C, int Batch> struct alignas(16) Memory {
-    Chunk<Rows, C> chunk[2];
-    float partial[WARPS][2 * Batch][C];
+template <int R, int Batch> struct alignas(16) Memory {
+    Chunk<R> chunk[2];
+    float partial[Cut<R>::CHAINS][2 * Batch][C + 4];
     float sums[2 * Batch][C];        // S'k, then S'q, by token
     float key_weight[CHUNK][CHUNK]; // dots of keys times the decay in between, by entry, then token
     float decay[CHUNK], fold_decay[CHUNK + 4];
 };
 
-template <bool Delta, int Rows, int C> __device__ __forceinline__ void fetch(const RecurArgs& a, Chunk<Rows, C>& chunk, const StateRow& row, const Span& span, int head, int part) {
-    constexpr int R = Rows * WARPS;
+template <bool Delta, int R> __device__ __forceinline__ void fetch(const RecurArgs& a, Chunk<R>& chunk, const StateRow& row, const Span& span, int head, int part) {
     const StateView& s = a.states;
     const int group = group_of(a, head), entries = s.entries, turn = span.base % entries, thread = threadIdx.x, columns = s.columns;
     auto place = [&](int at) { return turn + at < entries ? turn + at : turn + at - entries; }; // in a ring
@@ -55,7 +63,7 @@ template <bool Delta, int Rows, int C> __device__ __forceinline__ void fetch(con
 }
 
 // Dots times the decay in between, a thread per pair; decays from the grid position and to the end of the chunk; u of Mamba2.
-template <bool Delta, int Rows, int C, int Batch> __device__ __forceinline__ void weigh(Memory<Rows, C, Batch>& m, Chunk<Rows, C>& chunk, const Span& span) {
+template <bool Delta, int R, int Batch> __device__ __forceinline__ void weigh(Memory<R, Batch>& m, Chunk<R>& chunk, const Span& span) {
     const int thread = threadIdx.x, t = thread / CHUNK, s = thread % CHUNK, at = span.entries + t;
     if (t < span.tokens) {
         const float factor = decay_between(chunk.g, s, at);
@@ -68,42 +76,26 @@ template <bool Delta, int Rows, int C, int Batch> __device__ __forceinline__ voi
         for (int i = thread; i < span.tokens * C; i += THREADS) chunk.u[span.entries + i / C][i % C] = chunk.beta[i / C] * chunk.v[i / C][i % C];
 }
 
-// S'k and S'q of `Live` tokens from `t` on, at places from `at` on: this warp's rows.
-template <bool Delta, int Rows, int C, int Batch, int Live>
-__device__ __forceinline__ void products(Memory<Rows, C, Batch>& m, const Chunk<Rows, C>& chunk, const float (&state)[Rows][C / 32], int entries, int t, int at) {
-    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-    float by_key[Live][C / 32] = {}, by_query[Live][C / 32] = {};
+// S'k and S'q of `Batch` tokens from `t` on: this warp's chain and columns. Eights of vectors: of few tokens, keys and queries are one; of many, keys come first. Of Mamba2 there are queries only.
+// Vectors of no token are whatever is there, and never looked at.
+template <bool Delta, int R, int Batch>
+__device__ __forceinline__ void products(Memory<R, Batch>& m, const Chunk<R>& chunk, const typename Cut<R>::Tile& tile, int entries, int t) {
+    using Tile = typename Cut<R>::Tile;
+    constexpr int M = Cut<R>::SIXTEENS, FEW = Batch < 8;
+    const int g = Tile::g(), chain = threadIdx.x / 32 % Cut<R>::CHAINS, c = Cut<R>::column();
+#pragma unroll 1
+    for (int first = Delta || FEW ? 0 : Batch; first < (FEW ? 8 : 2 * Batch); first += 8) {
+        const int n = first + g, own = min(t + n % Batch, CHUNK - 1);
+        SplitSums sums[1][M];
+        tile.multiply(sums, (Delta && n < Batch ? chunk.k[min(entries + own, CHUNK - 1)] : chunk.q[own]) + Cut<R>::row());
 #pragma unroll
-    for (int i = 0; i < Rows; i += 4)
-#pragma unroll
-        for (int r = 0; r < Live; r++) {
-            const float4 q = *reinterpret_cast<const float4*>(&chunk.q[t + r][warp * Rows + i]);
-            const float qs[4] = {q.x, q.y, q.z, q.w};
-#pragma unroll
-            for (int j = 0; j < 4; j++)
-#pragma unroll
-                for (int c = 0; c < C / 32; c++) by_query[r][c] = __fmaf_rn(qs[j], state[i + j][c], by_query[r][c]);
-            if constexpr (Delta) {
-                const float4 k = *reinterpret_cast<const float4*>(&chunk.k[entries + t + r][warp * Rows + i]);
-                const float ks[4] = {k.x, k.y, k.z, k.w};
-#pragma unroll
-                for (int j = 0; j < 4; j++)
-#pragma unroll
-                    for (int c = 0; c < C / 32; c++) by_key[r][c] = __fmaf_rn(ks[j], state[i + j][c], by_key[r][c]);
-            }
-        }
-#pragma unroll
-    for (int r = 0; r < Live; r++)
-#pragma unroll
-        for (int c = 0; c < C / 32; c++) {
-            if constexpr (Delta) m.partial[warp][at + r][c * 32 + lane] = by_key[r][c];
-            m.partial[warp][Batch + at + r][c * 32 + lane] = by_query[r][c];
-        }
+        for (int e = 0; e < 2; e++) Tile::write(&m.partial[chain][first + 2 * Tile::t() + e][c + Tile::column()], sums[0], e);
+    }
 }
 
 // u of `live` tokens from `t` on, a thread per column. An entry is added to all tokens behind it at a time, so that each token's sum is in order of entries and none waits for another's.
-template <int Rows, int C, int Batch>
-__device__ __forceinline__ void substitute(const Memory<Rows, C, Batch>& m, Chunk<Rows, C>& chunk, const Span& span, int t, int live) {
+template <int R, int Batch>
+__device__ __forceinline__ void substitute(const Memory<R, Batch>& m, Chunk<R>& chunk, const Span& span, int t, int live) {
     const int c = threadIdx.x, first = span.entries + t;
     float sum[Batch];
 #pragma unroll
@@ -133,8 +125,8 @@ __device__ __forceinline__ void substitute(const Memory<Rows, C, Batch>& m, Chun
     }
 }
 
-template <bool Delta, int Rows, int C, int Batch>
-__device__ __forceinline__ void outputs(const RecurArgs& a, const Memory<Rows, C, Batch>& m, const Chunk<Rows, C>& chunk, const Span& span, int t, int live, int head, int part) {
+template <bool Delta, int R, int Batch>
+__device__ __forceinline__ void outputs(const RecurArgs& a, const Memory<R, Batch>& m, const Chunk<R>& chunk, const Span& span, int t, int live, int head, int part) {
 #pragma unroll 1
     for (int i = threadIdx.x; i < live * C; i += THREADS) {
         const int own = t + i / C, c = i % C;
@@ -155,23 +147,17 @@ __device__ __forceinline__ void outputs(const RecurArgs& a, const Memory<Rows, C
 }
 
 // Up to `Batch` tokens of a chunk from `t` on.
-template <bool Delta, int Rows, int C, int Batch>
-__device__ __forceinline__ void run_tokens(const RecurArgs& a, Memory<Rows, C, Batch>& m, Chunk<Rows, C>& chunk, const float (&state)[Rows][C / 32], const Span& span, int t, int head, int part) {
+template <bool Delta, int R, int Batch>
+__device__ __forceinline__ void run_tokens(const RecurArgs& a, Memory<R, Batch>& m, Chunk<R>& chunk, const typename Cut<R>::Tile& tile, const Span& span, int t, int head, int part) {
     const int tokens = min(Batch, span.tokens - t);
-#pragma unroll 1
-    for (int at = 0; at < tokens;) {
-        const int live = tokens - at;
-        if (live >= 4) products<Delta, Rows, C, Batch, 4>(m, chunk, state, span.entries, t + at, at), at += 4;
-        else if (live >= 2) products<Delta, Rows, C, Batch, 2>(m, chunk, state, span.entries, t + at, at), at += 2;
-        else products<Delta, Rows, C, Batch, 1>(m, chunk, state, span.entries, t + at, at), at += 1;
-    }
+    products<Delta>(m, chunk, tile, span.entries, t);
     __syncthreads();
 #pragma unroll 1
     for (int i = threadIdx.x + (Delta ? 0 : Batch * C); i < 2 * Batch * C; i += THREADS) {
         if (i / C % Batch >= tokens) continue;
         float total = m.partial[0][i / C][i % C];
 #pragma unroll
-        for (int w = 1; w < WARPS; w++) total = __fadd_rn(total, m.partial[w][i / C][i % C]);
+        for (int chain = 1; chain < Cut<R>::CHAINS; chain++) total = __fadd_rn(total, m.partial[chain][i / C][i % C]);
         m.sums[i / C][i % C] = total;
     }
     __syncthreads();
@@ -183,7 +169,7 @@ __device__ __forceinline__ void run_tokens(const RecurArgs& a, Memory<Rows, C, B
 }
 
 // The entries of a chunk's tokens that no stored state contains, of a row whose entries have places of their own in the rings.
-template <int Rows, int C> __device__ __forceinline__ void leave(const RecurArgs& a, const Chunk<Rows, C>& chunk, const StateRow& row, const Span& span, int head, int part) {
+template <int R> __device__ __forceinline__ void leave(const RecurArgs& a, const Chunk<R>& chunk, const StateRow& row, const Span& span, int head, int part) {
     const StateView& s = a.states;
     const int lane = threadIdx.x % 32, first = max(max(row.start, row.state_end) - span.base, span.entries);
 #pragma unroll 1
@@ -195,62 +181,31 @@ template <int Rows, int C> __device__ __forceinline__ void leave(const RecurArgs
         if (part != 0) continue;
         if (lane == 0) s.decays[of_head] = chunk.g[e];
         if (!leads(a, head)) continue;
-        float* key = s.keys + static_cast<size_t>((row.slot * s.groups + group_of(a, head)) * s.entries + place) * (Rows * WARPS);
+        float* key = s.keys + static_cast<size_t>((row.slot * s.groups + group_of(a, head)) * s.entries + place) * R;
 #pragma unroll 1
-        for (int i = lane; i < Rows * WARPS; i += 32) key[i] = chunk.k[e][i];
+        for (int i = lane; i < R; i += 32) key[i] = chunk.k[e][i];
     }
 }
 
 // u of a chunk's tokens, of other rows, for `keep`.
-template <int Rows, int C> __device__ __forceinline__ void hand_over(const RecurArgs& a, const Chunk<Rows, C>& chunk, const Span& span, int head, int part) {
+template <int R> __device__ __forceinline__ void hand_over(const RecurArgs& a, const Chunk<R>& chunk, const Span& span, int head, int part) {
     const StateView& s = a.states;
 #pragma unroll 1
     for (int i = threadIdx.x; i < span.tokens * C; i += THREADS)
         a.entered[(static_cast<size_t>(span.token + i / C) * s.heads + head) * s.columns + part * C + i % C] = chunk.u[span.entries + i / C][i % C];
 }
 
-// A full chunk goes into the state.
-template <int Rows, int C> __device__ __forceinline__ void fold(float (&state)[Rows][C / 32], const Chunk<Rows, C>& chunk, const float* decay) {
-    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-#pragma unroll
-    for (int i = 0; i < Rows; i++)
-#pragma unroll
-        for (int c = 0; c < C / 32; c++) state[i][c] *= decay[0];
-#pragma unroll 1
-    for (int s = 0; s < CHUNK; s++) {
-        float u[C / 32];
-#pragma unroll
-        for (int c = 0; c < C / 32; c++) u[c] = decay[s + 1] * chunk.u[s][c * 32 + lane];
-#pragma unroll
-        for (int i = 0; i < Rows; i += 4) {
-            const float4 k = *reinterpret_cast<const float4*>(&chunk.k[s][warp * Rows + i]);
-            const float ks[4] = {k.x, k.y, k.z, k.w};
-#pragma unroll
-            for (int j = 0; j < 4; j++)
-#pragma unroll
-                for (int c = 0; c < C / 32; c++) state[i + j][c] = __fmaf_rn(ks[j], u[c], state[i + j][c]);
-        }
-    }
-}
-
-template <bool Delta, int Rows, int C, int Batch> __device__ __forceinline__ void scan_row(const RecurArgs& a, Memory<Rows, C, Batch>& m, const StateRow& row) {
+template <bool Delta, int R, int Batch> __device__ __forceinline__ void scan_row(const RecurArgs& a, Memory<R, Batch>& m, const StateRow& row) {
     const StateView& s = a.states;
-    const int columns = s.columns, parts = columns / C, part = blockIdx.x % parts, head = blockIdx.x / parts, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-    // This thread's part of the state of a slot or a snapshot.
-    auto place = [&](float* matrices, int index) { return matrices + ((static_cast<size_t>(index) * s.heads + head) * (Rows * WARPS) + warp * Rows) * columns + part * C + lane; };
-    float state[Rows][C / 32];
-    const float* from = row.restore >= 0 ? place(s.saved_matrices, row.restore) : place(s.matrices, row.slot);
-#pragma unroll
-    for (int i = 0; i < Rows; i++)
-#pragma unroll
-        for (int c = 0; c < C / 32; c++) state[i][c] = row.state_at > 0 ? __ldcs(from + i * columns + c * 32) : 0;
+    const int columns = s.columns, parts = columns / C, part = blockIdx.x % parts, head = blockIdx.x / parts;
+    // This warp's part of the state of a slot or a snapshot.
+    auto place = [&](float* matrices, int index) { return matrices + ((static_cast<size_t>(index) * s.heads + head) * R + Cut<R>::row()) * columns + part * C + Cut<R>::column(); };
+    typename Cut<R>::Tile tile;
+    if (row.state_at > 0) tile.load(row.restore >= 0 ? place(s.saved_matrices, row.restore) : place(s.matrices, row.slot), columns);
     auto store = [&](float* to) {
         int stride = columns;
         asm volatile("" : "+r"(stride)); // computes places anew rather than keep them in registers all the time
-#pragma unroll
-        for (int i = 0; i < Rows; i++)
-#pragma unroll
-            for (int c = 0; c < C / 32; c++) to[i * stride + c * 32] = state[i][c];
+        tile.store(to, stride);
     };
     if (row.restore >= 0 && row.state_end == row.state_at) store(place(s.matrices, row.slot));
     // The first round has nothing but the chunk behind it to fetch.
@@ -263,14 +218,16 @@ template <bool Delta, int Rows, int C, int Batch> __device__ __forceinline__ voi
         __syncthreads();
         weigh<Delta>(m, chunk, span);
         for (int t = 0; t < span.tokens; t += Batch) {
-            run_tokens<Delta>(a, m, chunk, state, span, t, head, part);
+            run_tokens<Delta>(a, m, chunk, tile, span, t, head, part);
             if (t + Batch < span.tokens) __syncthreads(); // done with the sums
         }
         if (span.tokens == 0) __syncthreads(); // decays are there
         if (row.is_short(s)) leave(a, chunk, row, span, head, part);
         else if (Delta) hand_over(a, chunk, span, head, part);
         if (folds(row, base)) {
-            fold(state, chunk, m.fold_decay);
+            typename Cut<R>::Tile::Keys keys;
+            keys.load(&chunk.k[0][Cut<R>::row()], R + 8);
+            tile.fold(m.fold_decay[0], &chunk.u[0][Cut<R>::column()], C, [&](int entry) { return m.fold_decay[entry + 1]; }, keys);
             if (base + CHUNK == row.snapshot_at) store(place(s.saved_matrices, row.snapshot));
             if (base + CHUNK == row.state_end) store(place(s.matrices, row.slot));
         }
@@ -278,7 +235,7 @@ template <bool Delta, int Rows, int C, int Batch> __device__ __forceinline__ voi
     }
 }
 
-template <bool Delta, int Rows, int C, int Batch> __device__ __forceinline__ void scan(const RecurArgs& a) {
+template <bool Delta, int R, int Batch> __device__ __forceinline__ void scan(const RecurArgs& a) {
     extern __shared__ __align__(16) char memory[];
     enter();
     const int tokens = live_rows(a.out), requests = request_rows(a.tables);
@@ -289,19 +246,18 @@ template <bool Delta, int Rows, int C, int Batch> __device__ __forceinline__ voi
         if (threadIdx.x == 0) there = state_row(a.states, a.tables, request, tokens, row, a.fault);
         __syncthreads();
         if (there && a.leaves == 2 && !row.is_short(a.states)) report(a.fault, RecordHeader::BAD_SLOT);
-        if (there) scan_row<Delta>(a, *reinterpret_cast<Memory<Rows, C, Batch>*>(memory), row);
+        if (there) scan_row<Delta>(a, *reinterpret_cast<Memory<R, Batch>*>(memory), row);
     }
 }
 
 // What `src/ops/recurrence.rs` asks for.
-template <int Rows, int C, int Batch>
-constexpr bool sized = sizeof(Memory<Rows, C, Batch>) == 4 * (2 * (2 * CHUNK * (Rows * WARPS + 4) + 2 * CHUNK * C + 2 * CHUNK * CHUNK + 2 * CHUNK) + (WARPS + 1) * 2 * Batch * C + CHUNK * CHUNK + 2 * CHUNK + 4);
+template <int R, int Batch>
+constexpr bool sized = sizeof(Memory<R, Batch>) == 4 * (2 * (2 * CHUNK * (R + 8) + 2 * CHUNK * C + 2 * CHUNK * CHUNK + 2 * CHUNK) + R / STATE_TILE_ROWS * 2 * Batch * (C + 4) + 2 * Batch * C + CHUNK * CHUNK + 2 * CHUNK + 4);
 
 // Thread blocks per multiprocessor that registers are counted out for.
-constexpr int SEVERAL = __CUDA_ARCH__ >= 1000 ? 2 : 3;
-
-#define SCAN(R, C, Batch, Blocks)                                                                                                                                                      \
-    static_assert(sized<R / WARPS, C, Batch>);                                                                                                                                        \
-    extern "C" __global__ void __launch_bounds__(THREADS, Blocks) scan_delta_##R##_##C(const __grid_constant__ RecurArgs a) { scan<true, R / WARPS, C, Batch>(a); } \
-    extern "C" __global__ void __launch_bounds__(THREADS, Blocks) scan_space_##R##_##C(const __grid_constant__ RecurArgs a) { scan<false, R / WARPS, C, Batch>(a); }
-SCAN(128, 64, 4, SEVERAL) SCAN(128, 32, 16, 2) SCAN(256, 64, 4, 1) SCAN(256, 32, 16, 1)
+constexpr int SEVERAL = __CUDA_ARCH__ >= 1000 ? 2 : SM90 ? 4 : 3;
+#define SCAN(R, Batch, Blocks)                                                                                                                                       \
+    static_assert(sized<R, Batch>);                                                                                                                                  \
+    extern "C" __global__ void __launch_bounds__(THREADS, Blocks) scan_delta_##R##_##Batch(const __grid_constant__ RecurArgs a) { scan<true, R, Batch>(a); } \
+    extern "C" __global__ void __launch_bounds__(THREADS, Blocks) scan_space_##R##_##Batch(const __grid_constant__ RecurArgs a) { scan<false, R, Batch>(a); }
+SCAN(128, 4, SEVERAL) SCAN(128, 16, 2) SCAN(256, 4, 1) SCAN(256, 16, 1)

@@ -69,8 +69,8 @@ const FEW_THREADS: u32 = 512;
 const MOST_PIECED: usize = 64;
 
 /// Shared memory of a thread block of `mix_states` and of `mix_few`: the size of `Memory` in their files.
-const STATE_SHARED: u32 = 113_920;
-const FEW_SHARED: u32 = 66_784;
+const STATE_SHARED: u32 = 115_488;
+const FEW_SHARED: u32 = 52_448;
 
 impl Cuda {
     /// Enqueues convolution, delta rule and gated norm: as two kernels for decodes and verify windows, whose rows

@@ -72,7 +72,7 @@ struct Rule {
     relate: Kernel<RecurArgs>,
     recur: Kernel<RecurArgs>,
     keep: Kernel<RecurArgs>,
-    /// For states of exactly so many rows: of 32 columns a thread block, and of 64.
+    /// For states of exactly so many rows: for many tokens of a request at a time, and for few.
     scan: Option<[Kernel<RecurArgs>; 2]>,
     /// For states of exactly so many rows, where a request may have many tokens: what takes the place of `relate`, and of
     /// `recur`.
@@ -95,8 +95,8 @@ macro_rules! rules {
 macro_rules! scan {
     ($entry:literal) => {
         Some([
-            Kernel::new("scan", concat!($entry, "_32")),
-            Kernel::new("scan", concat!($entry, "_64")),
+            Kernel::new("scan", concat!($entry, "_16")),
+            Kernel::new("scan", concat!($entry, "_4")),
         ])
     };
 }
@@ -123,15 +123,17 @@ static SPACE: [Rule; 4] = rules!("space":
     256 scan!("scan_space_256"), None;
 );
 
-/// Columns of a thread block of `recur`.
+/// Columns of a thread block of `recur` and `scan`.
 const COLUMNS: usize = 32;
 /// A program with room for more is hardly one of verify windows.
 const WINDOW: usize = 8;
 /// Tokens of a warp of `relate_prompt`: its `TOKENS`.
 const RELATED: usize = 4;
-/// Threads of a team of `prompt`, and its shared memory, as its `Memory` has it.
-const PROMPT_THREADS: u32 = 256;
-const PROMPT_SHARED: u32 = 97_968;
+/// Threads of `prompt`, and its shared memory: as its `Memory` has it, and so much that a multiprocessor has room for one thread
+/// block. The hardware would put two on one and leave another without.
+const PROMPT_THREADS: u32 = 512;
+const PROMPT_SHARED: u32 = 92_032;
+const PROMPT_ALONE: u32 = 118_784;
 
 /// A kernel that goes through states.
 struct Through<'a> {
@@ -160,19 +162,17 @@ impl Rule {
         let multiprocessors = cuda.multiprocessors();
         // A warp each, of four: a token or some of them, of a group.
         let vectors = |tokens: usize| Grid::new((tokens * shape.groups).div_ceil(4) as u32, 128);
-        let blocks = |columns: usize| (shape.heads * shape.columns.div_ceil(columns)) as u32;
+        let blocks = (shape.heads * shape.columns.div_ceil(COLUMNS)) as u32;
         // A program has room for more requests than most of its steps have: thread blocks that serve several in turn leave
         // fewer of them without work.
-        let in_turn = |blocks: u32| {
-            let requests = requests as u32;
-            requests.min((requests / 4).max((4 * multiprocessors).div_ceil(blocks)))
-        };
+        let in_turn =
+            (requests as u32).min((requests as u32 / 4).max((4 * multiprocessors).div_ceil(blocks)));
         if let Some([relate, kernel]) = &self.prompt
             && whole
             && aligned
             && prompts
         {
-            let states = blocks(COLUMNS) * requests as u32;
+            let states = blocks * requests as u32;
             return Through {
                 relate: (relate, vectors(tokens.div_ceil(RELATED))),
                 kernel,
@@ -183,29 +183,21 @@ impl Rule {
         let relate = (&self.relate, vectors(tokens));
         match &self.scan {
             Some(scan) if whole && aligned && fits => {
-                // Prompts, and steps that would leave multiprocessors idle, have fewer columns per thread block: so
-                // has a program for four tokens, which may be those of one request.
-                let likely = (tokens / 4).clamp(1, requests.max(1));
-                let wide = shape.columns.is_multiple_of(2 * COLUMNS)
-                    && tokens <= WINDOW * requests
-                    && likely * shape.heads * shape.columns / (2 * COLUMNS) > multiprocessors as usize;
-                let (columns, batch) = if wide {
-                    (2 * COLUMNS, 4)
-                } else {
-                    (COLUMNS, STATE_GRID)
-                };
-                let (blocks, shared) = (blocks(columns), scan_shared(self.rows, columns, batch));
+                // Verify windows have few tokens.
+                let few = tokens <= WINDOW * requests;
+                let batch = if few { 4 } else { STATE_GRID };
+                let shared = scan_shared(self.rows, batch);
                 Through {
                     relate,
-                    kernel: &scan[usize::from(wide)],
-                    grid: through_grid([blocks, in_turn(blocks)], shared, multiprocessors),
+                    kernel: &scan[usize::from(few)],
+                    grid: through_grid([blocks, in_turn], shared, multiprocessors),
                     leaves: true,
                 }
             }
             _ => Through {
                 relate,
                 kernel: &self.recur,
-                grid: through_grid([blocks(COLUMNS), requests as u32], self.shared(), multiprocessors),
+                grid: through_grid([blocks, requests as u32], self.shared(), multiprocessors),
                 leaves: false,
             },
         }
@@ -220,16 +212,15 @@ impl Rule {
     }
 }
 
-/// Thread blocks of `prompt` for so many parts of states: persistent, of as many teams as `kernels/prompt.cu` has. An early start
-/// would be of no use to a long prompt.
+/// Thread blocks of `prompt` for so many parts of states: persistent, one per multiprocessor. An early start would be of no use to a
+/// long prompt.
 fn prompt_grid(states: u32, cuda: &Cuda) -> Grid {
-    let teams = if cuda.context.architecture == Architecture::Sm90a {
-        2
-    } else {
-        1
+    let shared = match cuda.context.architecture {
+        Architecture::Sm90a | Architecture::Sm100 => PROMPT_ALONE,
+        Architecture::Sm80 | Architecture::Sm120 => PROMPT_SHARED,
     };
-    Grid::new(states.min(cuda.multiprocessors()), teams * PROMPT_THREADS)
-        .shared(teams * PROMPT_SHARED)
+    Grid::new(states.min(cuda.multiprocessors()), PROMPT_THREADS)
+        .shared(shared)
         .late()
 }
 
@@ -240,10 +231,10 @@ fn through_grid([parts, rows]: [u32; 2], shared: u32, late: u32) -> Grid {
 }
 
 /// Shared memory of `scan`, as its `Memory` has it.
-const fn scan_shared(rows: usize, columns: usize, batch: usize) -> u32 {
-    let vectors = 2 * STATE_GRID * (rows + 4) + 2 * STATE_GRID * columns;
+const fn scan_shared(rows: usize, batch: usize) -> u32 {
+    let vectors = 2 * STATE_GRID * (rows + 8) + 2 * STATE_GRID * COLUMNS;
     let chunk = vectors + 2 * STATE_GRID * STATE_GRID + 2 * STATE_GRID;
-    let sums = (8 + 1) * 2 * batch * columns;
+    let sums = rows / 32 * 2 * batch * (COLUMNS + 4) + 2 * batch * COLUMNS;
     (4 * (2 * chunk + sums + STATE_GRID * STATE_GRID + 2 * STATE_GRID + 4)) as u32
 }
 
