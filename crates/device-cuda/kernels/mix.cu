@@ -120,29 +120,28 @@ template <int Warps> __device__ __forceinline__ void fetch_batch(Stage& m, const
 // A state on its way: this warp's columns, a lane sixteen bytes of every eighth row. What is before a sequence is zero.
 struct Coming {
     const float* from; // null if there is none
-    float* to;
     bool zero;
-    __device__ __forceinline__ Coming(Memory& m, const MixArgs& a, const Place& p) {
-        const int lane = threadIdx.x % 32, row = lane / 4, quarter = lane % 4;
+    __device__ __forceinline__ Coming(const MixArgs& a, const Place& p) {
+        const int lane = threadIdx.x % 32;
         const float* state = p.row.restore >= 0 ? matrix_of(a, p, a.states.saved_matrices, p.row.restore) : matrix_of(a, p, a.states.matrices, p.row.slot);
-        from = p.there ? state + row * C + first_column() + quarter * 4 : nullptr, zero = p.row.state_at == 0;
-        to = m.state[threadIdx.x / 32] + row % 2 * FOUR_ROWS + quarter / 2 * (FOUR_ROWS / 2) + row / 2 * 8 + quarter % 2 * 4;
+        from = p.there ? state + lane / 4 * C + first_column() + lane % 4 * 4 : nullptr, zero = p.row.state_at == 0;
     }
     // Asks for a chain of it: always a group of copies.
-    __device__ __forceinline__ void fetch(int chain) const {
+    __device__ __forceinline__ void fetch(Memory& m, int chain) const {
+        const int lane = threadIdx.x % 32, row = lane / 4, quarter = lane % 4;
         const float* first = from + chain * STATE_TILE_ROWS * C;
-        float* at = to + chain * STATE_TILE_ROWS * 16;
+        float* to = m.state[threadIdx.x / 32] + chain * STATE_TILE_ROWS * 16 + row % 2 * FOUR_ROWS + quarter / 2 * (FOUR_ROWS / 2) + row / 2 * 8 + quarter % 2 * 4;
         if (from && !zero)
 #pragma unroll
-            for (int j = 0; j < STATE_TILE_ROWS / 8; j++) copy_async(at + j * 2 * FOUR_ROWS, first + j * 8 * C);
+            for (int j = 0; j < STATE_TILE_ROWS / 8; j++) copy_async(to + j * 2 * FOUR_ROWS, first + j * 8 * C);
         else if (from)
 #pragma unroll
-            for (int j = 0; j < STATE_TILE_ROWS / 8; j++) *reinterpret_cast<float4*>(at + j * 2 * FOUR_ROWS) = make_float4(0, 0, 0, 0);
+            for (int j = 0; j < STATE_TILE_ROWS / 8; j++) *reinterpret_cast<float4*>(to + j * 2 * FOUR_ROWS) = make_float4(0, 0, 0, 0);
         copies_commit();
     }
-    __device__ __forceinline__ void fetch() const {
+    __device__ __forceinline__ void fetch(Memory& m) const {
 #pragma unroll 1
-        for (int chain = 0; chain < CHAINS; chain++) fetch(chain);
+        for (int chain = 0; chain < CHAINS; chain++) fetch(m, chain);
     }
 };
 
@@ -191,22 +190,23 @@ __device__ __forceinline__ float* own_state(Memory& m, int chain) {
 }
 __device__ __forceinline__ void load_chain(Tile& tile, Memory& m, int chain) { tile.load_own(own_state(m, chain), 2 * FOUR_ROWS, FOUR_ROWS); }
 
-// S'k of a batch's tokens for the one thread of a column, S'q for the other. If `next` is not null, the state makes room for that of the next item.
-__device__ __forceinline__ void products(Memory& m, const Stage& stage, const Batch& b, const Coming* next, float (&sum)[BATCH]) {
+// S'k of a batch's tokens for the one thread of a column, S'q for the other. If it is `last`, the state makes room for that of the next item.
+__device__ __forceinline__ void products(Memory& m, const Stage& stage, const Batch& b, bool last, const MixArgs& a, const Place& after, float (&sum)[BATCH]) {
+    const Coming next(a, after);
     const int token = min(Tile::g() % BATCH, b.live - 1);
     const float* vector = Tile::g() < BATCH ? stage.k[b.at + token] : stage.q[token];
     float total[4];
-    if (!next) copies_wait<0>();
+    if (!last) copies_wait<0>();
 #pragma unroll
     for (int chain = 0; chain < CHAINS; chain++) {
         Tile tile;
         SplitSums sums[1][1];
-        if (next) copies_wait<CHAINS - 1>(); // this chain is there; those behind it, and as many of the next item, may be on their way
+        if (last) copies_wait<CHAINS - 1>(); // this chain is there; those behind it, and as many of the next item, may be on their way
         __syncwarp();
         load_chain(tile, m, chain);
-        if (next) {
+        if (last) {
             __syncwarp();
-            next->fetch(chain);
+            next.fetch(m, chain);
         }
         tile.multiply(sums, vector + chain * STATE_TILE_ROWS);
 #pragma unroll
@@ -222,9 +222,9 @@ __device__ __forceinline__ void products(Memory& m, const Stage& stage, const Ba
 }
 
 // u of a batch, and its outputs.
-__device__ __forceinline__ void run_tokens(Memory& m, Stage& stage, const Batch& b, const Coming* next) {
+__device__ __forceinline__ void run_tokens(Memory& m, Stage& stage, const Batch& b, bool last, const MixArgs& a, const Place& after) {
     float sum[BATCH];
-    products(m, stage, b, next, sum);
+    products(m, stage, b, last, a, after, sum);
 #pragma unroll
     for (int t = 0; t < BATCH; t++) sum[t] = stage.decay[t] * sum[t];
     add_entries<Pair>(sum, Pair::has_key() ? stage.by_key : stage.by_query, stage.u, stage.v, stage.beta + b.at, b.at, b.live);
@@ -273,7 +273,7 @@ __device__ __forceinline__ void move_state(Memory& m, const Stage& stage, const 
 }
 
 // A row whose first chunk and batch have been fetched and weighed. When its state is done with, that of the next item is fetched.
-__device__ __forceinline__ void mix_row(Memory& m, Stage& stage, const MixArgs& a, const Place& p, const Coming& next) {
+__device__ __forceinline__ void mix_row(Memory& m, Stage& stage, const MixArgs& a, const Place& p, const Place& after) {
     const StateRow& row = p.row;
     const int warp = threadIdx.x / 32;
 #pragma unroll 1
@@ -294,7 +294,7 @@ __device__ __forceinline__ void mix_row(Memory& m, Stage& stage, const MixArgs& 
             }
             if (b.live <= 0) break;
             freed = last && !carried && !folded && first + BATCH >= span.tokens;
-            run_tokens(m, stage, b, freed ? &next : nullptr);
+            run_tokens(m, stage, b, freed, a, after);
             workers_meet();
             finish(stage, a, p, span, b);
             if (!last || first + BATCH < span.tokens) workers_meet(); // done with the batch
@@ -308,7 +308,7 @@ __device__ __forceinline__ void mix_row(Memory& m, Stage& stage, const MixArgs& 
         if (!last) workers_meet(); // done with the chunk
         else if (!freed) {
             __syncwarp();
-            next.fetch();
+            Coming(a, after).fetch(m);
         }
     }
 }
@@ -330,16 +330,16 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2) mix_states(const __grid
         if (turn % PLACES == 0) barrier_wait(shared_address(&m.found), turn / PLACES & 1);
         return m.place(turn);
     };
-    Coming(m, a, place(0)).fetch();
+    Coming(a, place(0)).fetch(m);
     depend();
 #pragma unroll 1
     for (int turn = 0; m.place(turn).more; turn++) {
         Stage& stage = m.stages[turn % 2];
         const Place& p = m.place(turn);
-        const Coming next(m, a, place(turn + 1));
+        const Place& after = place(turn + 1);
         barrier_wait(shared_address(&m.stage_filled[turn % 2]), turn / 2 & 1);
-        if (p.there) mix_row(m, stage, a, p, next);
-        else next.fetch();
+        if (p.there) mix_row(m, stage, a, p, after);
+        else Coming(a, after).fetch(m);
         done_with(m.stage_free[turn % 2]);
     }
 #endif
