@@ -8,12 +8,9 @@
 // next. A warp has sixteen columns; of each, two threads have what it gives: one has S'k and finds u, the other S'q and the outputs. Bytes: the state once, read.
 #include "mix.cuh"
 
-// Eight warps compute, one more fetches: of the next item everything but the state while this one is at work, and weighs it. The state of the next item comes when this one's has been multiplied, chain by chain: each
-// warp fetches its own columns.
-constexpr int WARPS = C / 16, WORKERS = WARPS * 32, THREADS = WORKERS + 32;
-constexpr int ROOM = R + 4;  // of a vector: so that lanes that read at a time meet few banks twice
-constexpr int PLACES = 16;   // that are found at a time, a lane each
-constexpr int FOUR_ROWS = 64; // numbers of sixteen columns
+// Eight warps compute. A ninth fetches of the next item everything but the state while this one is at work, a tenth its state as soon as this one's has been multiplied, chain by chain.
+constexpr int WARPS = C / 16, WORKERS = WARPS * 32, THREADS = WORKERS + 2 * 32;
+constexpr int ROOM = R + 4; // of a vector, and of a row of the state: so that lanes that read at a time meet no bank twice, or few
 static_assert(R == C && STATE_TILE_ROWS == 32);
 using Tile = StateTile<1>;
 
@@ -21,7 +18,9 @@ using Tile = StateTile<1>;
 struct Place {
     StateRow row;
     int head, group;
-    int entry; // of the position of the state, in the ring
+    int entry;  // of the position of the state, in the ring
+    int turn;   // of the thread block
+    int parity; // in which the state will be there
     bool leads, there, more;
 
     __device__ void find(const MixArgs& a, int item) {
@@ -47,20 +46,17 @@ struct alignas(16) Stage {
     float gate[BATCH][C];
     float dots[BATCH][2][CHUNK]; // by token, of its key and its query, by entry
     float g[CHUNK], beta[CHUNK];
-    float by_key[CHUNK][BATCH], by_query[CHUNK][BATCH]; // dots times the decay in between, by entry, then token
-    float decay[BATCH];
-    __device__ __forceinline__ Weights weights() { return {by_key, by_query, decay}; }
+    Place place;
 };
 struct alignas(16) Memory {
-    // By warp, by eights of rows, then rows 2t and rows 2t + 1 of an eight: of such four rows the first eight columns of all come before the others. Lanes that read, or write, at a time meet no bank twice.
-    float state[WARPS][R * 16];
+    float state[R][ROOM];
     Stage stages[2];
+    float by_key[CHUNK][BATCH], by_query[CHUNK][BATCH]; // dots times the decay in between, by entry, then token
+    float decay[BATCH];
     float fold_decay[CHUNK + 4];
-    Place places[2][PLACES]; // of a thread block's turns
-    uint64_t stage_filled[2], stage_free[2], found; // the latter: places of as many turns
-    __device__ __forceinline__ const Place& place(int turn) const { return places[turn / PLACES % 2][turn % PLACES]; }
+    uint64_t stage_filled[2], stage_free[2], state_filled[CHAINS], state_free[CHAINS];
 };
-static_assert(sizeof(Memory) == 115488); // what `src/ops/mix.rs` asks for
+static_assert(sizeof(Memory) == 115392); // what `src/ops/mix.rs` asks for
 
 __device__ __forceinline__ void workers_meet() { meet(1, WORKERS); }
 __device__ __forceinline__ int first_column() { return threadIdx.x / 32 * 16; }
@@ -81,7 +77,8 @@ __device__ __forceinline__ float* matrix_of(const MixArgs& a, const Place& p, fl
 __device__ __forceinline__ size_t ring_of(const MixArgs& a, const Place& p) { return (static_cast<size_t>(p.row.slot) * a.states.heads + p.head) * a.states.entries; }
 
 // Asks for a chunk's entries, which earlier steps left: `warp` is one of `Warps` that do.
-template <int Warps> __device__ __forceinline__ void fetch_entries(Stage& m, const MixArgs& a, const Place& p, const Span& span, int warp) {
+template <int Warps> __device__ __forceinline__ void fetch_entries(Stage& m, const MixArgs& a, const Span& span, int warp) {
+    const Place& p = m.place;
     const StateView& s = a.states;
     const int lane = threadIdx.x % 32, c = lane * 4;
     const size_t ring = ring_of(a, p), keys = (static_cast<size_t>(p.row.slot) * s.groups + p.group) * s.entries;
@@ -94,7 +91,8 @@ template <int Warps> __device__ __forceinline__ void fetch_entries(Stage& m, con
     if (warp == 0 && lane < span.entries) copy_async_word(&m.g[lane], s.decays + ring + p.entry_at(s, span.base + lane));
 }
 // Asks for the keys and factors of a chunk's tokens.
-template <int Warps> __device__ __forceinline__ void fetch_tokens(Stage& m, const MixArgs& a, const Place& p, const Span& span, int warp) {
+template <int Warps> __device__ __forceinline__ void fetch_tokens(Stage& m, const MixArgs& a, const Span& span, int warp) {
+    const Place& p = m.place;
     const StateView& s = a.states;
     const int lane = threadIdx.x % 32, c = lane * 4;
 #pragma unroll 1
@@ -105,7 +103,8 @@ template <int Warps> __device__ __forceinline__ void fetch_tokens(Stage& m, cons
     }
 }
 // Asks for a batch's queries, values, gates and dots.
-template <int Warps> __device__ __forceinline__ void fetch_batch(Stage& m, const MixArgs& a, const Place& p, const Span& span, const Batch& b, int warp) {
+template <int Warps> __device__ __forceinline__ void fetch_batch(Stage& m, const MixArgs& a, const Span& span, const Batch& b, int warp) {
+    const Place& p = m.place;
     const int c = threadIdx.x % 32 * 4;
 #pragma unroll 1
     for (int t = warp; t < b.live; t += Warps) {
@@ -117,64 +116,74 @@ template <int Warps> __device__ __forceinline__ void fetch_batch(Stage& m, const
         if (c < 2 * CHUNK) copy_async(&m.dots[t][0][0] + c, a.dots + of_group * 2 * CHUNK + c);
     }
 }
-// A state on its way: this warp's columns, a lane sixteen bytes of every eighth row. What is before a sequence is zero.
-struct Coming {
-    const float* from; // null if there is none
-    bool zero;
-    __device__ __forceinline__ Coming(const MixArgs& a, const Place& p) {
-        const int lane = threadIdx.x % 32;
-        const float* state = p.row.restore >= 0 ? matrix_of(a, p, a.states.saved_matrices, p.row.restore) : matrix_of(a, p, a.states.matrices, p.row.slot);
-        from = p.there ? state + lane / 4 * C + first_column() + lane % 4 * 4 : nullptr, zero = p.row.state_at == 0;
-    }
-    // Asks for a chain of it: always a group of copies.
-    __device__ __forceinline__ void fetch(Memory& m, int chain) const {
-        const int lane = threadIdx.x % 32, row = lane / 4, quarter = lane % 4;
-        const float* first = from + chain * STATE_TILE_ROWS * C;
-        float* to = m.state[threadIdx.x / 32] + chain * STATE_TILE_ROWS * 16 + row % 2 * FOUR_ROWS + quarter / 2 * (FOUR_ROWS / 2) + row / 2 * 8 + quarter % 2 * 4;
-        if (from && !zero)
-#pragma unroll
-            for (int j = 0; j < STATE_TILE_ROWS / 8; j++) copy_async(to + j * 2 * FOUR_ROWS, first + j * 8 * C);
-        else if (from)
-#pragma unroll
-            for (int j = 0; j < STATE_TILE_ROWS / 8; j++) *reinterpret_cast<float4*>(to + j * 2 * FOUR_ROWS) = make_float4(0, 0, 0, 0);
-        copies_commit();
-    }
-    __device__ __forceinline__ void fetch(Memory& m) const {
-#pragma unroll 1
-        for (int chain = 0; chain < CHAINS; chain++) fetch(m, chain);
-    }
-};
-
-// The ninth warp: item by item, as far ahead as there is room. Of the first one, what earlier steps left is on its way before the wait. Places are found long before they are needed: nobody waits
-// for tables.
+// The ninth warp: item by item, as far ahead as there is room. Of the first one, what earlier steps left is on its way before the wait. A lane finds a place each, of as many items: nobody waits
+// for tables then.
 __device__ __forceinline__ void feed(Memory& m, const MixArgs& a) {
     const int lane = threadIdx.x % 32;
-    auto find = [&](int turn) {
-        if (lane < PLACES) m.places[turn / PLACES % 2][lane].find(a, blockIdx.x + (turn + lane) * gridDim.x);
-        __syncwarp();
-        if (lane == 0) barrier_arrive(shared_address(&m.found));
-    };
-    find(0);
+    Place own;
+    int states = 0; // so far
 #pragma unroll 1
     for (int turn = 0;; turn++) {
+        if (turn % 32 == 0) own.find(a, blockIdx.x + (turn + lane) * gridDim.x);
         Stage& stage = m.stages[turn % 2];
         const uint32_t filled = shared_address(&m.stage_filled[turn % 2]);
-        if (turn % PLACES == PLACES / 2) find(turn + PLACES / 2);
         barrier_wait(shared_address(&m.stage_free[turn % 2]), (turn / 2 & 1) ^ 1);
-        const Place& p = m.place(turn);
+        if (lane == turn % 32) own.turn = turn, own.parity = states & 1, stage.place = own;
+        __syncwarp();
+        const Place& p = stage.place;
         const Span span(p.row, p.row.state_at);
-        if (p.there) fetch_entries<1>(stage, a, p, span, 0);
+        if (p.there) fetch_entries<1>(stage, a, span, 0);
         if (turn == 0) depend();
         if (p.there) {
-            const Batch b(span, 0);
-            fetch_tokens<1>(stage, a, p, span, 0);
-            fetch_batch<1>(stage, a, p, span, b, 0);
-            copies_commit(), copies_wait<0>();
-            __syncwarp();
-            for (int pair = lane; pair < (CHUNK + 1) * BATCH; pair += 32) weigh_pair(stage.weights(), stage.dots, stage.g, b.at, b.live, pair);
+            fetch_tokens<1>(stage, a, span, 0);
+            fetch_batch<1>(stage, a, span, Batch(span, 0), 0);
         }
-        barrier_arrive(filled);
-        if (!p.more) return;
+        states += p.there;
+        const bool more = p.more;
+        // What this lane has stored is there, and what it has asked for is when that has come.
+        copies_arrive(filled), barrier_arrive(filled);
+        if (!more) return;
+    }
+}
+
+// Fetches a state, chain by chain, a lane a row, as soon as there is room; what is before a sequence, at null, is zero.
+__device__ __forceinline__ void fetch_state(Memory& m, const float* from, int parity) {
+    constexpr int BYTES = C * sizeof(float);
+    const int lane = threadIdx.x % 32;
+#pragma unroll 1
+    for (int chain = 0; chain < CHAINS; chain++) {
+        const uint32_t filled = shared_address(&m.state_filled[chain]);
+        const int row = chain * STATE_TILE_ROWS + lane;
+        barrier_wait(shared_address(&m.state_free[chain]), parity ^ 1);
+        if (from) {
+            if (lane == 0) barrier_expect(filled, STATE_TILE_ROWS * BYTES);
+            __syncwarp();
+            bulk_load(shared_address(m.state[row]), from + row * C, BYTES, filled);
+        } else {
+            for (int at = 0; at < C; at += 4) *reinterpret_cast<float4*>(&m.state[row][at]) = make_float4(0, 0, 0, 0);
+            stores_to_async();
+            __syncwarp();
+            if (lane == 0) barrier_arrive(filled);
+        }
+    }
+}
+// The tenth warp: state by state. What it reads earlier steps have left.
+__device__ __forceinline__ void feed_states(Memory& m, const MixArgs& a) {
+    const int lane = threadIdx.x % 32;
+    const float* own = nullptr;
+    uint32_t there = 0, more = 0; // by lane
+    int states = 0;               // fetched
+#pragma unroll 1
+    for (int turn = 0;; turn++) {
+        if (turn % 32 == 0) {
+            Place p;
+            p.find(a, blockIdx.x + (turn + lane) * gridDim.x);
+            there = __ballot_sync(~0u, p.there), more = __ballot_sync(~0u, p.more), own = nullptr;
+            if (p.there && p.row.state_at > 0) own = p.row.restore >= 0 ? matrix_of(a, p, a.states.saved_matrices, p.row.restore) : matrix_of(a, p, a.states.matrices, p.row.slot);
+        }
+        const float* from = reinterpret_cast<const float*>(__shfl_sync(~0u, reinterpret_cast<unsigned long long>(own), turn % 32));
+        if (!(more >> turn % 32 & 1)) return depend();
+        if (there >> turn % 32 & 1) fetch_state(m, from, states++ & 1);
     }
 }
 
@@ -184,30 +193,18 @@ __device__ __forceinline__ void done_with(uint64_t& barrier) {
     if (threadIdx.x % 32 == 0) barrier_arrive(shared_address(&barrier));
 }
 
-// This lane's part of a chain.
-__device__ __forceinline__ float* own_state(Memory& m, int chain) {
-    return m.state[threadIdx.x / 32] + chain * STATE_TILE_ROWS * 16 + Tile::g() / 4 * (FOUR_ROWS / 2) + Tile::t() * 8 + Tile::g() % 4 * 2;
-}
-__device__ __forceinline__ void load_chain(Tile& tile, Memory& m, int chain) { tile.load_own(own_state(m, chain), 2 * FOUR_ROWS, FOUR_ROWS); }
-
-// S'k of a batch's tokens for the one thread of a column, S'q for the other. If it is `last`, the state makes room for that of the next item.
-__device__ __forceinline__ void products(Memory& m, const Stage& stage, const Batch& b, bool last, const MixArgs& a, const Place& after, float (&sum)[BATCH]) {
-    const Coming next(a, after);
+// S'k of a batch's tokens for the one thread of a column, S'q for the other.
+__device__ __forceinline__ void products(Memory& m, const Stage& stage, const Batch& b, bool frees_state, float (&sum)[BATCH]) {
     const int token = min(Tile::g() % BATCH, b.live - 1);
     const float* vector = Tile::g() < BATCH ? stage.k[b.at + token] : stage.q[token];
     float total[4];
-    if (!last) copies_wait<0>();
 #pragma unroll
     for (int chain = 0; chain < CHAINS; chain++) {
         Tile tile;
         SplitSums sums[1][1];
-        if (last) copies_wait<CHAINS - 1>(); // this chain is there; those behind it, and as many of the next item, may be on their way
-        __syncwarp();
-        load_chain(tile, m, chain);
-        if (last) {
-            __syncwarp();
-            next.fetch(m, chain);
-        }
+        barrier_wait(shared_address(&m.state_filled[chain]), stage.place.parity);
+        tile.load(&m.state[chain * STATE_TILE_ROWS][first_column()], ROOM);
+        if (frees_state) done_with(m.state_free[chain]);
         tile.multiply(sums, vector + chain * STATE_TILE_ROWS);
 #pragma unroll
         for (int i = 0; i < 4; i++) total[i] = chain == 0 ? sums[0][0].total(i) : __fadd_rn(total[i], sums[0][0].total(i));
@@ -222,23 +219,24 @@ __device__ __forceinline__ void products(Memory& m, const Stage& stage, const Ba
 }
 
 // u of a batch, and its outputs.
-__device__ __forceinline__ void run_tokens(Memory& m, Stage& stage, const Batch& b, bool last, const MixArgs& a, const Place& after) {
+__device__ __forceinline__ void run_tokens(Memory& m, Stage& stage, const Batch& b, bool frees_state) {
     float sum[BATCH];
-    products(m, stage, b, last, a, after, sum);
+    products(m, stage, b, frees_state, sum);
 #pragma unroll
-    for (int t = 0; t < BATCH; t++) sum[t] = stage.decay[t] * sum[t];
-    add_entries<Pair>(sum, Pair::has_key() ? stage.by_key : stage.by_query, stage.u, stage.v, stage.beta + b.at, b.at, b.live);
+    for (int t = 0; t < BATCH; t++) sum[t] = m.decay[t] * sum[t];
+    add_entries<Pair>(sum, Pair::has_key() ? m.by_key : m.by_query, stage.u, stage.v, stage.beta + b.at, b.at, b.live);
 }
 
 // The gated norm of outputs, a warp per token.
-__device__ __forceinline__ void finish(const Stage& stage, const MixArgs& a, const Place& p, const Span& span, const Batch& b) {
+__device__ __forceinline__ void finish(const Stage& stage, const MixArgs& a, const Span& span, const Batch& b) {
     const int t = threadIdx.x / 32, c = threadIdx.x % 32 * 4;
     if (t >= b.live) return;
-    finish_token(a, span.token + b.first + t, p.head, stage.v[t], *reinterpret_cast<const float4*>(&stage.gate[t][c]), *reinterpret_cast<const float4*>(a.norm + c));
+    finish_token(a, span.token + b.first + t, stage.place.head, stage.v[t], *reinterpret_cast<const float4*>(&stage.gate[t][c]), *reinterpret_cast<const float4*>(a.norm + c));
 }
 
 // The entries of a chunk's tokens that no stored state contains, a warp per entry.
-__device__ __forceinline__ void leave(const Stage& stage, const MixArgs& a, const Place& p, const Span& span) {
+__device__ __forceinline__ void leave(const Stage& stage, const MixArgs& a, const Span& span) {
+    const Place& p = stage.place;
     const StateView& s = a.states;
     const int c = threadIdx.x % 32 * 4;
 #pragma unroll 1
@@ -250,7 +248,8 @@ __device__ __forceinline__ void leave(const Stage& stage, const MixArgs& a, cons
 }
 
 // Behind a chunk: the state is kept as it is, taken further, or both. The state is there.
-__device__ __forceinline__ void move_state(Memory& m, const Stage& stage, const MixArgs& a, const Place& p, int base, bool carried, bool folded) {
+__device__ __forceinline__ void move_state(Memory& m, const Stage& stage, const MixArgs& a, int base, bool carried, bool folded) {
+    const Place& p = stage.place;
     const StateRow& row = p.row;
     if (threadIdx.x <= CHUNK) m.fold_decay[threadIdx.x] = decay_between(stage.g, static_cast<int>(threadIdx.x) - 1, CHUNK - 1);
     workers_meet();
@@ -259,7 +258,7 @@ __device__ __forceinline__ void move_state(Memory& m, const Stage& stage, const 
         Tile tile;
         const int top = chain * STATE_TILE_ROWS;
         auto keep = [&](float* matrices, int index) { tile.store(matrix_of(a, p, matrices, index) + top * C + first_column(), C); };
-        load_chain(tile, m, chain);
+        tile.load(&m.state[top][first_column()], ROOM);
         if (carried) keep(a.states.matrices, row.slot);
         if (!folded) continue;
         Tile::Keys keys;
@@ -267,14 +266,14 @@ __device__ __forceinline__ void move_state(Memory& m, const Stage& stage, const 
         tile.fold(m.fold_decay[0], &stage.u[0][first_column()], C, [&](int entry) { return m.fold_decay[entry + 1]; }, keys);
         if (base + CHUNK == row.snapshot_at) keep(a.states.saved_matrices, row.snapshot);
         if (base + CHUNK == row.state_end) keep(a.states.matrices, row.slot);
-        if (base + CHUNK < row.end) tile.store_own(own_state(m, chain), 2 * FOUR_ROWS, FOUR_ROWS); // the next chunk multiplies with it: this warp's columns
+        if (base + CHUNK < row.end) tile.store(&m.state[top][first_column()], ROOM); // the next chunk multiplies with it: this warp's columns
     }
     workers_meet(); // done with decays and the chunk
 }
 
-// A row whose first chunk and batch have been fetched and weighed. When its state is done with, that of the next item is fetched.
-__device__ __forceinline__ void mix_row(Memory& m, Stage& stage, const MixArgs& a, const Place& p, const Place& after) {
-    const StateRow& row = p.row;
+// A row whose first chunk and batch have been fetched.
+__device__ __forceinline__ void mix_row(Memory& m, Stage& stage, const MixArgs& a) {
+    const StateRow& row = stage.place.row;
     const int warp = threadIdx.x / 32;
 #pragma unroll 1
     for (int base = row.state_at; base < row.end; base += CHUNK) {
@@ -286,29 +285,28 @@ __device__ __forceinline__ void mix_row(Memory& m, Stage& stage, const MixArgs& 
         for (int first = 0; first < max(span.tokens, 1); first += BATCH) {
             const Batch b(span, first);
             if (first > 0 || base > row.state_at) {
-                if (first == 0) fetch_entries<WARPS>(stage, a, p, span, warp), fetch_tokens<WARPS>(stage, a, p, span, warp);
-                fetch_batch<WARPS>(stage, a, p, span, b, warp);
+                if (first == 0) fetch_entries<WARPS>(stage, a, span, warp), fetch_tokens<WARPS>(stage, a, span, warp);
+                fetch_batch<WARPS>(stage, a, span, b, warp);
                 copies_commit(), copies_wait<0>(), workers_meet();
-                if (b.live > 0) weigh(stage.weights(), stage.dots, stage.g, b.at, b.live);
-                workers_meet();
             }
             if (b.live <= 0) break;
-            freed = last && !carried && !folded && first + BATCH >= span.tokens;
-            run_tokens(m, stage, b, freed, a, after);
+            weigh({m.by_key, m.by_query, m.decay}, stage.dots, stage.g, b.at, b.live);
             workers_meet();
-            finish(stage, a, p, span, b);
+            freed = last && !carried && !folded && first + BATCH >= span.tokens;
+            run_tokens(m, stage, b, freed);
+            workers_meet();
+            finish(stage, a, span, b);
             if (!last || first + BATCH < span.tokens) workers_meet(); // done with the batch
         }
-        leave(stage, a, p, span);
+        leave(stage, a, span);
         if (carried || folded) {
-            copies_wait<0>();
-            __syncwarp();
-            move_state(m, stage, a, p, base, carried, folded);
+            for (uint64_t& filled : m.state_filled) barrier_wait(shared_address(&filled), stage.place.parity);
+            move_state(m, stage, a, base, carried, folded);
         }
         if (!last) workers_meet(); // done with the chunk
         else if (!freed) {
-            __syncwarp();
-            Coming(a, after).fetch(m);
+            stores_to_async();
+            for (uint64_t& free : m.state_free) done_with(free);
         }
     }
 }
@@ -318,28 +316,23 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2) mix_states(const __grid
     extern __shared__ __align__(16) char memory[];
     Memory& m = *reinterpret_cast<Memory*>(memory);
     if (threadIdx.x == 0) {
-        for (int i = 0; i < 2; i++) barrier_init(shared_address(&m.stage_filled[i]), 32), barrier_init(shared_address(&m.stage_free[i]), WARPS);
-        barrier_init(shared_address(&m.found), 1);
+        for (int i = 0; i < 2; i++) barrier_init(shared_address(&m.stage_filled[i]), 2 * 32), barrier_init(shared_address(&m.stage_free[i]), WARPS);
+        for (int i = 0; i < CHAINS; i++) barrier_init(shared_address(&m.state_filled[i]), 1), barrier_init(shared_address(&m.state_free[i]), WARPS);
         barrier_init_fence();
     }
     if (threadIdx.x < C / 32) prefetch(a.norm + threadIdx.x * 32);
     __syncthreads();
     release_dependents();
+    if (threadIdx.x >= WORKERS + 32) return feed_states(m, a);
     if (threadIdx.x >= WORKERS) return feed(m, a);
-    auto place = [&](int turn) -> const Place& {
-        if (turn % PLACES == 0) barrier_wait(shared_address(&m.found), turn / PLACES & 1);
-        return m.place(turn);
-    };
-    Coming(a, place(0)).fetch(m);
     depend();
 #pragma unroll 1
-    for (int turn = 0; m.place(turn).more; turn++) {
+    for (int turn = 0;; turn++) {
         Stage& stage = m.stages[turn % 2];
-        const Place& p = m.place(turn);
-        const Place& after = place(turn + 1);
         barrier_wait(shared_address(&m.stage_filled[turn % 2]), turn / 2 & 1);
-        if (p.there) mix_row(m, stage, a, p, after);
-        else Coming(a, after).fetch(m);
+        if (!stage.place.more) break;
+        if (stage.place.there) mix_row(m, stage, a);
+        turn = stage.place.turn; // which it is: there is no register to keep it in
         done_with(m.stage_free[turn % 2]);
     }
 #endif

@@ -12,16 +12,15 @@ constexpr int BATCH = 4;                    // tokens at a time: their keys and 
 struct Weights {
     float (*by_key)[BATCH], (*by_query)[BATCH], *decay;
 };
-// Of tokens from entry `at` on; a thread per pair: all threads, or those of a warp in turns.
-__device__ __forceinline__ void weigh_pair(const Weights& w, const float (*dots)[2][CHUNK], const float (&g)[CHUNK], int at, int live, int pair) {
-    const int s = pair / BATCH, t = pair % BATCH;
+// Of tokens from entry `at` on; a thread per pair.
+__device__ __forceinline__ void weigh(const Weights& w, const float (*dots)[2][CHUNK], const float (&g)[CHUNK], int at, int live) {
+    const int s = threadIdx.x / BATCH, t = threadIdx.x % BATCH;
     if (s < CHUNK && t < live && s <= at + t) {
         const float factor = decay_between(g, s, at + t);
         w.by_key[s][t] = factor * dots[t][0][s], w.by_query[s][t] = factor * dots[t][1][s];
     }
     if (s == CHUNK && t < live) w.decay[t] = decay_between(g, -1, at + t);
 }
-__device__ __forceinline__ void weigh(const Weights& w, const float (*dots)[2][CHUNK], const float (&g)[CHUNK], int at, int live) { weigh_pair(w, dots, g, at, live, threadIdx.x); }
 
 // u of a batch's tokens, by the thread of a column that has S'k, and their outputs, by the one that has S'q (`Pair`): `sum` is that times the decay; entries are added in order, old and new alike.
 // `u` is by entry, `v` and `beta` by token. What is past the last token is never looked at.

@@ -54,28 +54,27 @@ template <int M> struct StateTile {
     // The first column of a lane.
     static __device__ __forceinline__ int column() { return g() * 2 * M; }
 
-    // A lane's numbers: rows 2t of eights are `eight` apart, row 2t + 1 is `one` behind row 2t.
-    __device__ __forceinline__ void load_own(const float* own, size_t eight, size_t one) {
+    // Rows are `stride` apart.
+    __device__ __forceinline__ void load(const float* from, size_t stride) {
+        from += 2 * t() * stride + column();
 #pragma unroll
         for (int r = 0; r < STATE_TILE_ROWS / 4; r++) {
             float y[2 * M];
-            load_side_by_side(y, own + r / 2 * eight + r % 2 * one);
+            load_side_by_side(y, from + (r / 2 * 8 + r % 2) * stride);
 #pragma unroll
             for (int i = 0; i < 2 * M; i++) x[r / 2][i / 2][i % 2 * 2 + r % 2] = y[i];
         }
     }
-    __device__ __forceinline__ void store_own(float* own, size_t eight, size_t one) const {
+    __device__ __forceinline__ void store(float* to, size_t stride) const {
+        to += 2 * t() * stride + column();
 #pragma unroll
         for (int r = 0; r < STATE_TILE_ROWS / 4; r++) {
             float y[2 * M];
 #pragma unroll
             for (int i = 0; i < 2 * M; i++) y[i] = x[r / 2][i / 2][i % 2 * 2 + r % 2];
-            store_side_by_side(own + r / 2 * eight + r % 2 * one, y);
+            store_side_by_side(to + (r / 2 * 8 + r % 2) * stride, y);
         }
     }
-    // The same where rows are `stride` apart, columns side by side.
-    __device__ __forceinline__ void load(const float* from, size_t stride) { load_own(from + 2 * t() * stride + column(), 8 * stride, stride); }
-    __device__ __forceinline__ void store(float* to, size_t stride) const { store_own(to + 2 * t() * stride + column(), 8 * stride, stride); }
 
     // One chain of the products with `N` eights of vectors. Of the n-th eight lane l has number l / 4, from the tile's first row on, at `vectors` and n times `apart` behind that. `sums[n][i]` gets
     // columns g (0, 1) and g + 8 (2, 3) of sixteen i with vectors 2t and 2t + 1.

@@ -62,14 +62,14 @@ const TAPS: usize = 4;
 const TOGETHER: u32 = 2;
 /// Threads of a thread block of each kernel.
 const KEY_THREADS: u32 = 256;
-const STATE_THREADS: u32 = 288;
+const STATE_THREADS: u32 = 320;
 const FEW_THREADS: u32 = 512;
 
 /// Tokens up to which the kernels add up the pieces of the product ahead themselves.
 const MOST_PIECED: usize = 64;
 
 /// Shared memory of a thread block of `mix_states` and of `mix_few`: the size of `Memory` in their files.
-const STATE_SHARED: u32 = 115_488;
+const STATE_SHARED: u32 = 115_392;
 const FEW_SHARED: u32 = 52_448;
 
 impl Cuda {
