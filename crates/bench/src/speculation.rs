@@ -40,7 +40,8 @@ pub struct SpeculationBench {
 pub enum Workload {
     /// Beginnings of stories, continued greedily.
     Stories,
-    /// Chats in which a story was told, greedily, and is asked for again.
+    /// Chats in which a story was told, greedily, and is asked for again. As in a chat, what was said is in the prefix cache of either
+    /// engine when the question comes.
     Again,
     /// Random tokens, continued at random, so that drafts are of no use.
     Random,
@@ -63,6 +64,11 @@ impl Workload {
             Self::Rename => "rename",
             Self::File(_) => "file",
         }
+    }
+
+    /// Whether its prompts go on with a text that the engine has just run.
+    fn goes_on(&self) -> bool {
+        *self == Self::Again
     }
 }
 
@@ -170,12 +176,16 @@ impl Bench {
         for run in 0..=repeats {
             let (mut off, mut on) = (Outcome::default(), Outcome::default());
             for (turn, requests) in requests.chunks(batch).enumerate() {
-                if (run + turn) % 2 == 0 {
-                    off.add(self.off.run(requests)?);
-                    on.add(self.on.run(requests)?);
+                let [first, second] = if (run + turn) % 2 == 0 {
+                    [(&mut self.off, &mut off), (&mut self.on, &mut on)]
                 } else {
-                    on.add(self.on.run(requests)?);
-                    off.add(self.off.run(requests)?);
+                    [(&mut self.on, &mut on), (&mut self.off, &mut off)]
+                };
+                for (side, outcome) in [first, second] {
+                    if workload.goes_on() {
+                        side.run_prompts(requests)?;
+                    }
+                    outcome.add(side.run(requests)?);
                 }
             }
             done();
@@ -201,6 +211,15 @@ impl Side {
     /// The engine's numbers, once they count everything that was run.
     fn stats(&self) -> Stats {
         settled_stats(&self.handle, self.requests)
+    }
+
+    /// Leaves the prompts of requests in the prefix cache.
+    fn run_prompts(&mut self, requests: &[Request]) -> Result<(), BenchError> {
+        let mut prompts = requests.to_vec();
+        for prompt in &mut prompts {
+            prompt.sampling_mut().max_tokens = 1;
+        }
+        self.run(&prompts).map(drop)
     }
 
     /// Runs requests all at once.

@@ -418,6 +418,29 @@ fn a_trace_shows_drafts() {
     }
 }
 
+/// What an engine that has just told a story knows of it, one of the bench knows too, however small its cache.
+#[test]
+fn bench_speculation_asks_again_with_the_chat_in_the_cache() {
+    let size = ["--requests", "6", "--output-len", "24", "--repeats", "1"];
+    let small = [
+        "--batch-size",
+        "1",
+        "--num-blocks",
+        "12",
+        "--max-model-len",
+        "192",
+    ];
+    let cached = |workload: &str| {
+        let what = ["bench", "speculation", "--json", "--workload", workload];
+        let report: Value =
+            serde_json::from_str(&succeed(&[&what[..], &size[..], &small[..]].concat())).unwrap();
+        report["cases"][0]["cached_prompt_share"].as_f64().unwrap()
+    };
+    let (again, random) = (cached("again"), cached("random"));
+    assert!(again > 0.5, "{again}");
+    assert!(random < 0.01, "{random}");
+}
+
 #[test]
 fn bench_speculation_measures_every_workload() {
     let folder = tempfile::tempdir().unwrap();

@@ -37,17 +37,20 @@ struct Shared {
     next: AtomicUsize,
     pieces: AtomicUsize,
     job: UnsafeCell<Option<*const Piece<'static>>>,
-    /// The first panic of a worker in this job.
+    /// The first panic of a worker in this job, and whether there is one.
     panic: Mutex<Option<Box<dyn Any + Send>>>,
+    panicked: AtomicBool,
     stopping: AtomicBool,
     /// Workers that take part; changes only between jobs.
     team: AtomicUsize,
     workers_parked: Vec<AtomicBool>,
-    caller: UnsafeCell<Option<Thread>>,
+    /// Who is to be woken, from when it first parks on: a handle is counted, and counting it for every job would take its line
+    /// from the other threads twice.
+    caller: Mutex<Option<Thread>>,
 }
 
-// SAFETY: `job` and `caller` are written only while no job is open and no worker is active, and read only by
-// workers that have joined the open job.
+// SAFETY: `job` is written only while no job is open and no worker is active, and read only by workers that have joined the
+// open job.
 unsafe impl Sync for Shared {}
 // SAFETY: as above.
 unsafe impl Send for Shared {}
@@ -105,10 +108,11 @@ impl Pool {
             pieces: AtomicUsize::new(0),
             job: UnsafeCell::new(None),
             panic: Mutex::new(None),
+            panicked: AtomicBool::new(false),
             stopping: AtomicBool::new(false),
             team: AtomicUsize::new(extra),
             workers_parked: (0..extra).map(|_| AtomicBool::new(false)).collect(),
-            caller: UnsafeCell::new(None),
+            caller: Mutex::new(None),
         });
         let workers = (0..extra)
             .map(|index| {
@@ -168,8 +172,7 @@ impl Pool {
         self.open(pieces, &piece);
         let outcome = catch_unwind(AssertUnwindSafe(|| shared.claim_pieces(&piece, 0)));
         self.close();
-        let worker = shared.panic.lock().unwrap_or_else(PoisonError::into_inner).take();
-        match (outcome, worker) {
+        match (outcome, shared.take_panic()) {
             (Err(panic), _) | (_, Some(panic)) => std::panic::resume_unwind(panic),
             (Ok(own), None) => {
                 Counters::add(&self.shared_out.pieces, pieces);
@@ -185,11 +188,8 @@ impl Pool {
         // SAFETY: only the lifetime changes; `close` returns before the piece goes away, and no worker uses it
         // after that.
         let pointer = unsafe { std::mem::transmute::<*const Piece<'_>, *const Piece<'static>>(pointer) };
-        // SAFETY: the last job is closed and no worker is active, so nobody reads these cells.
-        unsafe {
-            shared.job.with_mut(|job| *job = Some(pointer));
-            shared.caller.with_mut(|caller| *caller = Some(thread::current()));
-        }
+        // SAFETY: the last job is closed and no worker is active, so nobody reads the cell.
+        shared.job.with_mut(|job| unsafe { *job = Some(pointer) });
         shared.pieces.store(pieces, Ordering::Relaxed);
         shared.next.store(0, Ordering::Relaxed);
         let epoch = (shared.state.load(Ordering::Relaxed) / EPOCH).wrapping_add(1);
@@ -217,7 +217,8 @@ impl Pool {
             spin_loop();
         }
         Counters::add(&self.shared_out.pauses, SPINS);
-        // The last worker to leave sees the flag in the word that it counts itself out of.
+        *shared.caller.lock().unwrap_or_else(PoisonError::into_inner) = Some(thread::current());
+        // The last worker to leave sees the flag in the word that it counts itself out of, and then whom to wake.
         let mut state = shared.state.fetch_or(AWAITED, Ordering::AcqRel);
         while state & ACTIVE != 0 {
             thread::park();
@@ -264,15 +265,31 @@ impl Shared {
     }
 
     fn leave(&self) {
-        // SAFETY: this worker is still active, so the cell is not being written.
-        let caller = self.caller.with(|caller| unsafe { (*caller).clone() });
         let before = self.state.fetch_sub(1, Ordering::AcqRel);
-        if before & ACTIVE == 1
-            && before & AWAITED != 0
-            && let Some(caller) = caller
-        {
-            caller.unpark();
+        if before & ACTIVE == 1 && before & AWAITED != 0 {
+            // A caller that has seen this by itself is woken from another wait, and looks again.
+            let caller = self.caller.lock().unwrap_or_else(PoisonError::into_inner);
+            if let Some(caller) = &*caller {
+                caller.unpark();
+            }
         }
+    }
+
+    /// A worker's piece has panicked.
+    fn keep_panic(&self, panic: Box<dyn Any + Send>) {
+        let mut first = self.panic.lock().unwrap_or_else(PoisonError::into_inner);
+        first.get_or_insert(panic);
+        self.panicked.store(true, Ordering::Relaxed);
+    }
+
+    /// The panic of a job that is closed, if there was one.
+    fn take_panic(&self) -> Option<Box<dyn Any + Send>> {
+        // Workers have counted themselves out after it was set.
+        if !self.panicked.load(Ordering::Relaxed) {
+            return None;
+        }
+        self.panicked.store(false, Ordering::Relaxed);
+        self.panic.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 }
 
@@ -288,8 +305,7 @@ fn work(shared: &Shared, index: usize) {
                 .job
                 .with(|job| unsafe { &*(*job).expect("an open job has its pieces") });
             if let Err(panic) = catch_unwind(AssertUnwindSafe(|| shared.claim_pieces(piece, index + 1))) {
-                let mut first = shared.panic.lock().unwrap_or_else(PoisonError::into_inner);
-                first.get_or_insert(panic);
+                shared.keep_panic(panic);
             }
             shared.leave();
         } else if spins < SPINS {

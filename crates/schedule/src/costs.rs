@@ -42,6 +42,9 @@ const RECENT: usize = 4;
 /// How much less than estimated a time may be that rests on one measurement, as a share. What is hoped for is tried,
 /// and what is tried is known: without it, a size that was slow by chance would never be looked at again.
 const HOPE: f64 = 0.2;
+/// How much a token may well cost behind the largest size that was measured, as a share of what it costs before it: steps take the
+/// time of weights first and of tokens later, but as often in stairs, and who stands before one does not see the next.
+const HOPED_SLOPE: f64 = 0.8;
 /// Measurements of others after which one's own count for half.
 const FADE: f64 = 512.0;
 
@@ -189,8 +192,8 @@ impl Default for StepCosts {
             draft_forwards: [Estimate::default(); 16],
             ngram: Estimate::default(),
             now: 0,
-            curve: Curve::default(),
-            hopeful: Curve::default(),
+            curve: Curve::new(1.0),
+            hopeful: Curve::new(HOPED_SLOPE),
         }
     }
 }
@@ -247,11 +250,11 @@ impl StepCosts {
             steps.filter(|(step, _)| step.known())
         };
         let point = |tokens: &f64, ns: f64| Point { tokens: *tokens, ns };
-        self.curve.0.clear();
-        self.hopeful.0.clear();
+        self.curve.points.clear();
+        self.hopeful.points.clear();
         for (step, tokens) in known() {
-            self.curve.0.push(point(tokens, step.ns));
-            self.hopeful.0.push(point(tokens, step.hoped(now)));
+            self.curve.points.push(point(tokens, step.ns));
+            self.hopeful.points.push(point(tokens, step.hoped(now)));
         }
         let mut weights = [0.0; PLACES];
         for (weight, (step, _)) in weights.iter_mut().zip(known()) {
@@ -408,7 +411,7 @@ mod tests {
             costs.observe(&step(1, 5000));
         }
         assert!(
-            costs.time(4.0) > 4000.0 && costs.curve.0.len() == 1,
+            costs.time(4.0) > 4000.0 && costs.curve.points.len() == 1,
             "much has changed"
         );
     }

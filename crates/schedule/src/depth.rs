@@ -2,12 +2,13 @@
 //!
 //! Per request and source it keeps the chance of each draft of a chain ([`acceptance`]); what steps cost is measured
 //! ([`StepCosts`]); each step's threshold is where expected tokens per time are greatest ([`board`]); and what was
-//! given up is tried again ([`probe`]). The threshold of a step is found from the requests of the step planned before
+//! given up is tried again, by requests ([`probe`]) and by newcomers ([`scouting`]). The threshold of a step is found from the requests of the step planned before
 //! it, so that each request is looked at once per step.
 
 mod acceptance;
 mod board;
 mod probe;
+mod scouting;
 
 use crate::costs::StepCosts;
 use crate::policy::{Choice, DraftPolicy, RequestView, RowDrafts, Stage};
@@ -16,8 +17,9 @@ use crate::scheduler::ById;
 use crate::times::StepTimes;
 use acceptance::Chain;
 use board::{Board, Verdict};
-use paceline_types::{DraftBudget, DraftSource, MAX_DRAFTS};
+use paceline_types::{DraftBudget, DraftSource};
 use probe::{Budget, Probe};
+use scouting::Scouting;
 
 /// Steps after which plain decoding is measured again, and how often then: it is what drafts are held against, so it must be
 /// known as well as they are.
@@ -25,21 +27,27 @@ const REFRESH: u64 = 1024;
 const REFRESHED: u64 = 4;
 /// Steps between looks at what a newcomer can expect.
 const LOOK: u64 = 16;
-/// One request in this many tries the neural drafter even if it does not pay for others.
-const SCOUTS: u64 = 64;
-/// How fast the chance that a look-up finds something follows.
+/// Trials that what is known of newcomers counts for when a scout sets out: else they would have to be many to be believed.
+const DOUBTED: f32 = 8.0;
+/// How fast the chance that a look-up finds something follows, and what is expected of it where none was made.
 const FOLLOW: f32 = 1.0 / 16.0;
+const FOLLOW_ALL: f32 = 1.0 / 128.0;
+const UNTRIED_LOOKUP: f32 = 0.5;
 
 /// Chooses each request's depth so that tokens per time are greatest, and so that speculation never costs.
 pub struct DepthControl {
-    /// What is expected of a request that has not tried: by source.
+    /// What is expected of a request that has not tried: by source, and the chance that a look-up finds something.
     everyone: [Chain; 2],
+    found: f32,
+    /// Most drafts that a request could ever ask for, by source: none of a source that there is not.
+    most: [usize; 2],
     requests: ById<Box<Record>>,
     board: Board,
     verdict: Verdict,
     /// For requests that are not on the board yet.
     newcomer: Verdict,
     looked: Option<u64>,
+    scouting: Scouting,
     /// Nothing is verified in this step, to learn what plain decoding takes.
     plain: bool,
     refreshed: u64,
@@ -59,16 +67,19 @@ struct Record {
     asked: Asked,
     /// The neural drafter has not seen its prompt: what it drafts says nothing about other requests.
     blind: bool,
+    /// It tries the neural drafter though newcomers do not.
+    scout: bool,
 }
 
 impl Record {
-    fn new(id: RequestId, everyone: &[Chain; 2]) -> Self {
+    fn new(id: RequestId, everyone: &[Chain; 2], (found, scout): (f32, bool)) -> Self {
         Self {
             chains: everyone.each_ref().map(Chain::expecting),
             probes: [Probe::new(id); 2],
-            found: 0.5,
+            found,
             asked: Asked::default(),
             blind: false,
+            scout,
         }
     }
 }
@@ -115,11 +126,14 @@ impl Default for DepthControl {
     fn default() -> Self {
         Self {
             everyone: [Chain::untried(), Chain::untried()],
+            found: UNTRIED_LOOKUP,
+            most: [0; 2],
             requests: ById::default(),
             board: Board::new(),
             verdict: Verdict::HOPEFUL,
             newcomer: Verdict::HOPEFUL,
             looked: None,
+            scouting: Scouting::START,
             plain: true,
             refreshed: 0,
             budget: Budget::default(),
@@ -139,16 +153,19 @@ impl DepthControl {
     fn look(&mut self, costs: &StepCosts, rows: usize) {
         let mut board = Board::new();
         board.add_row();
-        board.add_ngram(0.5, self.everyone[NGRAM].reach(MAX_DRAFTS));
-        board.add_neural(0.5, self.everyone[NEURAL].reach(MAX_DRAFTS));
+        let [ngram, neural] = self.most;
+        let found = if ngram == 0 { 0.0 } else { self.found };
+        board.add_ngram(found, self.everyone[NGRAM].reach(ngram));
+        board.add_neural(1.0 - found, self.everyone[NEURAL].reach(neural));
         self.newcomer = board.decide(costs, rows);
         self.looked = Some(self.steps);
     }
 
     /// A piece of a prompt: whether the neural drafter is to see it.
     fn choose_prompt(&mut self, request: &RequestView) -> Choice {
-        let sees = self.newcomer.draft_forwards > 0 || is_scout(request.id);
-        let record = self.record(request.id);
+        let drafts = self.newcomer.draft_forwards > 0;
+        let record = self.meet(request.id);
+        let sees = drafts || record.scout;
         record.blind |= !sees;
         Choice {
             verify: 0,
@@ -159,20 +176,29 @@ impl DepthControl {
         }
     }
 
-    fn record(&mut self, id: RequestId) -> &mut Record {
-        let everyone = &self.everyone;
-        self.requests
-            .entry(id)
-            .or_insert_with(|| Box::new(Record::new(id, everyone)))
+    /// Makes a record for a request that has none.
+    fn meet(&mut self, id: RequestId) -> &mut Record {
+        let Self {
+            everyone,
+            found,
+            newcomer,
+            scouting,
+            requests,
+            ..
+        } = self;
+        requests.entry(id).or_insert_with(|| {
+            let scout = scouting.arrives(newcomer.draft_forwards > 0);
+            if scout {
+                everyone[NEURAL].doubt_all(DOUBTED);
+            }
+            Box::new(Record::new(id, everyone, (*found, scout)))
+        })
     }
 
     fn choose_drafts(&mut self, request: &RequestView, verdict: Verdict) -> Choice {
         let (id, most, steps_on) = (request.id, request.most, request.stage == Stage::Decode);
-        let everyone = &self.everyone;
-        let record = self
-            .requests
-            .entry(id)
-            .or_insert_with(|| Box::new(Record::new(id, everyone)));
+        self.meet(id);
+        let record = self.requests.get_mut(&id).expect("it was met");
         let [ngram, neural] = &record.chains;
         let caps = [most.ngram, most.neural];
         self.board.add_row();
@@ -184,14 +210,14 @@ impl DepthControl {
         ];
         let expected = |source: usize| -> f32 { record.chains[source].reach(depths[source]).sum() };
         let mut found = record.found;
-        if expected(NEURAL) > expected(NGRAM) {
-            // Found drafts would take the place of better ones.
+        if caps[NGRAM] == 0 || expected(NEURAL) > expected(NGRAM) {
+            // There is nothing to be found, or it would take the place of better drafts.
             depths[NGRAM] = 0;
             found = 0.0;
         }
         self.board.add_ngram(found, ngram.reach(caps[NGRAM]));
         self.board.add_neural(1.0 - found, neural.reach(caps[NEURAL]));
-        if !steps_on && depths[NEURAL] == 0 && is_scout(id) {
+        if !steps_on && depths[NEURAL] == 0 && record.scout {
             record.probes[NEURAL].start(0);
         }
         let worth = depths[NGRAM].max(depths[NEURAL]);
@@ -264,6 +290,8 @@ impl DraftPolicy for DepthControl {
     }
 
     fn choose(&mut self, request: &RequestView) -> Choice {
+        let most = [request.most.ngram, request.most.neural];
+        self.most = std::array::from_fn(|source| self.most[source].max(most[source]));
         match request.stage {
             Stage::Prompt => self.choose_prompt(request),
             Stage::PromptEnd => self.choose_drafts(request, self.newcomer),
@@ -280,8 +308,9 @@ impl DraftPolicy for DepthControl {
             return;
         }
         if asked[NGRAM] {
-            let found = drafts.source == Some(DraftSource::Ngram);
-            record.found += FOLLOW * (f32::from(u8::from(found)) - record.found);
+            let found = f32::from(u8::from(drafts.source == Some(DraftSource::Ngram)));
+            record.found += FOLLOW * (found - record.found);
+            self.found += FOLLOW_ALL * (found - self.found);
         }
         let source = drafts.source.filter(|_| drafts.drafted > 0).and_then(index);
         let (source, drafted) = match source {
@@ -303,10 +332,6 @@ impl DraftPolicy for DepthControl {
     fn forget(&mut self, id: RequestId) {
         self.requests.remove(&id);
     }
-}
-
-fn is_scout(id: RequestId) -> bool {
-    id.0.is_multiple_of(SCOUTS)
 }
 
 #[cfg(test)]
@@ -331,6 +356,86 @@ mod tests {
             control.forget(RequestId(id));
         }
         assert!(control.requests.is_empty());
+    }
+
+    /// Texts of a kind repeat themselves or do not, so a newcomer is expected to fare like those before it.
+    #[test]
+    fn a_newcomer_expects_look_ups_to_find_what_they_found_for_others() {
+        let mut control = DepthControl::new();
+        let mut tell = |id: u64, source: Option<DraftSource>| {
+            let view = |stage, ready| RequestView {
+                id: RequestId(id),
+                stage,
+                known: 8,
+                upper_bound: 8,
+                ready,
+                most: DraftBudget { ngram: 3, neural: 0 },
+            };
+            control.choose(&view(Stage::PromptEnd, 0));
+            let newcomer = control.requests[&RequestId(id)].found;
+            control.plain = false;
+            for _ in 0..400 {
+                control.choose(&view(Stage::Decode, 3));
+                let drafted = if source.is_some() { 3 } else { 0 };
+                let row = RowDrafts {
+                    planned: 3,
+                    drafted,
+                    accepted: drafted,
+                    source,
+                };
+                control.observe_row(RequestId(id), &row);
+            }
+            newcomer
+        };
+        let expected = [
+            tell(1, None),
+            tell(2, Some(DraftSource::Ngram)),
+            tell(3, Some(DraftSource::Ngram)),
+        ];
+        assert!(
+            expected[0] == UNTRIED_LOOKUP && expected[1] < 0.1 && expected[2] > 0.9,
+            "{expected:?}"
+        );
+    }
+
+    /// Where texts are not looked up, every request has need for the neural drafter, from its first plan row on; and where there is
+    /// no neural drafter, none is hoped for.
+    #[test]
+    fn a_source_that_there_is_not_is_not_reckoned_with() {
+        for (most, drafts) in [
+            (DraftBudget { ngram: 0, neural: 3 }, true),
+            (DraftBudget { ngram: 3, neural: 0 }, false),
+        ] {
+            let (mut control, mut costs) = (DepthControl::new(), StepCosts::default());
+            // A draft pays if it is needed each time, and does not if it is needed every other time.
+            for (tokens, ns) in [(1, 10_000), (2, 13_000), (3, 16_000), (4, 19_000)].repeat(100) {
+                costs.observe(&StepTimes {
+                    decodes: 1,
+                    decode_tokens: tokens,
+                    wanted: (0, 1),
+                    device_ns: ns + 4_000,
+                    draft_ns: 4_000,
+                    draft_passes: 1,
+                    ..StepTimes::default()
+                });
+            }
+            let view = |stage| RequestView {
+                id: RequestId(1),
+                stage,
+                known: 8,
+                upper_bound: 8,
+                ready: 0,
+                most,
+            };
+            control.choose(&view(Stage::PromptEnd));
+            control.begin_step(1, &costs);
+            // Whatever was thought of it before.
+            control.verdict = Verdict::PLAIN;
+            control.choose(&view(Stage::Decode));
+            control.begin_step(1, &costs);
+            let forwards = [control.newcomer, control.verdict].map(|verdict| verdict.draft_forwards > 0);
+            assert_eq!(forwards, [drafts; 2], "{most:?}");
+        }
     }
 
     /// What drafts gain in a batch of a size that was never measured cannot be told, so its first steps verify none.

@@ -37,6 +37,8 @@ pub(super) struct Row {
     /// The same if every turn had taken what its quickest repetition took: the gain on a machine that has nothing
     /// else to do, as far as it can be known.
     quickest_gain: f64,
+    /// Of the prompts' tokens, how many were in the prefix cache of the engine that drafts.
+    cached_prompt_share: f64,
     /// Of the drafts, how many were accepted.
     acceptance: f64,
     /// Of the steps of requests that had drafts, in how many the first, second, … was accepted.
@@ -95,8 +97,11 @@ impl Row {
         (before, after): (&Stats, &Stats),
     ) -> Self {
         let mut drafts = DraftFigures::default();
+        let (mut prompt_tokens, mut cached_tokens) = (0, 0);
         for usage in &runs.usages {
             drafts.add(&usage.speculation);
+            prompt_tokens += usage.prompt_tokens as u64;
+            cached_tokens += usage.cached_tokens as u64;
         }
         let counts = DraftCounts::between(&before.counters, &after.counters);
         let steps = after.pipeline.steps - before.pipeline.steps;
@@ -109,6 +114,7 @@ impl Row {
             gain: percentile(&mut runs.gains.clone(), 0.5),
             gains: runs.gains,
             quickest_gain: runs.quickest_off.seconds() / runs.quickest_on.seconds(),
+            cached_prompt_share: share(cached_tokens, prompt_tokens),
             acceptance: share(counts.accepted, counts.drafted),
             acceptance_by_position: counts.by_position(),
             draft_time_share: share(counts.draft_ns, device),

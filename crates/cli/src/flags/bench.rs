@@ -210,7 +210,7 @@ pub(crate) struct BenchSpeculationFlags {
 pub(crate) enum WorkloadFlag {
     /// Beginnings of stories, continued greedily.
     Stories,
-    /// Chats in which a story was told, greedily, and is asked for again.
+    /// Chats in which a story was told, greedily, and is asked for again; the chat so far is in the prefix cache.
     Again,
     /// Random tokens, continued at random, so that drafts are of no use.
     Random,

@@ -36,15 +36,21 @@ pub(crate) struct Conv<'a> {
 pub(crate) fn causal_conv(pool: &Pool, args: &Conv<'_>) {
     let blocks = args.x.columns.div_ceil(CHANNELS);
     let total_ns = args.x.rows * args.x.columns + args.weight.len() / 4;
+    let requests = &args.step.recurrent_requests(args.x.rows, args.cache.shape());
     pieces(pool, blocks, total_ns, |block| {
         let first = block * CHANNELS;
         let channels = first..args.x.columns.min(first + CHANNELS);
-        pool.instructions().run(Piece { args, channels });
+        pool.instructions().run(Piece {
+            args,
+            requests,
+            channels,
+        });
     });
 }
 
 struct Piece<'a> {
     args: &'a Conv<'a>,
+    requests: &'a [RequestTokens],
     channels: Range<usize>,
 }
 
@@ -85,11 +91,8 @@ impl Piece<'_> {
         let mut taps = [[0.0; CHANNELS]; W];
         let weight = &self.args.weight[self.channels.start * width..self.channels.end * width];
         transpose(weight, width, &mut taps[..width]);
-        let (rows, shape) = (self.args.x.rows, self.args.cache.shape());
-        for request in 0..self.args.step.requests {
-            if let Some(tokens) = self.args.step.request(request, rows, shape) {
-                self.request(s, &tokens, &taps[..width]);
-            }
+        for tokens in self.requests {
+            self.request(s, tokens, &taps[..width]);
         }
     }
 

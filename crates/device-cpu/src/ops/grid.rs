@@ -56,32 +56,28 @@ pub(crate) struct Recurrence<'a, R> {
 /// Advances the states of all requests by their tokens.
 pub(crate) fn recur<R: Rule>(pool: &Pool, args: &Recurrence<'_, R>) {
     let shape = args.cache.shape();
-    let (requests, groups) = (args.step.requests, shape.groups);
+    let (requests, groups) = (args.step.recurrent_requests(args.out.rows, shape), shape.groups);
     let members = shape.heads / groups.max(1);
     let teams = members.div_ceil(TEAM);
     // States are read once, whatever the number of their tokens.
-    let total_ns = (requests + args.out.rows) * shape.matrix_elements() / 8;
-    pieces(pool, requests * groups * teams, total_ns, |piece| {
+    let total_ns = (requests.len() + args.out.rows) * shape.matrix_elements() / 8;
+    pieces(pool, requests.len() * groups * teams, total_ns, |piece| {
         let (request, piece) = (piece / (groups * teams), piece % (groups * teams));
-        if let Some(tokens) = args.step.request(request, args.out.rows, shape) {
-            let first = piece % teams * TEAM;
-            pool.instructions().run(Piece {
-                args,
-                tokens: &tokens,
-                group: piece / teams,
-                members: first..members.min(first + TEAM),
-            });
-        }
+        let first = piece % teams * TEAM;
+        pool.instructions().run(Piece {
+            args,
+            tokens: &requests[request],
+            group: piece / teams,
+            members: first..members.min(first + TEAM),
+        });
     });
     // All teams of a group read its keys, so they are stored when all are done.
-    let total_ns = requests * groups * shape.rows / 2;
-    pieces(pool, requests, total_ns, |request| {
-        if let Some(tokens) = args.step.request(request, args.out.rows, shape) {
-            pool.instructions().run(StoreKeys {
-                args,
-                tokens: &tokens,
-            });
-        }
+    let total_ns = requests.len() * groups * shape.rows / 2;
+    pieces(pool, requests.len(), total_ns, |request| {
+        pool.instructions().run(StoreKeys {
+            args,
+            tokens: &requests[request],
+        });
     });
 }
 

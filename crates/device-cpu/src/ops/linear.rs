@@ -28,8 +28,12 @@ const ROW_BLOCK: usize = 96;
 /// by one.
 const PANEL_STEP: usize = 4;
 
-/// Bounds of a piece's estimated nanoseconds: short enough to share out evenly, long enough to be worth claiming.
-const PIECE_NS: (usize, usize) = (4_000, 60_000);
+/// Bounds of a piece's estimated nanoseconds: short enough to share out evenly, long enough that claiming it, which takes a line of
+/// memory from the other threads, is little beside it.
+const PIECE_NS: (usize, usize) = (12_000, 60_000);
+
+/// Estimated nanoseconds of a piece that are worth claiming where a thread would have none else.
+const LEAST_PIECE_NS: usize = 4_000;
 
 /// Inputs from which on those of a piece's rows, as tiles take them, do not stay in the second-level cache from one piece to the next,
 /// and the most that a piece then takes: they are used for several panels while they are there.
@@ -114,7 +118,8 @@ impl Plan {
         };
         let piece_ns = (total_ns / (4 * threads)).clamp(PIECE_NS.0, longest);
         let own_ns = nanoseconds(w, rows, instructions);
-        let mut wanted = (own_ns / piece_ns / row_blocks.max(1)).max(1);
+        let one_each = threads.min(own_ns / LEAST_PIECE_NS);
+        let mut wanted = ((own_ns / piece_ns).max(one_each) / row_blocks.max(1)).max(1);
         if wanted > threads {
             // As many for every thread, so that none waits for another's last one.
             wanted = wanted.next_multiple_of(threads);

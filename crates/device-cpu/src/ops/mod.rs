@@ -165,9 +165,16 @@ impl<'a> Step<'a> {
         }
     }
 
-    /// The tokens of a request row of a recurrent layer with this shape, if it has any; `tokens` is the number of
-    /// live token rows.
-    pub(crate) fn request(&self, request: usize, tokens: usize, shape: StateShape) -> Option<RequestTokens> {
+    /// The tokens of all request rows that have any, for a recurrent layer with this shape; `tokens` is the number of live
+    /// token rows. An operation asks once: its pieces are many and short.
+    pub(crate) fn recurrent_requests(&self, tokens: usize, shape: StateShape) -> Vec<RequestTokens> {
+        let requests = 0..self.requests;
+        requests
+            .filter_map(|request| self.request(request, tokens, shape))
+            .collect()
+    }
+
+    fn request(&self, request: usize, tokens: usize, shape: StateShape) -> Option<RequestTokens> {
         let row = &self.request_rows[request];
         let (first, count) = (row.first_token as usize, row.token_count as usize);
         assert!(

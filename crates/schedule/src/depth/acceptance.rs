@@ -85,6 +85,13 @@ impl Chain {
         }
     }
 
+    /// Lets new trials count for more than so many old ones.
+    pub(super) fn doubt_all(&mut self, trials: f32) {
+        for known in &mut self.trials {
+            *known = known.min(trials);
+        }
+    }
+
     /// The chance that the drafts up to each place are all accepted.
     pub(super) fn reach(&self, most: usize) -> impl Iterator<Item = f32> + '_ {
         self.chance.iter().take(most).scan(1.0, |all, chance| {

@@ -18,9 +18,11 @@ use std::sync::atomic::{Ordering, compiler_fence};
 
 /// What is asked for ahead of the weights in use: the next tile, as long as that is not more than this many bytes away, else some
 /// bytes further in the same panels. Arithmetic between two loads keeps the machine from looking as far by itself, and where a tile
-/// begins it has yet to find out that there are streams to follow. A single row is all loads, and better left alone.
+/// begins it has yet to find out that there are streams to follow. Few rows are all loads, and better left alone: asking takes the
+/// place of loads.
 const FAR: usize = 256 << 10;
 const AHEAD: usize = 2 << 10;
+const FEW_ROWS: usize = 3;
 
 /// Bytes of a cache line.
 const LINE: usize = 64;
@@ -143,7 +145,7 @@ impl<'a, L: Layout> Span<'a, L> {
         for pair in 0..inputs / 2 {
             let x = rows.map(|row| row.wrapping_add(2 * pair));
             let weights = panels.map(|panel| panel.wrapping_add(pair * L::PAIR_BYTES));
-            if R > 1 {
+            if R > FEW_ROWS {
                 for line in 0..L::PAIR_BYTES / LINE {
                     for p in 0..P {
                         s.prefetch(weights[p].wrapping_add(ahead + line * LINE));
