@@ -43,6 +43,59 @@ extern "C" __global__ void __launch_bounds__(128) finish_silu_gated(const __grid
     store_rounded(a.rounded, token, column, active);
 }
 
+// The same for many tokens: a thread has four outputs of `TOKENS` of them, since where pieces lie takes longer to find out than to add them up.
+constexpr int TOKENS = 4;
+template <class Then> __device__ __forceinline__ void finish_fours(const FinishRowsArgs& a, Then then) {
+    release_dependents();
+    const int first = blockIdx.y * TOKENS, column = (blockIdx.x * blockDim.x + threadIdx.x) * 4;
+    const Pieces outputs(a.product.sums, first, column);
+    depend();
+    const int live = live_rows(a.out);
+    float4 x[TOKENS];
+    outputs.fours<2>(x, [](int i) { return i * TILE; });
+    if (column >= a.out.columns) return;
+#pragma unroll
+    for (int i = 0; i < TOKENS; i++) x[i] = with_epilogue(a.product, x[i], column);
+    const RoundedRun rounded(a.rounded, first, column);
+#pragma unroll
+    for (int i = 0; i < TOKENS; i++)
+        if (first + i < live) then(first + i, column, x[i], [&](float4 y) { rounded.store(i, y); });
+}
+
+extern "C" __global__ void __launch_bounds__(128, 6) finish_rows_many(const __grid_constant__ FinishRowsArgs a) {
+    finish_fours(a, [&](int token, int column, float4 x, auto) { store_four(row_of(a.out, token), column, a.out.columns, x); });
+}
+
+extern "C" __global__ void __launch_bounds__(128, 6) finish_relu_squared_many(const __grid_constant__ FinishRowsArgs a) {
+    finish_fours(a, [&](int token, int column, float4 x, auto round) {
+        const float4 active = each(x, [](float x) { const float p = fmaxf(x, 0.0f); return p * p; });
+        store_four(row_of(a.out, token), column, a.out.columns, active);
+        round(active);
+    });
+}
+
+// For weights in which gate and up take turns of eight rows: both are in one tile.
+extern "C" __global__ void __launch_bounds__(128, 6) finish_silu_gated_many(const __grid_constant__ FinishRowsArgs a) {
+    release_dependents();
+    const int first = blockIdx.y * TOKENS, column = (blockIdx.x * blockDim.x + threadIdx.x) * 4, columns = a.out.columns;
+    const Pieces both(a.product.sums, first, packed_row(column, a.product.gated));
+    depend();
+    const int live = live_rows(a.out);
+    float4 x[2 * TOKENS];
+    both.fours<1>(x, [](int i) { return i / 2 * TILE + i % 2 * 8; });
+    if (column >= columns) return;
+#pragma unroll
+    for (int i = 0; i < 2 * TOKENS; i++) x[i] = with_epilogue(a.product, x[i], i % 2 * columns + column);
+    const RoundedRun rounded(a.rounded, first, column);
+#pragma unroll
+    for (int i = 0; i < TOKENS; i++) {
+        if (first + i >= live) break;
+        const float4 active = each(x[2 * i], x[2 * i + 1], [&](float g, float u) { return silu(g * a.gate_scale) * u; });
+        store_four(row_of(a.out, first + i), column, columns, active);
+        rounded.store(i, active);
+    }
+}
+
 template <int Threads> __device__ __forceinline__ void finish_add_norm(const FinishAddNormArgs& a) {
     release_dependents();
     const int row = blockIdx.x, columns = a.norm.residual.columns, own = threadIdx.x * 4;

@@ -27,9 +27,19 @@ arguments! { "finish.h";
     }
 }
 
-const FINISH_ROWS: Kernel<FinishRowsArgs> = Kernel::new("finish", "finish_rows");
-const FINISH_SILU_GATED: Kernel<FinishRowsArgs> = Kernel::new("finish", "finish_silu_gated");
-const FINISH_RELU_SQUARED: Kernel<FinishRowsArgs> = Kernel::new("finish", "finish_relu_squared");
+/// Kernels of few tokens, and of many.
+const FINISH_ROWS: [Kernel<FinishRowsArgs>; 2] = [
+    Kernel::new("finish", "finish_rows"),
+    Kernel::new("finish", "finish_rows_many"),
+];
+const FINISH_SILU_GATED: [Kernel<FinishRowsArgs>; 2] = [
+    Kernel::new("finish", "finish_silu_gated"),
+    Kernel::new("finish", "finish_silu_gated_many"),
+];
+const FINISH_RELU_SQUARED: [Kernel<FinishRowsArgs>; 2] = [
+    Kernel::new("finish", "finish_relu_squared"),
+    Kernel::new("finish", "finish_relu_squared_many"),
+];
 const FINISH_ADD_NORM: [Kernel<FinishAddNormArgs>; 3] = [
     Kernel::new("finish", "finish_add_norm_256"),
     Kernel::new("finish", "finish_add_norm_512"),
@@ -38,6 +48,9 @@ const FINISH_ADD_NORM: [Kernel<FinishAddNormArgs>; 3] = [
 
 /// Threads of a thread block that writes rows.
 const THREADS: u32 = 128;
+/// Most tokens of which a thread has one, and how many it has of more: the kernels' `TOKENS`.
+const FEW: usize = 64;
+const TOKENS: usize = 4;
 
 impl Pieces<'_> {
     /// The partial sums as kernels see them.
@@ -64,11 +77,15 @@ impl Pieces<'_> {
 impl Cuda {
     /// Adds partial sums up to the results of a product, through an activation if there is one.
     pub(crate) fn finish_rows(&self, pieces: &Pieces<'_>, activation: Option<Activation>, out: &CudaTensor) {
-        let (kernel, gate_scale) = match activation {
+        let (kernels, gate_scale) = match activation {
             None => (&FINISH_ROWS, 1.0),
             Some(Activation::SiluGated { gate_scale }) => (&FINISH_SILU_GATED, gate_scale),
             Some(Activation::ReluSquared) => (&FINISH_RELU_SQUARED, 1.0),
         };
+        // Gate and up of a weight that is not packed for it are in different tiles.
+        let apart = matches!(activation, Some(Activation::SiluGated { .. })) && pieces.w.gated() == 0;
+        let many = out.bucket > FEW && !apart;
+        let tokens = if many { TOKENS } else { 1 };
         let next = activation.and_then(|_| self.next_inputs(out));
         let arguments = FinishRowsArgs {
             product: pieces.product(),
@@ -77,8 +94,8 @@ impl Cuda {
             gate_scale,
         };
         let across = out.columns.div_ceil(4 * THREADS as usize) as u32;
-        let grid = Grid::of([across, out.bucket as u32, 1], THREADS);
-        self.enqueue_beside_inputs(kernel, grid, &arguments);
+        let grid = Grid::of([across, out.bucket.div_ceil(tokens) as u32, 1], THREADS);
+        self.enqueue_beside_inputs(&kernels[usize::from(many)], grid, &arguments);
         if next.is_some() {
             self.keep_inputs(next);
         }
