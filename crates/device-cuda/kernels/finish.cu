@@ -126,3 +126,29 @@ extern "C" __global__ void __launch_bounds__(256, 3) finish_add_norm_256(const _
 extern "C" __global__ void __launch_bounds__(512, 1) finish_add_norm_512(const __grid_constant__ FinishAddNormArgs a) { finish_add_norm<512>(a); }
 // Bound as if it had more threads where kernels start early: with 72 registers it can start beside a product that is ending.
 extern "C" __global__ void __launch_bounds__(SM90 ? 896 : 768) finish_add_norm_768(const __grid_constant__ FinishAddNormArgs a) { finish_add_norm<768>(a); }
+
+// The same where there are more rows than multiprocessors: two thread blocks on each, of which one adds up while the other waits for what it has asked for. So that registers suffice for two, a
+// thread has four columns and no more, all rows lie in fours, and five pieces are under way at a time.
+extern "C" __global__ void __launch_bounds__(768, 2) finish_add_norm_many_768(const __grid_constant__ FinishAddNormArgs a) {
+    release_dependents();
+    const int row = blockIdx.x, columns = a.norm.residual.columns, own = threadIdx.x * 4;
+    const Pieces outputs(a.product.sums, row, own);
+    if (own < columns && own % 32 == 0) prefetch(a.norm.weight + own);
+    depend();
+    const int live = live_rows(a.norm.out);
+    float4* residual = reinterpret_cast<float4*>(row_of(a.norm.residual, row) + own);
+    float4 x = make_float4(0, 0, 0, 0);
+    if (own < columns) {
+        float4 sum[1];
+        const float4 before = *residual; // on its way beside the pieces
+        outputs.fours<4>(sum, [](int) { return 0; });
+        x = each(with_epilogue(a.product, sum[0], own), before, [&](float d, float r) { return __fmaf_rn(d, a.norm.scale, r); });
+        if (row < live) *residual = x;
+    }
+    if (row >= live) return;
+    const float factor = 1.0f / sqrtf(block_sum<768>(add_squares(x, 0)) / static_cast<float>(columns) + a.norm.eps);
+    if (own >= columns) return;
+    const float4 y = scaled(x, factor, load_four(a.norm.weight, own, columns));
+    store_four(row_of(a.norm.out, row), own, columns, y);
+    store_rounded(a.rounded, row, own, y);
+}

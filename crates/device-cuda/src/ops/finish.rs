@@ -45,6 +45,9 @@ const FINISH_ADD_NORM: [Kernel<FinishAddNormArgs>; 3] = [
     Kernel::new("finish", "finish_add_norm_512"),
     Kernel::new("finish", "finish_add_norm_768"),
 ];
+/// For more rows than multiprocessors, of up to [`MANY_COLUMNS`] columns that lie in fours.
+const FINISH_ADD_NORM_MANY: Kernel<FinishAddNormArgs> = Kernel::new("finish", "finish_add_norm_many_768");
+const MANY_COLUMNS: usize = 4 * 768;
 
 /// Threads of a thread block that writes rows.
 const THREADS: u32 = 128;
@@ -110,8 +113,15 @@ impl Cuda {
             norm: ResidualNormArgs::of(norm),
             rounded: RoundedInputs::rows(next),
         };
-        let grid = Grid::new(norm.out.bucket as u32, threads);
-        self.enqueue(&FINISH_ADD_NORM[at], grid, &arguments);
+        let (rows, columns) = (norm.out.bucket as u32, pieces.w.outputs());
+        let in_fours = columns.is_multiple_of(4) && arguments.norm.residual.in_fours();
+        let many = rows > self.multiprocessors() && threads == 768 && columns <= MANY_COLUMNS && in_fours;
+        let kernel = if many {
+            &FINISH_ADD_NORM_MANY
+        } else {
+            &FINISH_ADD_NORM[at]
+        };
+        self.enqueue(kernel, Grid::new(rows, threads), &arguments);
         self.keep_inputs(next);
     }
 }
