@@ -9,6 +9,7 @@ struct Pieces {
     uint32_t step;
     int count;
 
+    Pieces() = default;
     __device__ __forceinline__ Pieces(const PieceRows& p, int token, int output) {
         const int tile = min(output / TILE, static_cast<int>(p.plan.tiles) - 1);
         count = last_worker(p.plan, tile) - first_worker(p.plan, tile) + 1, step = p.width * TILE;
