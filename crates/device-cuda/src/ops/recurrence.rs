@@ -49,6 +49,8 @@ arguments! { "recurrence.h";
         tables: Tables,
         tiled: u32,
         leaves: u32,
+        /// Tokens of a warp of `relate_prompt`, up to 32.
+        run: u32,
         fault: Ptr<i32>,
     }
 }
@@ -127,8 +129,13 @@ static SPACE: [Rule; 4] = rules!("space":
 const COLUMNS: usize = 32;
 /// A program with room for more is hardly one of verify windows.
 const WINDOW: usize = 8;
-/// Tokens of a warp of `relate_prompt`: its `TOKENS`.
+/// Tokens of a warp of `relate_prompt`, and from how many of a step on they are a chunk's: a warp without the first token of a
+/// chunk has no work, and one with those of many requests has much.
 const RELATED: usize = 4;
+const MANY: usize = 2048;
+const fn related(tokens: usize) -> usize {
+    if tokens < MANY { RELATED } else { STATE_GRID }
+}
 /// Threads of `prompt`, and its shared memory: as its `Memory` has it, and so much that a multiprocessor has room for one thread
 /// block. The hardware would put two on one and leave another without.
 const PROMPT_THREADS: u32 = 512;
@@ -174,7 +181,7 @@ impl Rule {
         {
             let states = blocks * requests as u32;
             return Through {
-                relate: (relate, vectors(tokens.div_ceil(RELATED))),
+                relate: (relate, vectors(tokens.div_ceil(related(tokens)))),
                 kernel,
                 grid: prompt_grid(states, cuda),
                 leaves: true,
@@ -364,6 +371,7 @@ impl Cuda {
             tables: Tables::of(step),
             tiled: 0,
             leaves: 0,
+            run: related(out.bucket) as u32,
             fault: Ptr::new(self.context.fault),
         }
     }
