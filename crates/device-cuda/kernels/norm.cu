@@ -62,3 +62,29 @@ extern "C" __global__ void __launch_bounds__(256) gated_norm_32(const __grid_con
     enter();
     gated_group<32>(a, blockIdx.x * 8 + threadIdx.x / 32);
 }
+
+// The same for groups of 128 columns with one weight for all and the gate behind the norm, where rows lie in fours: a warp has `GROUPS` neighbours of a row, and all that it reads is under way at a
+// time, gates too.
+constexpr int GROUPS = 4, GROUP = 128;
+extern "C" __global__ void __launch_bounds__(256, 4) gated_norm_128(const __grid_constant__ GatedNormArgs a) {
+    release_dependents();
+    const int runs = a.x.columns / (GROUPS * GROUP), item = blockIdx.x * 8 + threadIdx.x / 32, row = item / runs, lane = threadIdx.x % 32, first = item % runs * (GROUPS * GROUP) + lane * 4;
+    const float4 weight = *reinterpret_cast<const float4*>(a.weight + lane * 4);
+    depend();
+    if (row >= static_cast<int>(a.x.bucket)) return;
+    const int live = live_rows(a.x);
+    const float *x = row_of(a.x, row) + first, *gate = row_of(a.gate, row) + first;
+    float4 own[GROUPS], gates[GROUPS];
+#pragma unroll
+    for (int i = 0; i < GROUPS; i++) own[i] = *reinterpret_cast<const float4*>(x + i * GROUP), gates[i] = *reinterpret_cast<const float4*>(gate + i * GROUP);
+    if (row >= live) return;
+    float* out = row_of(a.out, row) + first;
+    const RoundedRun rounded(a.rounded, row, first);
+#pragma unroll
+    for (int i = 0; i < GROUPS; i++) {
+        const float factor = 1.0f / sqrtf(warp_sum(add_squares(own[i], 0)) / static_cast<float>(GROUP) + a.eps);
+        const float4 y = each(scaled(own[i], factor, weight), gates[i], [](float x, float g) { return x * silu(g); });
+        *reinterpret_cast<float4*>(out + i * GROUP) = y;
+        rounded.store_across(i * GROUP, a.rounded.height, y);
+    }
+}

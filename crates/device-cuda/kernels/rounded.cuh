@@ -41,4 +41,8 @@ struct RoundedRun {
     __device__ __forceinline__ void store(int i, float4 v) const {
         if (at) *reinterpret_cast<uint2*>(at + i * (BLOCK_K * 2) + (chunk ^ (row + i)) * 16) = pack_four(v, half);
     }
+    // Of the first row, so many columns further on: whole blocks.
+    __device__ __forceinline__ void store_across(uint32_t columns, uint32_t height, float4 v) const {
+        if (at) *reinterpret_cast<uint2*>(at + static_cast<size_t>(columns / BLOCK_K) * height * (BLOCK_K * 2) + (chunk ^ row) * 16) = pack_four(v, half);
+    }
 };

@@ -116,6 +116,9 @@ const GATED_NORM: [Kernel<GatedNormArgs>; 3] = [
     Kernel::new("norm", "gated_norm_768"),
 ];
 const GATED_NORM_WARPS: Kernel<GatedNormArgs> = Kernel::new("norm", "gated_norm_32");
+const GATED_NORM_FOURS: Kernel<GatedNormArgs> = Kernel::new("norm", "gated_norm_128");
+/// Columns of its groups, and groups of a warp: `GROUP` and `GROUPS` of the kernel.
+const FOURS_GROUP: (usize, usize) = (128, 4);
 const ADD_ROWS: Kernel<AddArgs> = Kernel::new("element", "add_rows");
 const SILU_GATED: Kernel<ActivateArgs> = Kernel::new("element", "silu_gated");
 const RELU_SQUARED: Kernel<ActivateArgs> = Kernel::new("element", "relu_squared");
@@ -347,7 +350,11 @@ impl Cuda {
             eps: args.eps,
         };
         let groups = args.x.bucket * (args.x.columns / args.group);
-        if args.group <= WARP_GROUP {
+        if arguments.in_fours() {
+            let warps = groups / FOURS_GROUP.1;
+            let blocks = warps.div_ceil(THREADS as usize / 32) as u32;
+            self.enqueue(&GATED_NORM_FOURS, Grid::new(blocks, THREADS), &arguments);
+        } else if args.group <= WARP_GROUP {
             let blocks = groups.div_ceil(THREADS as usize / 32) as u32;
             self.enqueue(&GATED_NORM_WARPS, Grid::new(blocks, THREADS), &arguments);
         } else {
@@ -416,6 +423,19 @@ impl Cuda {
 pub(crate) fn elements(rows: usize, columns: usize) -> Grid {
     let across = columns.div_ceil(4 * THREADS as usize) as u32;
     Grid::of([rows as u32, across, 1], THREADS)
+}
+
+impl GatedNormArgs {
+    /// Whether there is a kernel that reads four elements of anything at a time.
+    fn in_fours(&self) -> bool {
+        let (group, groups) = FOURS_GROUP;
+        let rows = [&self.x, &self.gate, &self.out]
+            .iter()
+            .all(|matrix| matrix.in_fours());
+        let weight = !self.weight.is_null() && self.weight.is_aligned(16) && self.weight_per_column == 0;
+        let whole = self.group as usize == group && (self.x.columns as usize).is_multiple_of(groups * group);
+        rows && weight && whole && self.gate_first == 0
+    }
 }
 
 impl ResidualNormArgs {
