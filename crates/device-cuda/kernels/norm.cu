@@ -88,3 +88,30 @@ extern "C" __global__ void __launch_bounds__(256, 4) gated_norm_128(const __grid
         rounded.store_across(i * GROUP, a.rounded.height, y);
     }
 }
+
+// `add_rms_norm_768` for many rows of up to 3,072 columns that lie in fours: two thread blocks per multiprocessor go through them, and the next row is under way while one is at work.
+extern "C" __global__ void __launch_bounds__(768, 2) add_rms_norm_many_768(const __grid_constant__ AddNormArgs a) {
+    release_dependents();
+    const int columns = a.norm.residual.columns, own = threadIdx.x * 4;
+    const bool has = own < columns;
+    const float4 zero = make_float4(0, 0, 0, 0), weight = has ? *reinterpret_cast<const float4*>(a.norm.weight + own) : zero;
+    depend();
+    const int live = live_rows(a.delta);
+    float4 delta = zero, before = zero;
+    auto ask = [&](int row) {
+        if (!has || row >= live) return;
+        delta = *reinterpret_cast<const float4*>(row_of(a.delta, row) + own), before = *reinterpret_cast<const float4*>(row_of(a.norm.residual, row) + own);
+    };
+    ask(blockIdx.x);
+#pragma unroll 1
+    for (int row = blockIdx.x; row < live; row += gridDim.x) {
+        const float4 x = each(delta, before, [&](float d, float r) { return __fmaf_rn(d, a.norm.scale, r); });
+        ask(row + gridDim.x);
+        if (has) *reinterpret_cast<float4*>(row_of(a.norm.residual, row) + own) = x;
+        const float factor = 1.0f / sqrtf(block_sum<768>(add_squares(x, 0)) / static_cast<float>(columns) + a.norm.eps);
+        if (!has) continue;
+        const float4 y = scaled(x, factor, weight);
+        *reinterpret_cast<float4*>(row_of(a.norm.out, row) + own) = y;
+        store_rounded(a.rounded, row, own, y);
+    }
+}

@@ -110,6 +110,10 @@ const ADD_RMS_NORM: [Kernel<AddNormArgs>; 3] = [
     Kernel::new("norm", "add_rms_norm_512"),
     Kernel::new("norm", "add_rms_norm_768"),
 ];
+/// For more rows than [`TOGETHER`] thread blocks on every multiprocessor, of up to [`MANY_COLUMNS`] columns that lie in fours.
+const ADD_RMS_NORM_MANY: Kernel<AddNormArgs> = Kernel::new("norm", "add_rms_norm_many_768");
+const TOGETHER: u32 = 2;
+const MANY_COLUMNS: u32 = 4 * 768;
 const GATED_NORM: [Kernel<GatedNormArgs>; 3] = [
     Kernel::new("norm", "gated_norm_256"),
     Kernel::new("norm", "gated_norm_512"),
@@ -271,11 +275,12 @@ impl Cuda {
             rounded: RoundedInputs::rows(next),
         };
         let (at, threads) = by_columns(delta.columns);
-        self.enqueue(
-            &ADD_RMS_NORM[at],
-            Grid::new(delta.bucket as u32, threads),
-            &arguments,
-        );
+        let (rows, room) = (delta.bucket as u32, TOGETHER * self.multiprocessors());
+        if rows > room && threads == 768 && arguments.in_fours() {
+            self.enqueue(&ADD_RMS_NORM_MANY, Grid::new(room, threads), &arguments);
+        } else {
+            self.enqueue(&ADD_RMS_NORM[at], Grid::new(rows, threads), &arguments);
+        }
         self.keep_inputs(next);
     }
 
@@ -423,6 +428,15 @@ impl Cuda {
 pub(crate) fn elements(rows: usize, columns: usize) -> Grid {
     let across = columns.div_ceil(4 * THREADS as usize) as u32;
     Grid::of([rows as u32, across, 1], THREADS)
+}
+
+impl AddNormArgs {
+    /// Whether four elements of anything can be read at a time, and a thread has no more of a row.
+    fn in_fours(&self) -> bool {
+        let rows = [&self.delta, &self.norm.residual, &self.norm.out];
+        let columns = self.delta.columns.is_multiple_of(4) && self.delta.columns <= MANY_COLUMNS;
+        columns && rows.iter().all(|matrix| matrix.in_fours()) && self.norm.weight.is_aligned(16)
+    }
 }
 
 impl GatedNormArgs {
