@@ -65,8 +65,11 @@ const CONV_PROMPT: Kernel<ConvArgs> = Kernel::new("causal_conv", "causal_conv_pr
 const CONV_THREADS: usize = 256;
 /// Channels and tokens that a thread block of `causal_conv_prompt` has at a time.
 const CONV_TILE: (usize, usize) = (128, 64);
-/// Requests of many tokens that have thread blocks of their own there; those take all others in turn.
-const CONV_REQUESTS: usize = 16;
+/// Requests of many tokens that have thread blocks of their own there; those take all others in turn. Where a step has fewer, as most
+/// do, the thread blocks of the others only stand in the way.
+const CONV_REQUESTS: usize = 4;
+/// Thread blocks of it per multiprocessor, by its registers.
+const CONV_TOGETHER: usize = 2;
 
 /// The kernels of one rule, for states of up to this many rows.
 struct Rule {
@@ -270,12 +273,12 @@ impl Cuda {
         let (kernel, blocks) =
             if shape.conv_width == 4 && prompts && fours && shape.conv_channels.is_multiple_of(4) {
                 let blocks = shape.conv_channels.div_ceil(CONV_TILE.0);
-                // Few requests, often one, have all the tokens.
-                let pieces = (4 * self.multiprocessors() as usize).div_ceil(blocks * requests.min(2));
+                // Few requests, often one, have all the tokens: all thread blocks of one are there at once.
+                let pieces = CONV_TOGETHER * self.multiprocessors() as usize / blocks;
                 let most = args.x.bucket.div_ceil(CONV_TILE.1);
                 (
                     &CONV_PROMPT,
-                    [blocks, requests.min(CONV_REQUESTS), pieces.min(most)],
+                    [blocks, requests.min(CONV_REQUESTS), pieces.clamp(1, most.max(1))],
                 )
             } else {
                 let kernel = if shape.conv_width == 4 { &CONV_4 } else { &CONV_ANY };
