@@ -25,7 +25,7 @@ extern "C" __global__ void __launch_bounds__(128) finish_rows(const __grid_const
 extern "C" __global__ void __launch_bounds__(128) finish_relu_squared(const __grid_constant__ FinishRowsArgs a) {
     finish_four(a, [&](int token, int column, float4 x) {
         const float4 active = each(x, [](float x) { const float p = fmaxf(x, 0.0f); return p * p; });
-        store_four(row_of(a.out, token), column, a.out.columns, active);
+        store_result(a.out, token, column, active);
         store_rounded(a.rounded, token, column, active);
     });
 }
@@ -39,7 +39,7 @@ extern "C" __global__ void __launch_bounds__(128) finish_silu_gated(const __grid
     const float4 gate = gates.four(), up = ups.four();
     if (token >= live || column >= columns) return;
     const float4 active = each(with_epilogue(a.product, gate, column), with_epilogue(a.product, up, columns + column), [&](float g, float u) { return silu(g * a.gate_scale) * u; });
-    store_four(row_of(a.out, token), column, columns, active);
+    store_result(a.out, token, column, active);
     store_rounded(a.rounded, token, column, active);
 }
 
@@ -69,7 +69,7 @@ extern "C" __global__ void __launch_bounds__(128, 6) finish_rows_many(const __gr
 extern "C" __global__ void __launch_bounds__(128, 6) finish_relu_squared_many(const __grid_constant__ FinishRowsArgs a) {
     finish_fours(a, [&](int token, int column, float4 x, auto round) {
         const float4 active = each(x, [](float x) { const float p = fmaxf(x, 0.0f); return p * p; });
-        store_four(row_of(a.out, token), column, a.out.columns, active);
+        store_result(a.out, token, column, active);
         round(active);
     });
 }
@@ -91,7 +91,7 @@ extern "C" __global__ void __launch_bounds__(128, 6) finish_silu_gated_many(cons
     for (int i = 0; i < TOKENS; i++) {
         if (first + i >= live) break;
         const float4 active = each(x[2 * i], x[2 * i + 1], [&](float g, float u) { return silu(g * a.gate_scale) * u; });
-        store_four(row_of(a.out, first + i), column, columns, active);
+        store_result(a.out, first + i, column, active);
         rounded.store(i, active);
     }
 }
@@ -99,7 +99,7 @@ extern "C" __global__ void __launch_bounds__(128, 6) finish_silu_gated_many(cons
 template <int Threads> __device__ __forceinline__ void finish_add_norm(const FinishAddNormArgs& a) {
     release_dependents();
     const int row = blockIdx.x, columns = a.norm.residual.columns, own = threadIdx.x * 4;
-    float *residual = row_of(a.norm.residual, row), *out = row_of(a.norm.out, row);
+    float* residual = row_of(a.norm.residual, row);
     const Pieces outputs(a.product.sums, row, own);
     const float4 zero = make_float4(0, 0, 0, 0), weight = own < columns ? load_four(a.norm.weight, own, columns) : zero;
     depend();
@@ -118,7 +118,7 @@ template <int Threads> __device__ __forceinline__ void finish_add_norm(const Fin
     };
     norm_columns<Threads, 1>(columns, a.norm.eps, first, [&](int c) { return load_four(residual, c, columns); }, [&](int c, float4 x, float factor) {
         const float4 y = scaled(x, factor, c == own ? weight : load_four(a.norm.weight, c, columns));
-        store_four(out, c, columns, y);
+        store_result(a.norm.out, row, c, y);
         store_rounded(a.rounded, row, c, y);
     });
 }
@@ -149,6 +149,6 @@ extern "C" __global__ void __launch_bounds__(768, 2) finish_add_norm_many_768(co
     const float factor = 1.0f / sqrtf(block_sum<768>(add_squares(x, 0)) / static_cast<float>(columns) + a.norm.eps);
     if (own >= columns) return;
     const float4 y = scaled(x, factor, load_four(a.norm.weight, own, columns));
-    store_four(row_of(a.norm.out, row), own, columns, y);
+    store_result(a.norm.out, row, own, y);
     store_rounded(a.rounded, row, own, y);
 }

@@ -30,9 +30,8 @@ template <int Team> __device__ __forceinline__ void gated_group(const GatedNormA
     const int groups = a.x.columns / a.group, row = item / groups, first = item % groups * a.group, columns = a.group;
     if (row >= live_rows(a.x)) return;
     const float *x = row_of(a.x, row) + first, *gate = row_of(a.gate, row) + first, *weight = a.weight_per_column ? a.weight + first : a.weight;
-    float* out = row_of(a.out, row) + first;
     auto store = [&](int c, float4 y) {
-        store_four(out, c, columns, y);
+        if (a.out.data) store_four(row_of(a.out, row) + first, c, columns, y);
         store_rounded(a.rounded, row, first + c, y);
     };
     auto plain = [&](int c) { return load_four(x, c, columns); };
@@ -84,7 +83,7 @@ extern "C" __global__ void __launch_bounds__(256, 4) gated_norm_128(const __grid
     for (int i = 0; i < GROUPS; i++) {
         const float factor = 1.0f / sqrtf(warp_sum(add_squares(own[i], 0)) / static_cast<float>(GROUP) + a.eps);
         const float4 y = each(scaled(own[i], factor, weight), gates[i], [](float x, float g) { return x * silu(g); });
-        *reinterpret_cast<float4*>(out + i * GROUP) = y;
+        if (a.out.data) *reinterpret_cast<float4*>(out + i * GROUP) = y;
         rounded.store_across(i * GROUP, a.rounded.height, y);
     }
 }
@@ -111,7 +110,7 @@ extern "C" __global__ void __launch_bounds__(768, 2) add_rms_norm_many_768(const
         const float factor = 1.0f / sqrtf(block_sum<768>(add_squares(x, 0)) / static_cast<float>(columns) + a.norm.eps);
         if (!has) continue;
         const float4 y = scaled(x, factor, weight);
-        *reinterpret_cast<float4*>(row_of(a.norm.out, row) + own) = y;
+        if (a.norm.out.data) *reinterpret_cast<float4*>(row_of(a.norm.out, row) + own) = y;
         store_rounded(a.rounded, row, own, y);
     }
 }

@@ -7,11 +7,13 @@ use crate::ops::checks::Checks;
 use crate::ops::inputs::RoundedInputs;
 use crate::ops::product::Strips;
 use crate::storage::{CudaBuffer, CudaTensor};
+use crate::unread::Written;
 use crate::views::{Matrix, RoundedRows, optional};
 use crate::weight::{CudaWeight, Kind};
 use paceline_device::{
     Activation, Epilogue, GateOrder, GatedNorm, Product, ResidualNorm, RouteScores, Router,
 };
+use std::mem::offset_of;
 
 arguments! { "dense.h";
     /// A product with an f32 weight. With experts, each strip of rows has one of `weights`; `rows` names the row of each slot.
@@ -276,11 +278,13 @@ impl Cuda {
         };
         let (at, threads) = by_columns(delta.columns);
         let (rows, room) = (delta.bucket as u32, TOGETHER * self.multiprocessors());
-        if rows > room && threads == 768 && arguments.in_fours() {
-            self.enqueue(&ADD_RMS_NORM_MANY, Grid::new(room, threads), &arguments);
+        let (kernel, blocks) = if rows > room && threads == 768 && arguments.in_fours() {
+            (&ADD_RMS_NORM_MANY, room)
         } else {
-            self.enqueue(&ADD_RMS_NORM[at], Grid::new(rows, threads), &arguments);
-        }
+            (&ADD_RMS_NORM[at], rows)
+        };
+        let written = norm_written(norm, offset_of!(AddNormArgs, norm)).spare_if(next.is_some());
+        self.enqueue_writing(kernel, Grid::new(blocks, threads), &arguments, Some(written));
         self.keep_inputs(next);
     }
 
@@ -355,17 +359,26 @@ impl Cuda {
             eps: args.eps,
         };
         let groups = args.x.bucket * (args.x.columns / args.group);
-        if arguments.in_fours() {
-            let warps = groups / FOURS_GROUP.1;
-            let blocks = warps.div_ceil(THREADS as usize / 32) as u32;
-            self.enqueue(&GATED_NORM_FOURS, Grid::new(blocks, THREADS), &arguments);
+        let warps = THREADS as usize / 32;
+        let (kernel, blocks, threads) = if arguments.in_fours() {
+            (
+                &GATED_NORM_FOURS,
+                (groups / FOURS_GROUP.1).div_ceil(warps),
+                THREADS,
+            )
         } else if args.group <= WARP_GROUP {
-            let blocks = groups.div_ceil(THREADS as usize / 32) as u32;
-            self.enqueue(&GATED_NORM_WARPS, Grid::new(blocks, THREADS), &arguments);
+            (&GATED_NORM_WARPS, groups.div_ceil(warps), THREADS)
         } else {
             let (at, threads) = by_columns(args.group);
-            self.enqueue(&GATED_NORM[at], Grid::new(groups as u32, threads), &arguments);
-        }
+            (&GATED_NORM[at], groups, threads)
+        };
+        let written = Written::new(args.out, offset_of!(GatedNormArgs, out)).spare_if(next.is_some());
+        self.enqueue_writing(
+            kernel,
+            Grid::new(blocks as u32, threads),
+            &arguments,
+            Some(written),
+        );
         self.keep_inputs(next);
     }
 
@@ -462,6 +475,11 @@ impl ResidualNormArgs {
             eps: norm.eps,
         }
     }
+}
+
+/// The result of a norm whose arguments are `at` bytes behind the begin of a kernel's.
+pub(crate) fn norm_written(norm: &ResidualNorm<'_, Cuda>, at: usize) -> Written {
+    Written::new(norm.out, at + offset_of!(ResidualNormArgs, out))
 }
 
 /// Which of three kernels normalises rows of so many columns, and with how many threads. The order of a sum follows from it,

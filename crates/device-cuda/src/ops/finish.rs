@@ -3,12 +3,14 @@
 use crate::arguments::{Ptr, arguments};
 use crate::cuda::Cuda;
 use crate::launch::{Grid, Kernel};
-use crate::ops::dense::{ResidualNormArgs, by_columns};
+use crate::ops::dense::{ResidualNormArgs, by_columns, norm_written};
 use crate::ops::inputs::RoundedInputs;
 use crate::ops::product::Pieces;
 use crate::storage::CudaTensor;
+use crate::unread::Written;
 use crate::views::{Matrix, PieceRows, PiecedProduct, RoundedRows, optional};
 use paceline_device::{Activation, ResidualNorm};
+use std::mem::offset_of;
 
 arguments! { "finish.h";
     /// Results, or results behind an activation.
@@ -98,7 +100,8 @@ impl Cuda {
         };
         let across = out.columns.div_ceil(4 * THREADS as usize) as u32;
         let grid = Grid::of([across, out.bucket.div_ceil(tokens) as u32, 1], THREADS);
-        self.enqueue_beside_inputs(&kernels[usize::from(many)], grid, &arguments);
+        let written = Written::new(out, offset_of!(FinishRowsArgs, out)).spare_if(next.is_some());
+        self.enqueue_writing(&kernels[usize::from(many)], grid, &arguments, Some(written));
         if next.is_some() {
             self.keep_inputs(next);
         }
@@ -121,7 +124,8 @@ impl Cuda {
         } else {
             &FINISH_ADD_NORM[at]
         };
-        self.enqueue(kernel, Grid::new(rows, threads), &arguments);
+        let written = norm_written(norm, offset_of!(FinishAddNormArgs, norm)).spare_if(next.is_some());
+        self.enqueue_writing(kernel, Grid::new(rows, threads), &arguments, Some(written));
         self.keep_inputs(next);
     }
 }

@@ -9,9 +9,11 @@ use crate::ops::expects_prompts;
 use crate::pack::Architecture;
 use crate::scratch::ScratchKind;
 use crate::storage::CudaTensor;
+use crate::unread::Written;
 use crate::views::{Matrix, StateView, Tables, optional};
 use paceline_device::{CausalConv, DeltaRule, HeadMap, StateShape, StateSpace, StepTables};
 use paceline_types::STATE_GRID;
+use std::mem::offset_of;
 
 arguments! { "recurrence.h";
     /// Of `causal_conv`. A bias that is missing is null.
@@ -307,7 +309,7 @@ impl Cuda {
             tiled: u32::from(args.head_map == HeadMap::Tiled),
             ..self.recurrence(args.cache, args.out, args.step, &scratch)
         };
-        self.enqueue_recurrence(rule, shape, &recur, args.step);
+        self.enqueue_recurrence(rule, shape, (&recur, args.out), args.step);
     }
 
     pub(crate) fn enqueue_state_space(&self, args: &StateSpace<'_, Self>) {
@@ -342,7 +344,7 @@ impl Cuda {
             most: args.dt_limits.1,
             ..self.recurrence(args.cache, args.out, args.step, &scratch)
         };
-        self.enqueue_recurrence(rule, shape, &recur, args.step);
+        self.enqueue_recurrence(rule, shape, (&recur, args.out), args.step);
     }
 
     /// What is the same for both rules; the rest is missing.
@@ -379,11 +381,26 @@ impl Cuda {
         }
     }
 
-    fn enqueue_recurrence(&self, rule: &Rule, shape: StateShape, args: &RecurArgs, step: &StepTables<Self>) {
+    fn enqueue_recurrence(
+        &self,
+        rule: &Rule,
+        shape: StateShape,
+        (args, out): (&RecurArgs, &CudaTensor),
+        step: &StepTables<Self>,
+    ) {
         let requests = args.tables.request_bucket;
         let through = rule.through(args, shape, expects_prompts(step), self);
         let (relate, grid) = through.relate;
-        self.enqueue(relate, grid, args);
+        // It has nothing to do with results but to know how many rows there are.
+        let nowhere = Matrix {
+            data: Ptr::NULL,
+            ..args.out
+        };
+        let related = RecurArgs {
+            out: nowhere,
+            ..*args
+        };
+        self.enqueue(relate, grid, &related);
         // Rows of a verify window at most are short enough for `scan` to leave their entries, see `recurrence.cuh`.
         let leaves = match through.leaves {
             false => 0,
@@ -391,7 +408,9 @@ impl Cuda {
             true => 2,
         };
         let args = RecurArgs { leaves, ..*args };
-        self.enqueue(through.kernel, through.grid, &args);
+        self.keep_inputs(None);
+        let written = Written::new(out, offset_of!(RecurArgs, out));
+        self.enqueue_writing(through.kernel, through.grid, &args, Some(written));
         if leaves < 2 {
             let grid = Grid::of([shape.heads as u32, requests, 1], 128);
             self.enqueue(&rule.keep, grid, &args);
