@@ -11,6 +11,7 @@
 #include "wgmma.cuh"
 
 constexpr int PLANNERS = 1024;
+constexpr int TOGETHER = 8; // times eight columns that a thread writes at a time
 
 #if HOPPER
 // The window that begins with a token row; `there` if one does.
@@ -180,7 +181,7 @@ template <int Dim> struct PrefillRows {
         for (int i = 0; i < KEYS / 4; i++) p[i / 4][i % 4] = pack(scores[2 * i], scores[2 * i + 1]);
         regained(p); // here, and not between two products under way, which would make one wait for the other
     }
-    // Joins a split to those before it, as `attend_merge`; behind the last one gives the outputs to `write(column, half, x, y)`.
+    // Joins a split to those before it, as `attend_merge`; behind the last one gives the outputs to `write(base, half, x)`, some times eight columns from 8 `base` on at a time.
     template <class Write> __device__ __forceinline__ void merge(bool first, bool last, float factor, float4* total, Write write) {
         float old[2], fresh[2];
 #pragma unroll
@@ -206,13 +207,37 @@ template <int Dim> struct PrefillRows {
         if (last) {
             const float share[2] = {__frcp_rn(whole_sum[0]), __frcp_rn(whole_sum[1])};
 #pragma unroll
-            for (int i = 0; i < Dim / 4; i++) write(i / 2 * 8, i % 2, __fmul_rn(out[2 * i], share[i % 2]), __fmul_rn(out[2 * i + 1], share[i % 2]));
+            for (int i = 0; i < Dim / 2; i++) out[i] = __fmul_rn(out[i], share[i / 2 % 2]);
+            regained(out); // here, and not one by one
+#pragma unroll
+            for (int i = 0; i < Dim / 4; i += TOGETHER) {
+                const int base = i / (2 * TOGETHER) * TOGETHER, half = i / TOGETHER % 2;
+                write(base, half, &out[4 * base + 2 * half]);
+            }
             return;
         }
 #pragma unroll
         for (int i = 0; i < Dim / 8; i++) total[i * 128] = make_float4(out[4 * i], out[4 * i + 1], out[4 * i + 2], out[4 * i + 3]);
     }
 };
+
+// Writes what a thread has of `TOGETHER` times eight columns of a row, from `at` on: pairs four elements apart in `x`. All gates are asked for before the first result is stored: a
+// load behind a store has to wait for it.
+__device__ __forceinline__ void write_together(const AttentionArgs& a, int row, int at, const float* x) {
+    float2 gates[TOGETHER] = {};
+    if (a.gate.data) {
+        const float* from = row_of(a.gate, row) + at;
+#pragma unroll
+        for (int i = 0; i < TOGETHER; i++) gates[i] = *reinterpret_cast<const float2*>(from + i * 8);
+    }
+    float* to = row_of(a.out, row) + at;
+#pragma unroll
+    for (int i = 0; i < TOGETHER; i++) {
+        float2 y = make_float2(x[4 * i], x[4 * i + 1]);
+        if (a.gate.data) y.x *= sigmoid(gates[i].x), y.y *= sigmoid(gates[i].y);
+        *reinterpret_cast<float2*>(to + i * 8) = y;
+    }
+}
 
 template <int Dim> __device__ void prefill_consume(const AttentionArgs& a, PrefillMemory<Dim>& m) {
     constexpr int Stages = PrefillMemory<Dim>::Stages;
@@ -244,9 +269,10 @@ template <int Dim> __device__ void prefill_consume(const AttentionArgs& a, Prefi
         rows.lowest = own.start + token(group * 64);
 #pragma unroll
         for (int half = 0; half < 2; half++) rows.position[half] = own.start + token(r + half * 8), rows.whole_most[half] = -INFINITY, rows.whole_sum[half] = 0;
-        auto write = [&](int at, int half, float x, float y) {
-            const int to = r + half * 8;
-            if (to / shared_by < own.tokens) write_pair<false>(a, own.first_token + to / shared_by, column(to) + at + lane % 4 * 2, x, y);
+        auto write = [&](int base, int half, const float* x) {
+            int to = r + half * 8;
+            asm volatile("" : "+r"(to)); // computes places anew rather than keep them in registers all the time
+            if (to / shared_by < own.tokens) write_together(a, own.first_token + to / shared_by, column(to) + base * 8 + lane % 4 * 2, x);
         };
         for (int begin = 0; begin < own.end; begin += SPLIT) {
             const int end = min(begin + SPLIT, own.end);

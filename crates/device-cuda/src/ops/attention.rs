@@ -239,7 +239,9 @@ impl Cuda {
 
     /// Leaves requests of many tokens to a kernel of their own, where there is one.
     fn enqueue_prefill(&self, kernels: &TileKernels, shape: KvShape, args: &mut AttentionArgs) {
-        let aligned = args.q.data.is_aligned(16) && args.q.stride.is_multiple_of(4);
+        let aligned = [&args.q, &args.gate, &args.out]
+            .iter()
+            .all(|rows| rows.in_fours());
         let hopper = self.context.architecture == Architecture::Sm90a;
         if !(hopper && aligned) {
             return;
