@@ -182,7 +182,8 @@ template <int Dim> struct PrefillRows {
         regained(p); // here, and not between two products under way, which would make one wait for the other
     }
     // Joins a split to those before it, as `attend_merge`; behind the last one gives the outputs to `write(base, half, x)`, some times eight columns from 8 `base` on at a time.
-    template <class Write> __device__ __forceinline__ void merge(bool first, bool last, float factor, float4* total, Write write) {
+    // `before`: the first eight of the total.
+    template <class Write> __device__ __forceinline__ void merge(bool first, bool last, float factor, float4* total, float4 (&before)[8], Write write) {
         float old[2], fresh[2];
 #pragma unroll
         for (int half = 0; half < 2; half++) {
@@ -190,19 +191,14 @@ template <int Dim> struct PrefillRows {
             old[half] = exp2_approximate(whole_most[half] - both), fresh[half] = exp2_approximate(own - both);
             whole_sum[half] = __fmaf_rn(sum[half], fresh[half], __fmul_rn(whole_sum[half], old[half])), whole_most[half] = both;
         }
-        // Eight at a time, so that one wait for memory serves them all.
+        // Eight are under way at a time: each makes room for the one eight further on.
 #pragma unroll
-        for (int base = 0; base < Dim / 8; base += 8) {
-            float4 before[8] = {};
-            if (!first)
-#pragma unroll
-                for (int i = 0; i < 8; i++) before[i] = total[(base + i) * 128];
-#pragma unroll
-            for (int i = 0; i < 8; i++) {
-                float* x = &out[4 * (base + i)];
-                x[0] = __fmaf_rn(x[0], fresh[0], __fmul_rn(before[i].x, old[0])), x[1] = __fmaf_rn(x[1], fresh[0], __fmul_rn(before[i].y, old[0]));
-                x[2] = __fmaf_rn(x[2], fresh[1], __fmul_rn(before[i].z, old[1])), x[3] = __fmaf_rn(x[3], fresh[1], __fmul_rn(before[i].w, old[1]));
-            }
+        for (int i = 0; i < Dim / 8; i++) {
+            float* x = &out[4 * i];
+            float4& own = before[i % 8];
+            x[0] = __fmaf_rn(x[0], fresh[0], __fmul_rn(own.x, old[0])), x[1] = __fmaf_rn(x[1], fresh[0], __fmul_rn(own.y, old[0]));
+            x[2] = __fmaf_rn(x[2], fresh[1], __fmul_rn(own.z, old[1])), x[3] = __fmaf_rn(x[3], fresh[1], __fmul_rn(own.w, old[1]));
+            if (!first && i + 8 < Dim / 8) own = total[(i + 8) * 128];
         }
         if (last) {
             const float share[2] = {__frcp_rn(whole_sum[0]), __frcp_rn(whole_sum[1])};
@@ -309,11 +305,16 @@ template <int Dim> __device__ void prefill_consume(const AttentionArgs& a, Prefi
             }
             wait_for(m.v_full, index);
             rows.output(shared_address(m.v[index % Stages]), keep);
+            // Of the total, as much as there is room for now that scores are done with.
+            float4 *total = reinterpret_cast<float4*>(a.totals) + ((static_cast<size_t>(blockIdx.x) * prefill_groups<Dim> + group) * (Dim / 8)) * 128 + thread, before[8] = {};
+            if (begin > 0)
+#pragma unroll
+                for (int i = 0; i < 8; i++) before[i] = total[i * 128];
             wgmma_wait<0>();
             regained(rows.out);
             release(m.v_empty[index % Stages]);
             index++;
-            rows.merge(begin == 0, end == own.end, factor, reinterpret_cast<float4*>(a.totals) + ((static_cast<size_t>(blockIdx.x) * prefill_groups<Dim> + group) * (Dim / 8)) * 128 + thread, write);
+            rows.merge(begin == 0, end == own.end, factor, total, before, write);
         }
     }
 }
