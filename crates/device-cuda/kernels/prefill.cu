@@ -11,7 +11,7 @@
 #include "wgmma.cuh"
 
 constexpr int PLANNERS = 1024;
-constexpr int TOGETHER = 8; // times eight columns that a thread writes at a time
+constexpr int TOGETHER = 8; // times eight columns that a thread writes at a time: a block of inputs of a product
 
 #if HOPPER
 // The window that begins with a token row; `there` if one does.
@@ -218,7 +218,8 @@ template <int Dim> struct PrefillRows {
 };
 
 // Writes what a thread has of `TOGETHER` times eight columns of a row, from `at` on: pairs four elements apart in `x`. All gates are asked for before the first result is stored: a
-// load behind a store has to wait for it.
+// load behind a store has to wait for it. They are a block of what the next product reads, too.
+static_assert(TOGETHER * 8 == BLOCK_K);
 __device__ __forceinline__ void write_together(const AttentionArgs& a, int row, int at, const float* x) {
     float2 gates[TOGETHER] = {};
     if (a.gate.data) {
@@ -227,11 +228,13 @@ __device__ __forceinline__ void write_together(const AttentionArgs& a, int row, 
         for (int i = 0; i < TOGETHER; i++) gates[i] = *reinterpret_cast<const float2*>(from + i * 8);
     }
     float* to = row_of(a.out, row) + at;
+    const size_t rounded = rounded_offset(row, at / BLOCK_K * BLOCK_K, a.rounded.height, a.rounded.blocks) + at % 8 * 2; // in the first of eight chunks
 #pragma unroll
     for (int i = 0; i < TOGETHER; i++) {
         float2 y = make_float2(x[4 * i], x[4 * i + 1]);
         if (a.gate.data) y.x *= sigmoid(gates[i].x), y.y *= sigmoid(gates[i].y);
         *reinterpret_cast<float2*>(to + i * 8) = y;
+        if (a.rounded.data) *reinterpret_cast<uint32_t*>(a.rounded.data + (rounded ^ i * 16)) = a.rounded.half ? pack_half(y.x, y.y) : pack(y.x, y.y);
     }
 }
 

@@ -187,16 +187,11 @@ impl Cuda {
         let Some(kernels) = ATTEND.iter().find(|kernels| kernels.dim == shape.head_dim) else {
             panic!("attention: heads of {}", shape.head_dim);
         };
+        let next = self.next_inputs(of.out);
+        args.rounded = RoundedInputs::rows(next);
         if expects_prompts(of.step) {
             self.enqueue_prefill(kernels, shape, &mut args);
         }
-        // `prefill` leaves no rounded rows.
-        let next = if args.few == i32::MAX {
-            self.next_inputs(of.out)
-        } else {
-            None
-        };
-        args.rounded = RoundedInputs::rows(next);
         let (tokens, requests) = (args.q.bucket as usize, args.tables.request_bucket as usize);
         let (group, heads) = (args.group as usize, args.q.columns as usize / shape.head_dim);
         // A window of four tokens is one item where that is possible.
