@@ -78,7 +78,7 @@ extern "C" __global__ void __launch_bounds__(128, 6) finish_relu_squared_many(co
 extern "C" __global__ void __launch_bounds__(128, 6) finish_silu_gated_many(const __grid_constant__ FinishRowsArgs a) {
     release_dependents();
     const int first = blockIdx.y * TOKENS, column = (blockIdx.x * blockDim.x + threadIdx.x) * 4, columns = a.out.columns;
-    const Pieces both(a.product.sums, first, packed_row(column, a.product.gated));
+    const Pieces both(a.product.sums, first, packed_row(min(column, columns - 4), a.product.gated)); // past the last column up would be past the tile
     depend();
     const int live = live_rows(a.out);
     float4 x[2 * TOKENS];
