@@ -33,6 +33,24 @@ __device__ __forceinline__ Window window_at(const AttentionArgs& a, int row, int
     return w;
 }
 
+// Of eight rows from `first` on those that may begin a window, a bit each: all of their tables are asked for at a time.
+__device__ __forceinline__ uint32_t beginnings(const AttentionArgs& a, int first, int end) {
+    int request[8];
+#pragma unroll
+    for (int i = 0; i < 8; i++) request[i] = first + i < end ? a.tables.tokens[first + i].request : -1;
+    int2 own[8]; // first token, and how many
+#pragma unroll
+    for (int i = 0; i < 8; i++) {
+        const bool there = request[i] >= 0 && request[i] < request_rows(a.tables);
+        own[i] = there ? make_int2(a.tables.requests[request[i]].first_token, a.tables.requests[request[i]].token_count) : make_int2(0, 0);
+    }
+    uint32_t found = 0;
+#pragma unroll
+    for (int i = 0; i < 8; i++)
+        if (own[i].y > a.few && (first + i - own[i].x) % a.window == 0) found |= 1u << i;
+    return found;
+}
+
 __device__ __forceinline__ void prefill_plan_body(const AttentionArgs& a) {
     constexpr int Bins = 256;
     __shared__ int longest, counts[Bins], places[Bins];
@@ -40,19 +58,22 @@ __device__ __forceinline__ void prefill_plan_body(const AttentionArgs& a) {
     const int live = live_rows(a.q);
     if (threadIdx.x < Bins) counts[threadIdx.x] = 0;
     if (threadIdx.x == 0) longest = 1;
+    // Eight rows a thread, so that few have more than one window.
+    uint32_t known = beginnings(a, threadIdx.x * 8, live);
+    auto each_window = [&](auto see) {
+        for (int first = threadIdx.x * 8; first < live; first += PLANNERS * 8)
+            for (uint32_t left = first < PLANNERS * 8 ? known : beginnings(a, first, live); left; left &= left - 1) {
+                int slot;
+                const Window w = window_at(a, first + __ffs(left) - 1, live, slot);
+                if (w.there) see(w, slot);
+            }
+    };
     __syncthreads();
-    int slot;
-    for (int row = threadIdx.x; row < live; row += PLANNERS) {
-        const Window w = window_at(a, row, live, slot);
-        if (w.there) atomicMax(&longest, w.end);
-    }
+    each_window([&](const Window& w, int) { atomicMax(&longest, w.end); });
     __syncthreads();
     // Which bin: the longest come first. Among equals any order will do, since no result depends on it.
     auto bin = [&](const Window& w) { return Bins - 1 - static_cast<int>(static_cast<int64_t>(w.end) * (Bins - 1) / longest); };
-    for (int row = threadIdx.x; row < live; row += PLANNERS) {
-        const Window w = window_at(a, row, live, slot);
-        if (w.there) atomicAdd(&counts[bin(w)], 1);
-    }
+    each_window([&](const Window& w, int) { atomicAdd(&counts[bin(w)], 1); });
     __syncthreads();
     if (threadIdx.x < Bins) {
         int before = 0;
@@ -61,12 +82,10 @@ __device__ __forceinline__ void prefill_plan_body(const AttentionArgs& a) {
         if (threadIdx.x == Bins - 1) a.list[0] = before + counts[Bins - 1];
     }
     __syncthreads();
-    for (int row = threadIdx.x; row < live; row += PLANNERS) {
-        const Window w = window_at(a, row, live, slot);
-        if (!w.there) continue;
+    each_window([&](const Window& w, int slot) {
         int4* to = reinterpret_cast<int4*>(a.list) + 1 + 2 * atomicAdd(&places[bin(w)], 1);
         to[0] = make_int4(w.first_token, w.tokens, w.start, w.last_block), to[1] = make_int4(slot, 0, 0, 0);
-    }
+    });
 }
 
 // Warpgroups that compute; one more feeds them.
@@ -355,4 +374,4 @@ __device__ __forceinline__ void prefill_plan_body(const AttentionArgs&) {}
 #define PREFILL(Dim) extern "C" __global__ void prefill_##Dim(const __grid_constant__ AttentionArgs) {}
 #endif
 PREFILL(64) PREFILL(128) PREFILL(256)
-extern "C" __global__ void __launch_bounds__(PLANNERS) prefill_plan(const __grid_constant__ AttentionArgs a) { prefill_plan_body(a); }
+extern "C" __global__ void __launch_bounds__(PLANNERS, 1) prefill_plan(const __grid_constant__ AttentionArgs a) { prefill_plan_body(a); }
