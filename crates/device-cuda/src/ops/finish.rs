@@ -3,8 +3,9 @@
 use crate::arguments::{Ptr, arguments};
 use crate::cuda::Cuda;
 use crate::launch::{Grid, Kernel};
-use crate::ops::dense::{ResidualNormArgs, by_columns, norm_written};
+use crate::ops::dense::ResidualNormArgs;
 use crate::ops::inputs::RoundedInputs;
+use crate::ops::norms::{by_columns, norm_written};
 use crate::ops::product::Pieces;
 use crate::storage::CudaTensor;
 use crate::unread::Written;

@@ -3,10 +3,10 @@
 use crate::arguments::{Ptr, arguments};
 use crate::cuda::Cuda;
 use crate::launch::{Grid, Kernel};
-use crate::ops::checks::Checks;
-use crate::ops::dense::{check_gated_norm, check_linear};
+use crate::ops::checks::{Checks, check_causal_conv, check_delta_rule};
+use crate::ops::dense::check_linear;
 use crate::ops::inputs::RoundedInputs;
-use crate::ops::recurrence::{check_causal_conv, check_delta_rule};
+use crate::ops::norms::check_gated_norm;
 use crate::pack::Architecture;
 use crate::storage::CudaTensor;
 use crate::views::{Matrix, PieceRows, RoundedRows, StateView, Tables, optional};

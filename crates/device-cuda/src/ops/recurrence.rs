@@ -4,7 +4,7 @@ use crate::arguments::{Ptr, arguments};
 use crate::caches::CudaStateCache;
 use crate::cuda::Cuda;
 use crate::launch::{Grid, Kernel};
-use crate::ops::checks::Checks;
+use crate::ops::checks::{Checks, check_causal_conv, check_delta_rule};
 use crate::ops::expects_prompts;
 use crate::pack::Architecture;
 use crate::scratch::ScratchKind;
@@ -56,9 +56,6 @@ arguments! { "recurrence.h";
         fault: Ptr<i32>,
     }
 }
-
-/// Most taps of a convolution.
-const MAX_WIDTH: usize = 16;
 
 const CONV_4: Kernel<ConvArgs> = Kernel::new("causal_conv", "causal_conv_4");
 const CONV_ANY: Kernel<ConvArgs> = Kernel::new("causal_conv", "causal_conv_any");
@@ -447,45 +444,6 @@ impl Cuda {
             entered,
         })
     }
-}
-
-/// Whether the operands of a convolution belong together.
-pub(crate) fn check_causal_conv(args: &CausalConv<'_, Cuda>) {
-    let check = Checks("causal_conv");
-    let shape = args.cache.shape();
-    check.room("token rows", &args.step.token_rows, args.x.bucket);
-    check.same_shape(args.x, args.out);
-    check.columns("x", args.x, shape.conv_channels);
-    check.length("weight", args.weight, shape.conv_channels * shape.conv_width);
-    check.apart(args.out, &[args.x]);
-    assert!(
-        shape.conv_width <= MAX_WIDTH,
-        "causal_conv: {} taps",
-        shape.conv_width
-    );
-    if let Some(bias) = args.bias {
-        check.length("bias", bias, shape.conv_channels);
-    }
-}
-
-/// Whether the operands of a delta rule belong together.
-pub(crate) fn check_delta_rule(args: &DeltaRule<'_, Cuda>) {
-    let check = Checks("delta_rule");
-    let shape = args.cache.shape();
-    check.room("token rows", &args.step.token_rows, args.q.bucket);
-    check.same_shape(args.q, args.k);
-    check.columns("k", args.k, shape.groups * shape.rows);
-    check.divides("key heads", shape.groups, shape.heads);
-    check.columns("v", args.v, shape.heads * shape.columns);
-    check.columns("a", args.a, shape.heads);
-    check.columns("b", args.b, shape.heads);
-    check.length("decay", args.decay, shape.heads);
-    check.length("dt_bias", args.dt_bias, shape.heads);
-    check.same_shape(args.v, args.out);
-    for tensor in [args.v, args.a, args.b] {
-        check.same_rows(args.q, tensor);
-    }
-    check.apart(args.out, &[args.q, args.k, args.v, args.a, args.b]);
 }
 
 /// See `recurrence.cuh`.
