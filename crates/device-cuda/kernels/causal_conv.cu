@@ -109,12 +109,14 @@ template <int Width> __device__ __forceinline__ void causal_conv(const ConvArgs&
 extern "C" __global__ void __launch_bounds__(THREADS, 4) causal_conv_4(const __grid_constant__ ConvArgs a) { causal_conv<4>(a); }
 extern "C" __global__ void __launch_bounds__(THREADS, 2) causal_conv_any(const __grid_constant__ ConvArgs a) { causal_conv<0>(a); }
 
+// Thread blocks beside each other in a grid, which have the channels of one of them for a request of few tokens: eight, or what is left at the end.
+constexpr int BESIDE = 8;
 // Those of 32 requests from `first` on that are a thread block's, a bit each: of a request of many tokens some runs, if there are as many; of the others, which lie beside each other and mostly
-// have one token, every so many, whose channels every eighth thread block has.
+// have one token, every so many, with all channels of the thread blocks beside it.
 __device__ __forceinline__ uint32_t own_requests(const Tables& t, int first) {
     const int request = first + threadIdx.x % 32, tokens = request < request_rows(t) ? t.requests[request].token_count : 0;
-    const int runs_before = blockIdx.z * (THREADS / 32) * RUN, shares = gridDim.y * gridDim.z;
-    const bool own = tokens > RUN ? request % gridDim.y == blockIdx.y && tokens > runs_before : blockIdx.x % 8 == 0 && request % shares == blockIdx.y * gridDim.z + blockIdx.z;
+    const int runs_before = blockIdx.z * (THREADS / 32) * RUN, beside = min(BESIDE, gridDim.x - blockIdx.x / BESIDE * BESIDE), shares = gridDim.y * gridDim.z * beside;
+    const bool own = tokens > RUN ? request % gridDim.y == blockIdx.y && tokens > runs_before : request % shares == (blockIdx.y * gridDim.z + blockIdx.z) * beside + blockIdx.x % BESIDE;
     return __ballot_sync(~0u, own && tokens > 0);
 }
 
@@ -134,6 +136,7 @@ template <int Channels> __device__ __forceinline__ void keep_inputs(const ConvAr
 
 extern "C" __global__ void __launch_bounds__(THREADS, 2) causal_conv_prompt(const __grid_constant__ ConvArgs a) {
     constexpr int Warps = THREADS / 32, Channels = 128; // of a thread block and a request of many tokens
+    static_assert(BESIDE * Channels == THREADS * 4);
     enter();
     const int channels = a.states.conv_channels;
 #pragma unroll 1
@@ -147,7 +150,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2) causal_conv_prompt(cons
             __syncthreads();
             if (!there) continue;
             const bool few = row.tokens <= RUN;
-            const int channel = blockIdx.x * Channels + (few ? threadIdx.x : threadIdx.x % 32) * 4, run = few ? 0 : blockIdx.z * Warps + threadIdx.x / 32;
+            const int channel = few ? blockIdx.x / BESIDE * BESIDE * Channels + threadIdx.x * 4 : blockIdx.x * Channels + threadIdx.x % 32 * 4, run = few ? 0 : blockIdx.z * Warps + threadIdx.x / 32;
             if (channel < channels) {
                 float taps[4][4], bias[4] = {};
 #pragma unroll

@@ -30,7 +30,7 @@ template <int Team, int Kept = 2, class First, class Again, class Store> __devic
 // residual += delta * scale; out = norm(residual). `delta(c)` gives four elements; `also(c, x)` sees the results.
 template <int Team, int Kept = 2, class Delta, class Also> __device__ __forceinline__ void add_and_norm(const ResidualNormArgs& a, int row, Delta delta, Also also) {
     const int columns = a.residual.columns;
-    float *residual = row_of(a.residual, row), *out = row_of(a.out, row);
+    float* residual = row_of(a.residual, row);
     auto first = [&](int c) {
         const float4 sum = each(delta(c), load_four(residual, c, columns), [&](float d, float r) { return __fmaf_rn(d, a.scale, r); });
         store_four(residual, c, columns, sum);
@@ -38,7 +38,7 @@ template <int Team, int Kept = 2, class Delta, class Also> __device__ __forceinl
     };
     norm_columns<Team, Kept>(columns, a.eps, first, [&](int c) { return load_four(residual, c, columns); }, [&](int c, float4 x, float factor) {
         const float4 y = scaled(x, factor, load_four(a.weight, c, columns));
-        store_four(out, c, columns, y);
+        store_result(a.out, row, c, y);
         also(c, y);
     });
 }

@@ -9,6 +9,7 @@ struct Pieces {
     uint32_t step;
     int count;
 
+    Pieces() = default;
     __device__ __forceinline__ Pieces(const PieceRows& p, int token, int output) {
         const int tile = min(output / TILE, static_cast<int>(p.plan.tiles) - 1);
         count = last_worker(p.plan, tile) - first_worker(p.plan, tile) + 1, step = p.width * TILE;
@@ -25,6 +26,27 @@ struct Pieces {
         for (int piece = 1; piece < PIECE_LIMIT; piece++)
             if (piece < count) sum = each(sum, part[piece], [](float a, float b) { return __fadd_rn(a, b); });
         return sum;
+    }
+    // Four neighbours each of `N` results of the same tile, `offset(i)` elements from the first. The first piece and `Together` more are asked for at a time: a thread that has many results has
+    // little room for each.
+    template <int Together, int N, class Offset> __device__ __forceinline__ void fours(float4 (&sum)[N], Offset offset) const {
+        auto load = [&](int piece, int i) { return *reinterpret_cast<const float4*>(at + piece * step + offset(i)); };
+#pragma unroll
+        for (int i = 0; i < N; i++) sum[i] = load(0, i);
+#pragma unroll 1
+        for (int first = 1; first < count; first += Together) {
+            float4 part[Together][N];
+#pragma unroll
+            for (int piece = 0; piece < Together; piece++)
+#pragma unroll
+                for (int i = 0; i < N; i++)
+                    if (first + piece < count) part[piece][i] = load(first + piece, i);
+#pragma unroll
+            for (int piece = 0; piece < Together; piece++)
+#pragma unroll
+                for (int i = 0; i < N; i++)
+                    if (first + piece < count) sum[i] = each(sum[i], part[piece][i], [](float a, float b) { return __fadd_rn(a, b); });
+        }
     }
     // Every 32nd, as a warp's lanes have them. Most tiles of a layer have few pieces: those are asked for together.
     template <int J> __device__ __forceinline__ void spread(float (&x)[J]) const {

@@ -11,6 +11,7 @@
 #include "wgmma.cuh"
 
 constexpr int PLANNERS = 1024;
+constexpr int TOGETHER = 8; // times eight columns that a thread writes at a time: a block of inputs of a product
 
 #if HOPPER
 // The window that begins with a token row; `there` if one does.
@@ -32,6 +33,24 @@ __device__ __forceinline__ Window window_at(const AttentionArgs& a, int row, int
     return w;
 }
 
+// Of eight rows from `first` on those that may begin a window, a bit each: all of their tables are asked for at a time.
+__device__ __forceinline__ uint32_t beginnings(const AttentionArgs& a, int first, int end) {
+    int request[8];
+#pragma unroll
+    for (int i = 0; i < 8; i++) request[i] = first + i < end ? a.tables.tokens[first + i].request : -1;
+    int2 own[8]; // first token, and how many
+#pragma unroll
+    for (int i = 0; i < 8; i++) {
+        const bool there = request[i] >= 0 && request[i] < request_rows(a.tables);
+        own[i] = there ? make_int2(a.tables.requests[request[i]].first_token, a.tables.requests[request[i]].token_count) : make_int2(0, 0);
+    }
+    uint32_t found = 0;
+#pragma unroll
+    for (int i = 0; i < 8; i++)
+        if (own[i].y > a.few && (first + i - own[i].x) % a.window == 0) found |= 1u << i;
+    return found;
+}
+
 __device__ __forceinline__ void prefill_plan_body(const AttentionArgs& a) {
     constexpr int Bins = 256;
     __shared__ int longest, counts[Bins], places[Bins];
@@ -39,19 +58,22 @@ __device__ __forceinline__ void prefill_plan_body(const AttentionArgs& a) {
     const int live = live_rows(a.q);
     if (threadIdx.x < Bins) counts[threadIdx.x] = 0;
     if (threadIdx.x == 0) longest = 1;
+    // Eight rows a thread, so that few have more than one window.
+    uint32_t known = beginnings(a, threadIdx.x * 8, live);
+    auto each_window = [&](auto see) {
+        for (int first = threadIdx.x * 8; first < live; first += PLANNERS * 8)
+            for (uint32_t left = first < PLANNERS * 8 ? known : beginnings(a, first, live); left; left &= left - 1) {
+                int slot;
+                const Window w = window_at(a, first + __ffs(left) - 1, live, slot);
+                if (w.there) see(w, slot);
+            }
+    };
     __syncthreads();
-    int slot;
-    for (int row = threadIdx.x; row < live; row += PLANNERS) {
-        const Window w = window_at(a, row, live, slot);
-        if (w.there) atomicMax(&longest, w.end);
-    }
+    each_window([&](const Window& w, int) { atomicMax(&longest, w.end); });
     __syncthreads();
     // Which bin: the longest come first. Among equals any order will do, since no result depends on it.
     auto bin = [&](const Window& w) { return Bins - 1 - static_cast<int>(static_cast<int64_t>(w.end) * (Bins - 1) / longest); };
-    for (int row = threadIdx.x; row < live; row += PLANNERS) {
-        const Window w = window_at(a, row, live, slot);
-        if (w.there) atomicAdd(&counts[bin(w)], 1);
-    }
+    each_window([&](const Window& w, int) { atomicAdd(&counts[bin(w)], 1); });
     __syncthreads();
     if (threadIdx.x < Bins) {
         int before = 0;
@@ -60,12 +82,10 @@ __device__ __forceinline__ void prefill_plan_body(const AttentionArgs& a) {
         if (threadIdx.x == Bins - 1) a.list[0] = before + counts[Bins - 1];
     }
     __syncthreads();
-    for (int row = threadIdx.x; row < live; row += PLANNERS) {
-        const Window w = window_at(a, row, live, slot);
-        if (!w.there) continue;
+    each_window([&](const Window& w, int slot) {
         int4* to = reinterpret_cast<int4*>(a.list) + 1 + 2 * atomicAdd(&places[bin(w)], 1);
         to[0] = make_int4(w.first_token, w.tokens, w.start, w.last_block), to[1] = make_int4(slot, 0, 0, 0);
-    }
+    });
 }
 
 // Warpgroups that compute; one more feeds them.
@@ -180,8 +200,9 @@ template <int Dim> struct PrefillRows {
         for (int i = 0; i < KEYS / 4; i++) p[i / 4][i % 4] = pack(scores[2 * i], scores[2 * i + 1]);
         regained(p); // here, and not between two products under way, which would make one wait for the other
     }
-    // Joins a split to those before it, as `attend_merge`; behind the last one gives the outputs to `write(column, half, x, y)`.
-    template <class Write> __device__ __forceinline__ void merge(bool first, bool last, float factor, float4* total, Write write) {
+    // Joins a split to those before it, as `attend_merge`; behind the last one gives the outputs to `write(base, half, x)`, some times eight columns from 8 `base` on at a time.
+    // `before`: the first eight of the total.
+    template <class Write> __device__ __forceinline__ void merge(bool first, bool last, float factor, float4* total, float4 (&before)[8], Write write) {
         float old[2], fresh[2];
 #pragma unroll
         for (int half = 0; half < 2; half++) {
@@ -189,30 +210,52 @@ template <int Dim> struct PrefillRows {
             old[half] = exp2_approximate(whole_most[half] - both), fresh[half] = exp2_approximate(own - both);
             whole_sum[half] = __fmaf_rn(sum[half], fresh[half], __fmul_rn(whole_sum[half], old[half])), whole_most[half] = both;
         }
-        // Eight at a time, so that one wait for memory serves them all.
+        // Eight are under way at a time: each makes room for the one eight further on.
 #pragma unroll
-        for (int base = 0; base < Dim / 8; base += 8) {
-            float4 before[8] = {};
-            if (!first)
-#pragma unroll
-                for (int i = 0; i < 8; i++) before[i] = total[(base + i) * 128];
-#pragma unroll
-            for (int i = 0; i < 8; i++) {
-                float* x = &out[4 * (base + i)];
-                x[0] = __fmaf_rn(x[0], fresh[0], __fmul_rn(before[i].x, old[0])), x[1] = __fmaf_rn(x[1], fresh[0], __fmul_rn(before[i].y, old[0]));
-                x[2] = __fmaf_rn(x[2], fresh[1], __fmul_rn(before[i].z, old[1])), x[3] = __fmaf_rn(x[3], fresh[1], __fmul_rn(before[i].w, old[1]));
-            }
+        for (int i = 0; i < Dim / 8; i++) {
+            float* x = &out[4 * i];
+            float4& own = before[i % 8];
+            x[0] = __fmaf_rn(x[0], fresh[0], __fmul_rn(own.x, old[0])), x[1] = __fmaf_rn(x[1], fresh[0], __fmul_rn(own.y, old[0]));
+            x[2] = __fmaf_rn(x[2], fresh[1], __fmul_rn(own.z, old[1])), x[3] = __fmaf_rn(x[3], fresh[1], __fmul_rn(own.w, old[1]));
+            if (!first && i + 8 < Dim / 8) own = total[(i + 8) * 128];
         }
         if (last) {
             const float share[2] = {__frcp_rn(whole_sum[0]), __frcp_rn(whole_sum[1])};
 #pragma unroll
-            for (int i = 0; i < Dim / 4; i++) write(i / 2 * 8, i % 2, __fmul_rn(out[2 * i], share[i % 2]), __fmul_rn(out[2 * i + 1], share[i % 2]));
+            for (int i = 0; i < Dim / 2; i++) out[i] = __fmul_rn(out[i], share[i / 2 % 2]);
+            regained(out); // here, and not one by one
+#pragma unroll
+            for (int i = 0; i < Dim / 4; i += TOGETHER) {
+                const int base = i / (2 * TOGETHER) * TOGETHER, half = i / TOGETHER % 2;
+                write(base, half, &out[4 * base + 2 * half]);
+            }
             return;
         }
 #pragma unroll
         for (int i = 0; i < Dim / 8; i++) total[i * 128] = make_float4(out[4 * i], out[4 * i + 1], out[4 * i + 2], out[4 * i + 3]);
     }
 };
+
+// Writes what a thread has of `TOGETHER` times eight columns of a row, from `at` on: pairs four elements apart in `x`. All gates are asked for before the first result is stored: a
+// load behind a store has to wait for it. They are a block of what the next product reads, too.
+static_assert(TOGETHER * 8 == BLOCK_K);
+__device__ __forceinline__ void write_together(const AttentionArgs& a, int row, int at, const float* x) {
+    float2 gates[TOGETHER] = {};
+    if (a.gate.data) {
+        const float* from = row_of(a.gate, row) + at;
+#pragma unroll
+        for (int i = 0; i < TOGETHER; i++) gates[i] = *reinterpret_cast<const float2*>(from + i * 8);
+    }
+    float* to = row_of(a.out, row) + at;
+    const size_t rounded = rounded_offset(row, at / BLOCK_K * BLOCK_K, a.rounded.height, a.rounded.blocks) + at % 8 * 2; // in the first of eight chunks
+#pragma unroll
+    for (int i = 0; i < TOGETHER; i++) {
+        float2 y = make_float2(x[4 * i], x[4 * i + 1]);
+        if (a.gate.data) y.x *= sigmoid(gates[i].x), y.y *= sigmoid(gates[i].y);
+        *reinterpret_cast<float2*>(to + i * 8) = y;
+        if (a.rounded.data) *reinterpret_cast<uint32_t*>(a.rounded.data + (rounded ^ i * 16)) = a.rounded.half ? pack_half(y.x, y.y) : pack(y.x, y.y);
+    }
+}
 
 template <int Dim> __device__ void prefill_consume(const AttentionArgs& a, PrefillMemory<Dim>& m) {
     constexpr int Stages = PrefillMemory<Dim>::Stages;
@@ -244,9 +287,10 @@ template <int Dim> __device__ void prefill_consume(const AttentionArgs& a, Prefi
         rows.lowest = own.start + token(group * 64);
 #pragma unroll
         for (int half = 0; half < 2; half++) rows.position[half] = own.start + token(r + half * 8), rows.whole_most[half] = -INFINITY, rows.whole_sum[half] = 0;
-        auto write = [&](int at, int half, float x, float y) {
-            const int to = r + half * 8;
-            if (to / shared_by < own.tokens) write_pair<false>(a, own.first_token + to / shared_by, column(to) + at + lane % 4 * 2, x, y);
+        auto write = [&](int base, int half, const float* x) {
+            int to = r + half * 8;
+            asm volatile("" : "+r"(to)); // computes places anew rather than keep them in registers all the time
+            if (to / shared_by < own.tokens) write_together(a, own.first_token + to / shared_by, column(to) + base * 8 + lane % 4 * 2, x);
         };
         for (int begin = 0; begin < own.end; begin += SPLIT) {
             const int end = min(begin + SPLIT, own.end);
@@ -283,11 +327,16 @@ template <int Dim> __device__ void prefill_consume(const AttentionArgs& a, Prefi
             }
             wait_for(m.v_full, index);
             rows.output(shared_address(m.v[index % Stages]), keep);
+            // Of the total, as much as there is room for now that scores are done with.
+            float4 *total = reinterpret_cast<float4*>(a.totals) + ((static_cast<size_t>(blockIdx.x) * prefill_groups<Dim> + group) * (Dim / 8)) * 128 + thread, before[8] = {};
+            if (begin > 0)
+#pragma unroll
+                for (int i = 0; i < 8; i++) before[i] = total[i * 128];
             wgmma_wait<0>();
             regained(rows.out);
             release(m.v_empty[index % Stages]);
             index++;
-            rows.merge(begin == 0, end == own.end, factor, reinterpret_cast<float4*>(a.totals) + ((static_cast<size_t>(blockIdx.x) * prefill_groups<Dim> + group) * (Dim / 8)) * 128 + thread, write);
+            rows.merge(begin == 0, end == own.end, factor, total, before, write);
         }
     }
 }
@@ -325,4 +374,4 @@ __device__ __forceinline__ void prefill_plan_body(const AttentionArgs&) {}
 #define PREFILL(Dim) extern "C" __global__ void prefill_##Dim(const __grid_constant__ AttentionArgs) {}
 #endif
 PREFILL(64) PREFILL(128) PREFILL(256)
-extern "C" __global__ void __launch_bounds__(PLANNERS) prefill_plan(const __grid_constant__ AttentionArgs a) { prefill_plan_body(a); }
+extern "C" __global__ void __launch_bounds__(PLANNERS, 1) prefill_plan(const __grid_constant__ AttentionArgs a) { prefill_plan_body(a); }

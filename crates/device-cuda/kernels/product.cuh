@@ -50,7 +50,7 @@ template <int N, class Value> __device__ __forceinline__ void store_results(cons
             const float x = end(value(j, p)), y = other_end(value(j, p + 2));
             if (a.gated) {
                 const float active = silu(x * a.gate_scale) * y;
-                out[column] = active;
+                if (a.out.data) out[column] = active;
                 store_rounded_one(a.rounded, token, column, active);
             } else {
                 out[column] = x;

@@ -1,10 +1,11 @@
 // What does not depend on the state, where a request may have many tokens: `relate` of `recurrence.cu` for 128 rows, to the last bit.
 //
-// A warp per four tokens of the step and group. It takes the chunks whose first token of this step is among them, one or none of a prompt: their keys stay in its registers, so that each is brought to
-// unit length once, and the dots of a token with all of them are summed over lanes together. Bytes: keys and queries once, and what is left of them.
+// A warp per run of tokens of the step and group: a chunk's where there are many tokens, and a few where most may be those of requests with one. It takes the chunks whose first token of this step
+// is among them: their keys stay in its registers, so that each is brought to unit length once, and the dots of a token with all of them are summed over lanes together. Queries are on their way
+// while those before are at work. Bytes: keys and queries once, and what is left of them.
 #include "recurrence.cuh"
 
-constexpr int R = 128, J = R / 32, WARPS = 4, TOKENS = 4;
+constexpr int R = 128, J = R / 32, WARPS = 4, AHEAD = 4;
 // Thread blocks per multiprocessor that registers are counted out for.
 constexpr int BLOCKS = SM90 ? 4 : 3;
 
@@ -29,33 +30,48 @@ __device__ __forceinline__ float part_of_dot(const float (&x)[J], const float (&
     return sum;
 }
 
-// The chunk that `token` is in, from there on. `own`: shared memory of the warp for the keys of a chunk.
-template <bool Delta> __device__ __forceinline__ void relate_chunk(const RecurArgs& a, const StateRow& row, int token, int group, float (*own)[R]) {
+// Of a warp.
+struct alignas(16) Memory {
+    float keys[CHUNK][R], queries[AHEAD][R];
+};
+
+// The chunk that `token` is in, from there on.
+template <bool Delta> __device__ __forceinline__ void relate_chunk(const RecurArgs& a, const StateRow& row, int token, int group, Memory& m) {
     const StateView& s = a.states;
     const int lane = threadIdx.x % 32, position = row.start + token - row.first_token;
     const Span span(row, position / CHUNK * CHUNK);
     const int end = span.entries + span.tokens, first = span.token - span.entries;
+    __syncwarp(); // the chunk before has been read
+    auto ask = [&](int at) {
+        if (at < end) copy_async(m.queries[at % AHEAD] + lane * 4, row_of(a.queries, first + at) + group * R + lane * 4);
+        copies_commit();
+    };
+#pragma unroll
+    for (int i = 0; i < AHEAD; i++) ask(span.entries + i);
     float keys[CHUNK][J];
 #pragma unroll
     for (int e = 0; e < CHUNK; e++)
         // A position of this step is read where its token is: nobody has written its entry yet.
         load_vector(keys[e], e < span.entries ? ring_key(s, row, group, span.base + e) : row_of(a.keys, first + e) + group * R, e < end ? R : 0);
-    __syncwarp(); // the chunk before has been read
 #pragma unroll
     for (int e = 0; e < CHUNK; e++) {
         if (Delta && e >= span.entries && e < end) {
             to_unit_length(keys[e], 1);
             store_vector(keys[e], a.unit_keys + (static_cast<size_t>(first + e) * s.groups + group) * R, R);
         }
-        store_vector(keys[e], own[e], R);
+        store_vector(keys[e], m.keys[e], R);
     }
 #pragma unroll 1
     for (int at = span.entries; at < end; at++) {
         const size_t item = static_cast<size_t>(first + at) * s.groups + group;
         float key[J], query[J], dots[2 * CHUNK];
-        load_vector(query, row_of(a.queries, first + at) + group * R, R);
+        copies_wait<AHEAD - 1>();
+        __syncwarp();
+        load_vector(query, m.queries[at % AHEAD], R);
+        __syncwarp();
+        ask(at + AHEAD);
         if constexpr (Delta) {
-            load_vector(key, own[at], R); // what this lane has stored
+            load_vector(key, m.keys[at], R); // what this lane has stored
             to_unit_length(query, 1.0f / sqrtf(static_cast<float>(R)));
             store_vector(query, a.unit_queries + item * R, R);
         }
@@ -71,20 +87,20 @@ template <bool Delta> __device__ __forceinline__ void relate_chunk(const RecurAr
 }
 
 template <bool Delta> __device__ __forceinline__ void relate_prompt(const RecurArgs& a) {
-    __shared__ float keys[WARPS][CHUNK][R];
+    __shared__ Memory memory[WARPS];
     enter();
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, item = blockIdx.x * WARPS + warp, groups = a.states.groups, group = item % groups, tokens = live_rows(a.out);
     // The first token of a request's row, and one at a grid position, begin a chunk.
-    const int first = item / groups * TOKENS, own = first + lane;
+    const int run = a.run, first = item / groups * run, own = first + lane;
     bool begins = false;
-    if (lane < TOKENS && own < tokens) {
+    if (lane < run && own < tokens) {
         const TokenRow& token = a.tables.tokens[own];
         begins = token.position % CHUNK == 0 || (token.request >= 0 && token.request < request_rows(a.tables) && a.tables.requests[token.request].first_token == own);
     }
     for (uint32_t left = __ballot_sync(~0u, begins); left; left &= left - 1) {
         const int token = first + __ffs(left) - 1;
         StateRow row;
-        if (state_row(a.states, a.tables, a.tables.tokens[token].request, tokens, row, a.fault)) relate_chunk<Delta>(a, row, token, group, keys[warp]);
+        if (state_row(a.states, a.tables, a.tables.tokens[token].request, tokens, row, a.fault)) relate_chunk<Delta>(a, row, token, group, memory[warp]);
     }
 }
 

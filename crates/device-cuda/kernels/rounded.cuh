@@ -29,3 +29,20 @@ __device__ __forceinline__ void store_rounded_pair(const RoundedRows& to, int ro
 __device__ __forceinline__ void store_rounded_one(const RoundedRows& to, int row, int column, float x) {
     if (to.data) *reinterpret_cast<uint16_t*>(to.data + rounded_offset(row, column / 8 * 8, to.height, to.blocks) + column % 8 * 2) = static_cast<uint16_t>(pack_four(make_float4(x, 0, 0, 0), to.half).x);
 }
+
+// Where four columns of rows that follow each other lie, from a row on that is a multiple of eight or less: found out once for all of them. Strips are whole multiples of that.
+struct RoundedRun {
+    uint8_t* at;
+    uint32_t chunk, row;
+    bool half;
+    __device__ __forceinline__ RoundedRun(const RoundedRows& to, int first, int column) : at(to.data), chunk(column % BLOCK_K / 8), row(first % 8), half(to.half) {
+        if (at) at += ((static_cast<size_t>(first / to.height) * to.blocks + column / BLOCK_K) * to.height + first % to.height) * (BLOCK_K * 2) + column % 8 * 2;
+    }
+    __device__ __forceinline__ void store(int i, float4 v) const {
+        if (at) *reinterpret_cast<uint2*>(at + i * (BLOCK_K * 2) + (chunk ^ (row + i)) * 16) = pack_four(v, half);
+    }
+    // Of the first row, so many columns further on: whole blocks.
+    __device__ __forceinline__ void store_across(uint32_t columns, uint32_t height, float4 v) const {
+        if (at) *reinterpret_cast<uint2*>(at + static_cast<size_t>(columns / BLOCK_K) * height * (BLOCK_K * 2) + (chunk ^ row) * 16) = pack_four(v, half);
+    }
+};

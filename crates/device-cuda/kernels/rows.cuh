@@ -25,6 +25,11 @@ __device__ __forceinline__ void store_four(float* row, int column, int columns, 
     if (column + 3 < columns) at[3] = v.w;
 }
 
+// Four elements of a result. Where it is nowhere, nobody reads it: it was left where the next product looks for its inputs, too.
+__device__ __forceinline__ void store_result(const Matrix& out, int row, int column, float4 v) {
+    if (out.data) store_four(row_of(out, row), column, out.columns, v);
+}
+
 template <class F> __device__ __forceinline__ float4 each(float4 a, F f) { return make_float4(f(a.x), f(a.y), f(a.z), f(a.w)); }
 template <class F> __device__ __forceinline__ float4 each(float4 a, float4 b, F f) { return make_float4(f(a.x, b.x), f(a.y, b.y), f(a.z, b.z), f(a.w, b.w)); }
 

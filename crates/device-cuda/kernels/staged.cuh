@@ -80,7 +80,7 @@ __device__ __forceinline__ void copy_staged(const WideArgs& a, char* staging, in
 #pragma unroll 1
     for (int t = threadIdx.x % 32; t < 128; t += 32) {
         const int token = strip * 128 + t;
-        if (token < live && columns > 0) bulk_store(row_of(a.out, token) + tile * width, shared_address(staging + t * pitch), columns * 4);
+        if (token < live && columns > 0 && a.out.data) bulk_store(row_of(a.out, token) + tile * width, shared_address(staging + t * pitch), columns * 4);
     }
     if (a.rounded.data && threadIdx.x % 32 == 0 && static_cast<uint32_t>(tile) < a.rounded.blocks)
         bulk_store(a.rounded.data + rounded_offset(strip * 128, tile * BLOCK_K, 128, a.rounded.blocks), shared_address(staged_rounded(staging)), 128 * BLOCK_K * 2);

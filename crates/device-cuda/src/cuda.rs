@@ -12,6 +12,7 @@ use crate::read::CudaRead;
 use crate::ring::{CudaArrival, CudaRing};
 use crate::scratch::Scratch;
 use crate::storage::{CudaBuffer, CudaTensor};
+use crate::unread;
 use crate::weight::{CudaWeight, Staging};
 use cudarc::driver::sys;
 use paceline_device::{
@@ -302,7 +303,9 @@ impl Backend for Cuda {
 
     fn end_capture(&self) -> CudaProgram {
         self.keep_inputs(None);
-        CudaProgram::new(&self.context, self.context.end_capture())
+        let mut program = self.context.end_capture();
+        unread::leave_out(&mut program);
+        CudaProgram::new(&self.context, program)
     }
 
     fn launch(&self, program: &CudaProgram) {

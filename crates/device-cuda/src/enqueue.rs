@@ -3,6 +3,7 @@
 use crate::arguments::Arguments;
 use crate::cuda::Cuda;
 use crate::launch::{Grid, Kernel, Launch};
+use crate::unread::Written;
 
 impl Cuda {
     /// Runs a kernel, or adds it to the program being captured. What is wrong with it is told to whoever waits next. A grid
@@ -21,6 +22,17 @@ impl Cuda {
 
     /// The same for kernels that write neither the inputs of products nor what those were made from.
     pub(crate) fn enqueue_beside_inputs<A: Arguments>(&self, kernel: &Kernel<A>, grid: Grid, arguments: &A) {
+        self.enqueue_writing(kernel, grid, arguments, None);
+    }
+
+    /// The same, with what the kernel writes where that is known.
+    pub(crate) fn enqueue_writing<A: Arguments>(
+        &self,
+        kernel: &Kernel<A>,
+        grid: Grid,
+        arguments: &A,
+        written: Option<Written>,
+    ) {
         if grid.is_empty() {
             return;
         }
@@ -30,12 +42,12 @@ impl Cuda {
             grid
         };
         let launch = if self.context.rehearsal {
-            Ok(Launch::rehearsed(kernel, grid))
+            Ok(Launch::rehearsed(kernel, grid, arguments))
         } else {
             Launch::new(&self.context, kernel, grid, arguments)
         };
         match launch {
-            Ok(launch) => self.context.enqueue(launch),
+            Ok(launch) => self.context.enqueue(launch.writing(written)),
             Err(error) => self.context.remember(Err(error)),
         }
     }

@@ -4,6 +4,7 @@ use crate::arguments::Arguments;
 use crate::context::Context;
 use crate::driver::check;
 use crate::plants;
+use crate::unread::Written;
 use cudarc::driver::sys;
 use paceline_device::DeviceError;
 use std::marker::PhantomData;
@@ -95,6 +96,8 @@ pub struct KernelCall {
     pub shared: u32,
     /// Whether it begins only when what is ahead of it has ended.
     pub late: bool,
+    /// Whether a result that nobody reads is left out.
+    pub spares: bool,
 }
 
 /// The bytes of a struct of arguments, aligned for any of them.
@@ -108,6 +111,9 @@ pub(crate) struct Launch {
     function: sys::CUfunction,
     grid: Grid,
     arguments: Box<[Bytes]>,
+    /// A tensor that it writes, where that is known.
+    pub(crate) written: Option<Written>,
+    spares: bool,
 }
 
 // SAFETY: a handle of a loaded function may be used from any thread.
@@ -130,6 +136,14 @@ impl Launch {
             let allowed = unsafe { sys::cuFuncSetAttribute(function, attribute, 1) };
             check(allowed, kernel.entry)?;
         }
+        Ok(Self {
+            function,
+            ..Self::rehearsed(kernel, grid, arguments)
+        })
+    }
+
+    /// A kernel that is listed, and never issued.
+    pub(crate) fn rehearsed<A: Arguments>(kernel: &Kernel<A>, grid: Grid, arguments: &A) -> Self {
         let mut bytes = vec![Bytes([0; 64]); size_of::<A>().div_ceil(64)].into_boxed_slice();
         // SAFETY: there is room for the struct, and its type is plain data.
         unsafe {
@@ -139,22 +153,31 @@ impl Launch {
                 size_of::<A>(),
             );
         }
-        Ok(Self {
-            name: kernel.entry,
-            function,
-            grid,
-            arguments: bytes,
-        })
-    }
-
-    /// A kernel that is listed, and never issued.
-    pub(crate) fn rehearsed<A>(kernel: &Kernel<A>, grid: Grid) -> Self {
         Self {
             name: kernel.entry,
             function: std::ptr::null_mut(),
             grid,
-            arguments: Box::default(),
+            arguments: bytes,
+            written: None,
+            spares: false,
         }
+    }
+
+    /// The same, with what it writes.
+    pub(crate) fn writing(self, written: Option<Written>) -> Self {
+        Self { written, ..self }
+    }
+
+    /// Its arguments in words of eight bytes: addresses are such words. What else there is may look like one.
+    pub(crate) fn words(&self) -> impl Iterator<Item = u64> {
+        let words = self.arguments.iter().flat_map(|bytes| bytes.0.as_chunks().0);
+        words.map(|word| u64::from_ne_bytes(*word))
+    }
+
+    /// Makes an address null: the result there is left out.
+    pub(crate) fn clear_word(&mut self, at: usize) {
+        self.arguments[at / 64].0[at % 64..at % 64 + 8].fill(0);
+        self.spares = true;
     }
 
     pub(crate) fn call(&self) -> KernelCall {
@@ -164,6 +187,7 @@ impl Launch {
             threads: self.grid.threads,
             shared: self.grid.shared,
             late: !self.grid.early,
+            spares: self.spares,
         }
     }
 

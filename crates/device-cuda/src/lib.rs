@@ -25,6 +25,7 @@ mod scratch;
 mod storage;
 mod times;
 mod unknown;
+mod unread;
 mod views;
 mod weight;
 

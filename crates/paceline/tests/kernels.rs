@@ -21,8 +21,8 @@ fn gpu() -> Cuda {
     Cuda::rehearse(gpu, CudaOptions::default()).unwrap()
 }
 
-/// A program in lines: how often each kernel runs, with its thread blocks, their threads and their shared memory, in the order
-/// in which kernels run for the first time.
+/// A program in lines: how often each kernel runs, with its thread blocks, their threads and their shared memory, and whether it
+/// leaves its result as inputs of the next product alone, in the order in which kernels run for the first time.
 fn listed(program: &CudaProgram) -> String {
     let kernels = program.kernels();
     let mut counts: Vec<(_, usize)> = Vec::new();
@@ -38,9 +38,10 @@ fn listed(program: &CudaProgram) -> String {
         let blocks = blocks.trim_end_matches("x1");
         let (name, threads, shared) = (kernel.name, kernel.threads, kernel.shared);
         let late = if kernel.late { ", late" } else { "" };
+        let spares = if kernel.spares { ", rounded alone" } else { "" };
         writeln!(
             text,
-            "{count:>5} {name:<28} {blocks:>9} of {threads:>4} threads, {shared:>6} bytes{late}"
+            "{count:>5} {name:<28} {blocks:>9} of {threads:>4} threads, {shared:>6} bytes{late}{spares}"
         )
         .unwrap();
     }

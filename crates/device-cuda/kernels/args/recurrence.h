@@ -36,6 +36,7 @@ struct RecurArgs {
     Tables tables;
     uint32_t tiled;
     uint32_t leaves;
+    uint32_t run;
     int32_t* fault;
 };
-static_assert(sizeof(RecurArgs) == 456);
+static_assert(sizeof(RecurArgs) == 464);

@@ -52,13 +52,29 @@ arguments! { "attention.h";
 }
 
 const STORE: Kernel<StoreKvArgs> = Kernel::new("store_kv", "store_kv");
-/// Heads of a thread block of [`STORE`].
+/// Heads of so many elements, where all lies in fours.
+const STORE_FOURS: [(usize, Kernel<StoreKvArgs>); 2] = [
+    (128, Kernel::new("store_kv", "store_kv_128")),
+    (256, Kernel::new("store_kv", "store_kv_256")),
+];
+/// Thread blocks of those per multiprocessor, by their registers.
+const STORE_TOGETHER: u32 = 6;
+/// Heads of a thread block at a time.
 const STORE_HEADS: usize = 4;
 
 const PREFILL_PLAN: Kernel<AttentionArgs> = Kernel::new("prefill", "prefill_plan");
 const ATTENTION_F32: Kernel<AttentionArgs> = Kernel::new("attention", "attention_f32");
 const ATTENTION_BF16: Kernel<AttentionArgs> = Kernel::new("attention", "attention_bf16");
 const ATTENTION_TILES: Kernel<AttentionArgs> = Kernel::new("attention", "attention_tiles");
+
+impl StoreKvArgs {
+    /// Whether four elements of anything can be read at a time.
+    fn in_fours(&self) -> bool {
+        let rows = [&self.q, &self.k, &self.v].iter().all(|matrix| matrix.in_fours());
+        let angles = self.angles.in_fours() && self.angles.columns.is_multiple_of(8);
+        rows && angles && self.q_norm.is_aligned(16) && self.k_norm.is_aligned(16)
+    }
+}
 
 impl Cuda {
     pub(crate) fn enqueue_store_kv(&self, args: &KeyValueStore<'_, Self>) {
@@ -85,27 +101,37 @@ impl Cuda {
                 shape.head_dim
             );
         }
-        let heads = args.q.columns / shape.head_dim + shape.heads;
         let norms = args.norms.as_ref();
-        self.enqueue(
-            &STORE,
-            Grid::of(
-                [args.q.bucket as u32, heads.div_ceil(STORE_HEADS) as u32, 1],
-                32 * STORE_HEADS as u32,
-            ),
-            &StoreKvArgs {
-                q: Matrix::of(args.q),
-                k: Matrix::of(args.k),
-                v: Matrix::of(args.v),
-                angles: Matrix::of_optional(args.angles),
-                q_norm: optional(norms.map(|norms| norms.q)),
-                k_norm: optional(norms.map(|norms| norms.k)),
-                eps: norms.map_or(0.0, |norms| norms.eps),
-                kv: KvView::of(args.cache, args.step),
-                tables: Tables::of(args.step),
-                fault: Ptr::new(self.context.fault),
-            },
+        let store = StoreKvArgs {
+            q: Matrix::of(args.q),
+            k: Matrix::of(args.k),
+            v: Matrix::of(args.v),
+            angles: Matrix::of_optional(args.angles),
+            q_norm: optional(norms.map(|norms| norms.q)),
+            k_norm: optional(norms.map(|norms| norms.k)),
+            eps: norms.map_or(0.0, |norms| norms.eps),
+            kv: KvView::of(args.cache, args.step),
+            tables: Tables::of(args.step),
+            fault: Ptr::new(self.context.fault),
+        };
+        let (tokens, heads) = (
+            args.q.bucket as u32,
+            args.q.columns / shape.head_dim + shape.heads,
         );
+        let across = heads.div_ceil(STORE_HEADS) as u32;
+        let fours = STORE_FOURS
+            .iter()
+            .find(|(dim, _)| *dim == shape.head_dim && store.in_fours());
+        let (kernel, across) = match fours {
+            // Warps of many tokens have several heads each: then all thread blocks are there at once.
+            Some((_, kernel)) => {
+                let room = STORE_TOGETHER * self.multiprocessors();
+                (kernel, across.min((room / tokens.max(1)).max(1)))
+            }
+            None => (&STORE, across),
+        };
+        let grid = Grid::of([tokens, across, 1], 32 * STORE_HEADS as u32);
+        self.enqueue(kernel, grid, &store);
     }
 
     pub(crate) fn enqueue_attention(&self, args: &Attention<'_, Self>) {
@@ -161,16 +187,11 @@ impl Cuda {
         let Some(kernels) = ATTEND.iter().find(|kernels| kernels.dim == shape.head_dim) else {
             panic!("attention: heads of {}", shape.head_dim);
         };
+        let next = self.next_inputs(of.out);
+        args.rounded = RoundedInputs::rows(next);
         if expects_prompts(of.step) {
             self.enqueue_prefill(kernels, shape, &mut args);
         }
-        // `prefill` leaves no rounded rows.
-        let next = if args.few == i32::MAX {
-            self.next_inputs(of.out)
-        } else {
-            None
-        };
-        args.rounded = RoundedInputs::rows(next);
         let (tokens, requests) = (args.q.bucket as usize, args.tables.request_bucket as usize);
         let (group, heads) = (args.group as usize, args.q.columns as usize / shape.head_dim);
         // A window of four tokens is one item where that is possible.
@@ -213,7 +234,9 @@ impl Cuda {
 
     /// Leaves requests of many tokens to a kernel of their own, where there is one.
     fn enqueue_prefill(&self, kernels: &TileKernels, shape: KvShape, args: &mut AttentionArgs) {
-        let aligned = args.q.data.is_aligned(16) && args.q.stride.is_multiple_of(4);
+        let aligned = [&args.q, &args.gate, &args.out]
+            .iter()
+            .all(|rows| rows.in_fours());
         let hopper = self.context.architecture == Architecture::Sm90a;
         if !(hopper && aligned) {
             return;

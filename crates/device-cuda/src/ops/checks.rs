@@ -1,9 +1,13 @@
 //! Checks of operands when an operation is enqueued. A mismatch is a mistake in a model's code, so it panics
 //! there and then, with the operation and the shapes in the message.
 
+use crate::cuda::Cuda;
 use crate::storage::{CudaBuffer, CudaTensor};
-use paceline_device::Element;
+use paceline_device::{CausalConv, DeltaRule, Element};
 use std::fmt;
+
+/// Most taps of a convolution.
+const MAX_WIDTH: usize = 16;
 
 /// The operation whose operands are being checked.
 #[derive(Clone, Copy)]
@@ -99,4 +103,43 @@ fn overlap(a: &CudaTensor, b: &CudaTensor) -> bool {
     a.storage.address() == b.storage.address()
         && a.bucket.min(b.bucket) > 0
         && (a.stride != b.stride || (a.first < b.first + b.columns && b.first < a.first + a.columns))
+}
+
+/// Whether the operands of a convolution belong together.
+pub(crate) fn check_causal_conv(args: &CausalConv<'_, Cuda>) {
+    let check = Checks("causal_conv");
+    let shape = args.cache.shape();
+    check.room("token rows", &args.step.token_rows, args.x.bucket);
+    check.same_shape(args.x, args.out);
+    check.columns("x", args.x, shape.conv_channels);
+    check.length("weight", args.weight, shape.conv_channels * shape.conv_width);
+    check.apart(args.out, &[args.x]);
+    assert!(
+        shape.conv_width <= MAX_WIDTH,
+        "causal_conv: {} taps",
+        shape.conv_width
+    );
+    if let Some(bias) = args.bias {
+        check.length("bias", bias, shape.conv_channels);
+    }
+}
+
+/// Whether the operands of a delta rule belong together.
+pub(crate) fn check_delta_rule(args: &DeltaRule<'_, Cuda>) {
+    let check = Checks("delta_rule");
+    let shape = args.cache.shape();
+    check.room("token rows", &args.step.token_rows, args.q.bucket);
+    check.same_shape(args.q, args.k);
+    check.columns("k", args.k, shape.groups * shape.rows);
+    check.divides("key heads", shape.groups, shape.heads);
+    check.columns("v", args.v, shape.heads * shape.columns);
+    check.columns("a", args.a, shape.heads);
+    check.columns("b", args.b, shape.heads);
+    check.length("decay", args.decay, shape.heads);
+    check.length("dt_bias", args.dt_bias, shape.heads);
+    check.same_shape(args.v, args.out);
+    for tensor in [args.v, args.a, args.b] {
+        check.same_rows(args.q, tensor);
+    }
+    check.apart(args.out, &[args.q, args.k, args.v, args.a, args.b]);
 }

@@ -1,17 +1,16 @@
-//! Operations on rows: products, norms, activations, routing.
+//! Operations on rows: products, activations, routing.
 
 use crate::arguments::{Ptr, arguments};
 use crate::cuda::Cuda;
 use crate::launch::{Grid, Kernel};
 use crate::ops::checks::Checks;
 use crate::ops::inputs::RoundedInputs;
+use crate::ops::norms::check_add_norm;
 use crate::ops::product::Strips;
-use crate::storage::{CudaBuffer, CudaTensor};
+use crate::storage::CudaTensor;
 use crate::views::{Matrix, RoundedRows, optional};
 use crate::weight::{CudaWeight, Kind};
-use paceline_device::{
-    Activation, Epilogue, GateOrder, GatedNorm, Product, ResidualNorm, RouteScores, Router,
-};
+use paceline_device::{Activation, Epilogue, Product, ResidualNorm, RouteScores, Router};
 
 arguments! { "dense.h";
     /// A product with an f32 weight. With experts, each strip of rows has one of `weights`; `rows` names the row of each slot.
@@ -100,22 +99,6 @@ arguments! { "dense.h";
 
 const EXACT_16: Kernel<ExactArgs> = Kernel::new("exact", "exact_16");
 const EXACT_64: Kernel<ExactArgs> = Kernel::new("exact", "exact_64");
-const RMS_NORM: [Kernel<NormArgs>; 3] = [
-    Kernel::new("norm", "rms_norm_256"),
-    Kernel::new("norm", "rms_norm_512"),
-    Kernel::new("norm", "rms_norm_768"),
-];
-const ADD_RMS_NORM: [Kernel<AddNormArgs>; 3] = [
-    Kernel::new("norm", "add_rms_norm_256"),
-    Kernel::new("norm", "add_rms_norm_512"),
-    Kernel::new("norm", "add_rms_norm_768"),
-];
-const GATED_NORM: [Kernel<GatedNormArgs>; 3] = [
-    Kernel::new("norm", "gated_norm_256"),
-    Kernel::new("norm", "gated_norm_512"),
-    Kernel::new("norm", "gated_norm_768"),
-];
-const GATED_NORM_WARPS: Kernel<GatedNormArgs> = Kernel::new("norm", "gated_norm_32");
 const ADD_ROWS: Kernel<AddArgs> = Kernel::new("element", "add_rows");
 const SILU_GATED: Kernel<ActivateArgs> = Kernel::new("element", "silu_gated");
 const RELU_SQUARED: Kernel<ActivateArgs> = Kernel::new("element", "relu_squared");
@@ -125,8 +108,6 @@ const ROUTE: Kernel<RouteArgs> = Kernel::new("route", "route");
 pub(crate) const EXACT_STRIP: usize = 16;
 /// Threads of a thread block in the kernels of this group.
 const THREADS: u32 = 256;
-/// Columns that a warp normalises; longer groups take a thread block.
-const WARP_GROUP: usize = 512;
 /// Experts that the routing kernel can tell apart.
 const MOST_EXPERTS: usize = 2048;
 
@@ -235,47 +216,6 @@ impl Cuda {
         self.enqueue(&EXACT_16, Grid::of(blocks, THREADS), &arguments);
     }
 
-    pub(crate) fn enqueue_rms_norm(
-        &self,
-        x: &CudaTensor,
-        weight: &CudaBuffer<f32>,
-        eps: f32,
-        out: &CudaTensor,
-    ) {
-        let check = Checks("rms_norm");
-        check.same_shape(x, out);
-        check.length("weight", weight, x.columns);
-        check.apart(out, &[x]);
-        let next = self.next_inputs(out);
-        let arguments = NormArgs {
-            x: Matrix::of(x),
-            out: Matrix::of(out),
-            weight: weight.ptr(),
-            rounded: RoundedInputs::rows(next),
-            eps,
-        };
-        let (at, threads) = by_columns(x.columns);
-        self.enqueue(&RMS_NORM[at], Grid::new(x.bucket as u32, threads), &arguments);
-        self.keep_inputs(next);
-    }
-
-    pub(crate) fn enqueue_add_rms_norm(&self, delta: &CudaTensor, norm: &ResidualNorm<'_, Self>) {
-        check_add_norm(delta, norm);
-        let next = self.next_inputs(norm.out);
-        let arguments = AddNormArgs {
-            delta: Matrix::of(delta),
-            norm: ResidualNormArgs::of(norm),
-            rounded: RoundedInputs::rows(next),
-        };
-        let (at, threads) = by_columns(delta.columns);
-        self.enqueue(
-            &ADD_RMS_NORM[at],
-            Grid::new(delta.bucket as u32, threads),
-            &arguments,
-        );
-        self.keep_inputs(next);
-    }
-
     pub(crate) fn enqueue_add(
         &self,
         acc: &CudaTensor,
@@ -327,34 +267,6 @@ impl Cuda {
             gate_scale,
         };
         self.enqueue(kernel, grid, &arguments);
-    }
-
-    pub(crate) fn enqueue_gated_norm(&self, args: &GatedNorm<'_, Self>) {
-        check_gated_norm(args);
-        // Groups are read and rounded four columns at a time.
-        let next = self
-            .next_inputs(args.out)
-            .filter(|_| args.group.is_multiple_of(4));
-        let arguments = GatedNormArgs {
-            x: Matrix::of(args.x),
-            gate: Matrix::of(args.gate),
-            out: Matrix::of(args.out),
-            weight: optional(args.weight),
-            rounded: RoundedInputs::rows(next),
-            weight_per_column: u32::from(args.weight.is_some_and(|weight| weight.len() != args.group)),
-            group: args.group as u32,
-            gate_first: u32::from(args.order == GateOrder::GateThenNorm),
-            eps: args.eps,
-        };
-        let groups = args.x.bucket * (args.x.columns / args.group);
-        if args.group <= WARP_GROUP {
-            let blocks = groups.div_ceil(THREADS as usize / 32) as u32;
-            self.enqueue(&GATED_NORM_WARPS, Grid::new(blocks, THREADS), &arguments);
-        } else {
-            let (at, threads) = by_columns(args.group);
-            self.enqueue(&GATED_NORM[at], Grid::new(groups as u32, threads), &arguments);
-        }
-        self.keep_inputs(next);
     }
 
     pub(crate) fn enqueue_route(&self, args: &Router<'_, Self>) {
@@ -418,28 +330,6 @@ pub(crate) fn elements(rows: usize, columns: usize) -> Grid {
     Grid::of([rows as u32, across, 1], THREADS)
 }
 
-impl ResidualNormArgs {
-    pub(crate) fn of(norm: &ResidualNorm<'_, Cuda>) -> Self {
-        Self {
-            residual: Matrix::of(norm.residual),
-            out: Matrix::of(norm.out),
-            weight: norm.weight.ptr(),
-            scale: norm.scale,
-            eps: norm.eps,
-        }
-    }
-}
-
-/// Which of three kernels normalises rows of so many columns, and with how many threads. The order of a sum follows from it,
-/// so it may depend on nothing else.
-pub(crate) fn by_columns(columns: usize) -> (usize, u32) {
-    match columns {
-        ..=1024 => (0, 256),
-        1025..=2048 => (1, 512),
-        _ => (2, 768),
-    }
-}
-
 /// The scale of the gate, if gate and up take turns in the weight.
 fn gate_scale(w: &CudaWeight, activation: Activation) -> Option<f32> {
     match activation {
@@ -467,32 +357,9 @@ fn check_product(x: &CudaTensor, w: &CudaWeight, epilogue: &Epilogue<'_, Cuda>, 
     }
 }
 
-fn check_add_norm(delta: &CudaTensor, norm: &ResidualNorm<'_, Cuda>) {
-    let check = Checks("add_rms_norm");
-    check.same_shape(norm.residual, delta);
-    check.same_shape(norm.residual, norm.out);
-    check.length("weight", norm.weight, norm.out.columns);
-    check.apart(norm.residual, &[delta, norm.out]);
-    check.apart(norm.out, &[delta]);
-}
-
 fn check_activate(x: &CudaTensor, activation: Activation, out: &CudaTensor) {
     let check = Checks("activate");
     check.same_rows(x, out);
     check.columns("x", x, out.columns * activation.fan_in());
     check.apart(out, &[x]);
-}
-
-/// Whether the operands of a gated norm belong together.
-pub(crate) fn check_gated_norm(args: &GatedNorm<'_, Cuda>) {
-    let check = Checks("gated_norm");
-    check.same_shape(args.x, args.gate);
-    check.same_shape(args.x, args.out);
-    check.divides("group", args.group, args.x.columns);
-    check.apart(args.out, &[args.x, args.gate]);
-    if let Some(weight) = args.weight
-        && weight.len() != args.group
-    {
-        check.length("weight", weight, args.x.columns);
-    }
 }

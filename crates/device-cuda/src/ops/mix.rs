@@ -3,10 +3,10 @@
 use crate::arguments::{Ptr, arguments};
 use crate::cuda::Cuda;
 use crate::launch::{Grid, Kernel};
-use crate::ops::checks::Checks;
-use crate::ops::dense::{check_gated_norm, check_linear};
+use crate::ops::checks::{Checks, check_causal_conv, check_delta_rule};
+use crate::ops::dense::check_linear;
 use crate::ops::inputs::RoundedInputs;
-use crate::ops::recurrence::{check_causal_conv, check_delta_rule};
+use crate::ops::norms::check_gated_norm;
 use crate::pack::Architecture;
 use crate::storage::CudaTensor;
 use crate::views::{Matrix, PieceRows, RoundedRows, StateView, Tables, optional};
@@ -60,8 +60,11 @@ const SIDE: usize = 128;
 const TAPS: usize = 4;
 /// Thread blocks of `mix_states` per multiprocessor.
 const TOGETHER: u32 = 2;
+/// Those of `mix_keys`, by its registers, and their threads: a warp per vector, two of a group and the values of its heads, which are
+/// often two; and the same where their gates are in pieces, too.
+const KEYS: (u32, u32) = (6, 128);
+const KEYS_PIECED: (u32, u32) = (3, 192);
 /// Threads of a thread block of each kernel.
-const KEY_THREADS: u32 = 256;
 const STATE_THREADS: u32 = 320;
 const FEW_THREADS: u32 = 512;
 
@@ -142,20 +145,13 @@ impl Cuda {
             args.unit_queries = scratch.unit_queries;
             args.dots = scratch.dots;
             args.factors = scratch.factors;
-            // A warp per vector of a token: two of a group, and the values of its heads, which are often two, and
-            // their gates where those are in pieces.
-            let (kernel, vectors) = if args.pieces.data.is_null() {
-                (&MIX_KEYS, 4)
+            let (kernel, (together, threads)) = if args.pieces.data.is_null() {
+                (&MIX_KEYS, KEYS)
             } else {
-                (&MIX_KEYS_PIECED, 6)
+                (&MIX_KEYS_PIECED, KEYS_PIECED)
             };
-            let threads = if norm.out.bucket as u32 <= requests {
-                32 * vectors
-            } else {
-                KEY_THREADS
-            };
-            let groups = [shape.groups as u32, requests, 1];
-            self.enqueue(kernel, Grid::of(groups, threads), &args);
+            let blocks = (shape.groups as u32 * requests).min(together * self.multiprocessors());
+            self.enqueue(kernel, Grid::new(blocks, threads), &args);
             let blocks = (heads * requests).min(TOGETHER * self.multiprocessors());
             let grid = Grid::new(blocks, STATE_THREADS).shared(STATE_SHARED);
             self.enqueue(&MIX_STATES, grid, &args);

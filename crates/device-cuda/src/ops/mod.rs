@@ -13,6 +13,7 @@ mod frame;
 pub(crate) mod inputs;
 mod mix;
 mod ngram;
+mod norms;
 mod product;
 mod recurrence;
 mod sample;

@@ -12,9 +12,11 @@ use crate::ops::widths::{self, Width, few, many};
 use crate::pack::Architecture;
 use crate::scratch::ScratchKind;
 use crate::storage::{CudaBuffer, CudaTensor};
+use crate::unread::Written;
 use crate::views::{KPlan, Matrix, RoundedRows, optional};
 use crate::weight::{CudaWeight, Kind, TILE};
 use paceline_device::{Activation, Epilogue};
+use std::mem::offset_of;
 
 arguments! { "product.h";
     /// Inputs on their way to a product. For experts: the number of slots, and the row of each where rows are not slots.
@@ -193,7 +195,9 @@ impl Cuda {
                     gated: u32::from(gate_scale.is_some()),
                     gate_scale: gate_scale.unwrap_or(1.0),
                 };
-                self.enqueue_wide(width, w.kind(), x.bucket.div_ceil(width.rows), &arguments);
+                let written = Written::new(out, offset_of!(WideArgs, out)).spare_if(next.is_some());
+                let strips = x.bucket.div_ceil(width.rows);
+                self.enqueue_wide((width, w.kind()), strips, &arguments, Some(written));
                 if next.is_some() {
                     self.keep_inputs(next);
                 }
@@ -226,7 +230,8 @@ impl Cuda {
             gated: 0,
             gate_scale: 1.0,
         };
-        self.enqueue_wide(width.unwrap_or(&widths[2]), w.kind(), strips.most, &arguments);
+        let width = width.unwrap_or(&widths[2]);
+        self.enqueue_wide((width, w.kind()), strips.most, &arguments, None);
     }
 
     /// Enqueues the rounding of experts' inputs to the type of their matrices.
@@ -265,14 +270,20 @@ impl Cuda {
             .rows
     }
 
-    fn enqueue_wide(&self, width: &Width<WideArgs>, kind: Kind, strips: usize, arguments: &WideArgs) {
+    fn enqueue_wide(
+        &self,
+        (width, kind): (&Width<WideArgs>, Kind),
+        strips: usize,
+        arguments: &WideArgs,
+        written: Option<Written>,
+    ) {
         let tiles = arguments.plan.tiles;
         let blocks = if self.has_wgmma() {
             [(tiles * strips as u32).min(self.multiprocessors()), 1, 1]
         } else {
             [tiles, strips as u32, 1]
         };
-        self.enqueue_beside_inputs(width.kernel(kind), width.grid(kind, blocks), arguments);
+        self.enqueue_writing(width.kernel(kind), width.grid(kind, blocks), arguments, written);
     }
 
     /// Enqueues a rounding to scratch, and says where that is.

@@ -4,14 +4,16 @@ use crate::arguments::{Ptr, arguments};
 use crate::caches::CudaStateCache;
 use crate::cuda::Cuda;
 use crate::launch::{Grid, Kernel};
-use crate::ops::checks::Checks;
+use crate::ops::checks::{Checks, check_causal_conv, check_delta_rule};
 use crate::ops::expects_prompts;
 use crate::pack::Architecture;
 use crate::scratch::ScratchKind;
 use crate::storage::CudaTensor;
+use crate::unread::Written;
 use crate::views::{Matrix, StateView, Tables, optional};
 use paceline_device::{CausalConv, DeltaRule, HeadMap, StateShape, StateSpace, StepTables};
 use paceline_types::STATE_GRID;
+use std::mem::offset_of;
 
 arguments! { "recurrence.h";
     /// Of `causal_conv`. A bias that is missing is null.
@@ -49,12 +51,11 @@ arguments! { "recurrence.h";
         tables: Tables,
         tiled: u32,
         leaves: u32,
+        /// Tokens of a warp of `relate_prompt`, up to 32.
+        run: u32,
         fault: Ptr<i32>,
     }
 }
-
-/// Most taps of a convolution.
-const MAX_WIDTH: usize = 16;
 
 const CONV_4: Kernel<ConvArgs> = Kernel::new("causal_conv", "causal_conv_4");
 const CONV_ANY: Kernel<ConvArgs> = Kernel::new("causal_conv", "causal_conv_any");
@@ -63,8 +64,11 @@ const CONV_PROMPT: Kernel<ConvArgs> = Kernel::new("causal_conv", "causal_conv_pr
 const CONV_THREADS: usize = 256;
 /// Channels and tokens that a thread block of `causal_conv_prompt` has at a time.
 const CONV_TILE: (usize, usize) = (128, 64);
-/// Requests of many tokens that have thread blocks of their own there; those take all others in turn.
-const CONV_REQUESTS: usize = 16;
+/// Requests of many tokens that have thread blocks of their own there; those take all others in turn. Where a step has fewer, as most
+/// do, the thread blocks of the others only stand in the way.
+const CONV_REQUESTS: usize = 4;
+/// Thread blocks of it per multiprocessor, by its registers.
+const CONV_TOGETHER: usize = 2;
 
 /// The kernels of one rule, for states of up to this many rows.
 struct Rule {
@@ -127,8 +131,13 @@ static SPACE: [Rule; 4] = rules!("space":
 const COLUMNS: usize = 32;
 /// A program with room for more is hardly one of verify windows.
 const WINDOW: usize = 8;
-/// Tokens of a warp of `relate_prompt`: its `TOKENS`.
+/// Tokens of a warp of `relate_prompt`, and from how many of a step on they are a chunk's: a warp without the first token of a
+/// chunk has no work, and one with those of many requests has much.
 const RELATED: usize = 4;
+const MANY: usize = 2048;
+const fn related(tokens: usize) -> usize {
+    if tokens < MANY { RELATED } else { STATE_GRID }
+}
 /// Threads of `prompt`, and its shared memory: as its `Memory` has it, and so much that a multiprocessor has room for one thread
 /// block. The hardware would put two on one and leave another without.
 const PROMPT_THREADS: u32 = 512;
@@ -174,7 +183,7 @@ impl Rule {
         {
             let states = blocks * requests as u32;
             return Through {
-                relate: (relate, vectors(tokens.div_ceil(RELATED))),
+                relate: (relate, vectors(tokens.div_ceil(related(tokens)))),
                 kernel,
                 grid: prompt_grid(states, cuda),
                 leaves: true,
@@ -263,12 +272,12 @@ impl Cuda {
         let (kernel, blocks) =
             if shape.conv_width == 4 && prompts && fours && shape.conv_channels.is_multiple_of(4) {
                 let blocks = shape.conv_channels.div_ceil(CONV_TILE.0);
-                // Few requests, often one, have all the tokens.
-                let pieces = (4 * self.multiprocessors() as usize).div_ceil(blocks * requests.min(2));
+                // Few requests, often one, have all the tokens: all thread blocks of one are there at once.
+                let pieces = CONV_TOGETHER * self.multiprocessors() as usize / blocks;
                 let most = args.x.bucket.div_ceil(CONV_TILE.1);
                 (
                     &CONV_PROMPT,
-                    [blocks, requests.min(CONV_REQUESTS), pieces.min(most)],
+                    [blocks, requests.min(CONV_REQUESTS), pieces.clamp(1, most.max(1))],
                 )
             } else {
                 let kernel = if shape.conv_width == 4 { &CONV_4 } else { &CONV_ANY };
@@ -297,7 +306,7 @@ impl Cuda {
             tiled: u32::from(args.head_map == HeadMap::Tiled),
             ..self.recurrence(args.cache, args.out, args.step, &scratch)
         };
-        self.enqueue_recurrence(rule, shape, &recur, args.step);
+        self.enqueue_recurrence(rule, shape, (&recur, args.out), args.step);
     }
 
     pub(crate) fn enqueue_state_space(&self, args: &StateSpace<'_, Self>) {
@@ -332,7 +341,7 @@ impl Cuda {
             most: args.dt_limits.1,
             ..self.recurrence(args.cache, args.out, args.step, &scratch)
         };
-        self.enqueue_recurrence(rule, shape, &recur, args.step);
+        self.enqueue_recurrence(rule, shape, (&recur, args.out), args.step);
     }
 
     /// What is the same for both rules; the rest is missing.
@@ -364,15 +373,31 @@ impl Cuda {
             tables: Tables::of(step),
             tiled: 0,
             leaves: 0,
+            run: related(out.bucket) as u32,
             fault: Ptr::new(self.context.fault),
         }
     }
 
-    fn enqueue_recurrence(&self, rule: &Rule, shape: StateShape, args: &RecurArgs, step: &StepTables<Self>) {
+    fn enqueue_recurrence(
+        &self,
+        rule: &Rule,
+        shape: StateShape,
+        (args, out): (&RecurArgs, &CudaTensor),
+        step: &StepTables<Self>,
+    ) {
         let requests = args.tables.request_bucket;
         let through = rule.through(args, shape, expects_prompts(step), self);
         let (relate, grid) = through.relate;
-        self.enqueue(relate, grid, args);
+        // It has nothing to do with results but to know how many rows there are.
+        let nowhere = Matrix {
+            data: Ptr::NULL,
+            ..args.out
+        };
+        let related = RecurArgs {
+            out: nowhere,
+            ..*args
+        };
+        self.enqueue(relate, grid, &related);
         // Rows of a verify window at most are short enough for `scan` to leave their entries, see `recurrence.cuh`.
         let leaves = match through.leaves {
             false => 0,
@@ -380,7 +405,9 @@ impl Cuda {
             true => 2,
         };
         let args = RecurArgs { leaves, ..*args };
-        self.enqueue(through.kernel, through.grid, &args);
+        self.keep_inputs(None);
+        let written = Written::new(out, offset_of!(RecurArgs, out));
+        self.enqueue_writing(through.kernel, through.grid, &args, Some(written));
         if leaves < 2 {
             let grid = Grid::of([shape.heads as u32, requests, 1], 128);
             self.enqueue(&rule.keep, grid, &args);
@@ -417,45 +444,6 @@ impl Cuda {
             entered,
         })
     }
-}
-
-/// Whether the operands of a convolution belong together.
-pub(crate) fn check_causal_conv(args: &CausalConv<'_, Cuda>) {
-    let check = Checks("causal_conv");
-    let shape = args.cache.shape();
-    check.room("token rows", &args.step.token_rows, args.x.bucket);
-    check.same_shape(args.x, args.out);
-    check.columns("x", args.x, shape.conv_channels);
-    check.length("weight", args.weight, shape.conv_channels * shape.conv_width);
-    check.apart(args.out, &[args.x]);
-    assert!(
-        shape.conv_width <= MAX_WIDTH,
-        "causal_conv: {} taps",
-        shape.conv_width
-    );
-    if let Some(bias) = args.bias {
-        check.length("bias", bias, shape.conv_channels);
-    }
-}
-
-/// Whether the operands of a delta rule belong together.
-pub(crate) fn check_delta_rule(args: &DeltaRule<'_, Cuda>) {
-    let check = Checks("delta_rule");
-    let shape = args.cache.shape();
-    check.room("token rows", &args.step.token_rows, args.q.bucket);
-    check.same_shape(args.q, args.k);
-    check.columns("k", args.k, shape.groups * shape.rows);
-    check.divides("key heads", shape.groups, shape.heads);
-    check.columns("v", args.v, shape.heads * shape.columns);
-    check.columns("a", args.a, shape.heads);
-    check.columns("b", args.b, shape.heads);
-    check.length("decay", args.decay, shape.heads);
-    check.length("dt_bias", args.dt_bias, shape.heads);
-    check.same_shape(args.v, args.out);
-    for tensor in [args.v, args.a, args.b] {
-        check.same_rows(args.q, tensor);
-    }
-    check.apart(args.out, &[args.q, args.k, args.v, args.a, args.b]);
 }
 
 /// See `recurrence.cuh`.
