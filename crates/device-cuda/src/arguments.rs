@@ -74,11 +74,34 @@ impl<T: CType> CType for Ptr<T> {
     }
 }
 
+/// What an argument, or a part of one, is for a kernel: bytes. Those between fields, which Rust does not know, are left as they are.
+pub(crate) trait Plain {
+    /// Writes it to the begin of `to`.
+    fn write(&self, to: &mut [u8]);
+}
+
+macro_rules! plain {
+    ($($type:ty),*) => { $(impl Plain for $type {
+        fn write(&self, to: &mut [u8]) {
+            let bytes = self.to_ne_bytes();
+            to[..bytes.len()].copy_from_slice(&bytes);
+        }
+    })* };
+}
+
+plain!(f32, i32, u32, u64);
+
+impl<T> Plain for Ptr<T> {
+    fn write(&self, to: &mut [u8]) {
+        self.0.write(to);
+    }
+}
+
 /// A struct that was declared with [`arguments!`].
 ///
 /// # Safety
 /// It is `repr(C)`, and C++ has the same declaration.
-pub(crate) unsafe trait Arguments: Copy {}
+pub(crate) unsafe trait Arguments: Copy + Plain {}
 
 /// The declaration of a struct with these fields.
 #[cfg(test)]
@@ -104,6 +127,12 @@ macro_rules! arguments {
             // SAFETY: `repr(C)`, and the header below is what the test of the headers writes.
             unsafe impl $crate::arguments::Arguments for $name {}
 
+            impl $crate::arguments::Plain for $name {
+                fn write(&self, to: &mut [u8]) {
+                    $($crate::arguments::Plain::write(&self.$field, &mut to[std::mem::offset_of!($name, $field)..]);)*
+                }
+            }
+
             #[cfg(test)]
             impl $crate::arguments::CType for $name {
                 fn name() -> String { stringify!($name).to_owned() }
@@ -127,7 +156,45 @@ pub(crate) use arguments;
 
 #[cfg(test)]
 mod tests {
+    use super::{Plain, Ptr, arguments};
     use std::path::Path;
+
+    arguments! { "none.h";
+        struct Inner {
+            small: u32,
+            large: u64,
+        }
+        struct Outer {
+            first: f32,
+            inner: Inner,
+            address: Ptr<f32>,
+            last: i32,
+        }
+    }
+
+    #[test]
+    fn fields_are_written_where_c_has_them_and_nothing_between() {
+        let outer = Outer {
+            first: 1.5,
+            inner: Inner {
+                small: 7,
+                large: u64::MAX - 1,
+            },
+            address: Ptr::new(0x1234_5678_9abc),
+            last: -2,
+        };
+        let mut bytes = [0xee; 48];
+        outer.write(&mut bytes);
+        let mut expected = [0xee; 48];
+        expected[..4].copy_from_slice(&1.5_f32.to_ne_bytes());
+        expected[8..12].copy_from_slice(&7_u32.to_ne_bytes());
+        expected[16..24].copy_from_slice(&(u64::MAX - 1).to_ne_bytes());
+        expected[24..32].copy_from_slice(&0x1234_5678_9abc_u64.to_ne_bytes());
+        expected[32..36].copy_from_slice(&(-2_i32).to_ne_bytes());
+        assert_eq!((bytes, size_of::<Outer>()), (expected, 40));
+        let (name, declarations) = header();
+        assert!(name == "none.h" && declarations.contains("    Inner inner;\n    float* address;\n"));
+    }
 
     /// Every header, as the declarations say now.
     fn headers() -> Vec<(&'static str, String)> {

@@ -144,15 +144,9 @@ impl Launch {
 
     /// A kernel that is listed, and never issued.
     pub(crate) fn rehearsed<A: Arguments>(kernel: &Kernel<A>, grid: Grid, arguments: &A) -> Self {
-        let mut bytes = vec![Bytes([0; 64]); size_of::<A>().div_ceil(64)].into_boxed_slice();
-        // SAFETY: there is room for the struct, and its type is plain data.
-        unsafe {
-            std::ptr::copy_nonoverlapping(
-                std::ptr::from_ref(arguments).cast::<u8>(),
-                bytes.as_mut_ptr().cast(),
-                size_of::<A>(),
-            );
-        }
+        let mut bytes = vec![0; size_of::<A>().next_multiple_of(64)];
+        arguments.write(&mut bytes);
+        let bytes = bytes.as_chunks().0.iter().map(|chunk| Bytes(*chunk)).collect();
         Self {
             name: kernel.entry,
             function: std::ptr::null_mut(),
