@@ -156,7 +156,7 @@ pub(crate) use arguments;
 
 #[cfg(test)]
 mod tests {
-    use super::{Plain, Ptr, arguments};
+    use super::{Plain, Ptr};
     use std::path::Path;
 
     arguments! { "none.h";
