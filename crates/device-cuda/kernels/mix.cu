@@ -4,8 +4,8 @@
 // Inputs f32 [token][columns]: what the convolution reads, the gate, a and b. Result: f32 rows, and where the next product looks for its inputs. Caches: `CudaStateCache`. Scratch in
 // between: `RecurrenceScratch` and the convolution's values.
 //
-// `mix_keys`, in a file of its own, has all that needs no state. `mix_states` takes a head of a request, then the next, in batches of four tokens, while a warp of its own fetches what comes
-// next. A warp has sixteen columns; of each, two threads have what it gives: one has S'k and finds u, the other S'q and the outputs. Bytes: the state once, read.
+// `mix_keys`, in a file of its own, has all that needs no state. `mix_states` takes a head of a request, then the next, in batches of four tokens, while two warps of their own fetch what comes
+// next. A warp that computes has sixteen columns; of each, two threads have what it gives: one has S'k and finds u, the other S'q and the outputs. Bytes: the state once, read.
 #include "mix.cuh"
 
 // Eight warps compute. A ninth fetches of the next item everything but the state while this one is at work, a tenth its state as soon as this one's has been multiplied, chain by chain.
