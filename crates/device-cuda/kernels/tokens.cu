@@ -1,7 +1,6 @@
 // Rows that are looked up, picked, copied and spread, and the angles of positions: a thread block per row, four or eight elements per thread and load.
 #include "args/tokens.h"
-#include "rows.cuh"
-#include "weight.cuh"
+#include "rounded.cuh"
 
 constexpr int MOVERS = 256;
 
@@ -44,10 +43,17 @@ extern "C" __global__ void __launch_bounds__(MOVERS) embed(const __grid_constant
     }
 }
 
-// `from` of x, if it has that row.
+// Row `from` of x, if there is one.
 __device__ __forceinline__ void pick_row(const GatherArgs& a, int32_t from) {
-    if (static_cast<uint32_t>(from) < static_cast<uint32_t>(live_rows(a.x))) copy_row(row_of(a.out, blockIdx.x), row_of(a.x, from), a.out.columns);
-    else if (threadIdx.x == 0) report(a.fault, RecordHeader::BAD_PLAN);
+    if (static_cast<uint32_t>(from) >= static_cast<uint32_t>(live_rows(a.x))) {
+        if (threadIdx.x == 0) report(a.fault, RecordHeader::BAD_PLAN);
+        return;
+    }
+    for (int column = threadIdx.x * 4, columns = a.out.columns; column < columns; column += MOVERS * 4) {
+        const float4 x = load_four(row_of(a.x, from), column, columns);
+        store_result(a.out, blockIdx.x, column, x);
+        store_rounded(a.rounded, blockIdx.x, column, x);
+    }
 }
 
 extern "C" __global__ void __launch_bounds__(MOVERS) gather(const __grid_constant__ GatherArgs a) {

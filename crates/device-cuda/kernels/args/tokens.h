@@ -15,11 +15,12 @@ static_assert(sizeof(EmbedArgs) == 80);
 struct GatherArgs {
     Matrix x;
     Matrix out;
+    RoundedRows rounded;
     int32_t* index;
     LogitsRow* logits;
     int32_t* fault;
 };
-static_assert(sizeof(GatherArgs) == 88);
+static_assert(sizeof(GatherArgs) == 112);
 
 struct CopyArgs {
     Matrix x;

@@ -27,6 +27,8 @@ pub(crate) struct Inputs {
 pub(crate) struct RoundedInputs {
     /// The source: its first element, its row length, its columns, its rows, and the number of those that carry data.
     source: (u64, usize, usize, usize, u64),
+    /// Columns of the rows that they are a part of, from the first one on: as many lie side by side.
+    across: usize,
     kind: Kind,
     height: usize,
     address: u64,
@@ -47,6 +49,7 @@ impl RoundedInputs {
         let first = x.storage.address() + x.first as u64 * 4;
         Self {
             source: (first, x.stride, x.columns, x.bucket, x.live.address()),
+            across: x.columns,
             kind,
             height,
             address,
@@ -58,7 +61,7 @@ impl RoundedInputs {
         inputs.map_or(RoundedRows::NOWHERE, |inputs| RoundedRows {
             data: Ptr::new(inputs.address),
             height: inputs.height as u32,
-            blocks: inputs.source.2.div_ceil(BLOCK) as u32,
+            blocks: inputs.across.div_ceil(BLOCK) as u32,
             half: u32::from(inputs.kind == Kind::F16),
         })
     }
@@ -101,6 +104,34 @@ impl Cuda {
     /// without data are left as they are there; no other row sees them.
     pub(crate) fn next_inputs(&self, out: &CudaTensor) -> Option<RoundedInputs> {
         self.next_inputs_in(ScratchKind::Inputs, out)
+    }
+
+    /// The same for a kernel that writes some columns of rows: what is there of the rows with them, and where they go. A product of the
+    /// whole rows finds its inputs there if kernel after kernel has written its columns, from the first one on.
+    pub(crate) fn next_columns(&self, out: &CudaTensor) -> Option<(RoundedInputs, RoundedRows)> {
+        let (before, across) = (out.first, out.stride);
+        if out.columns == across {
+            let next = self.next_inputs(out)?;
+            return Some((next, RoundedInputs::rows(Some(next))));
+        }
+        let mut whole = out.clone();
+        (whole.first, whole.columns) = (0, across);
+        let blocks = before.is_multiple_of(BLOCK) && out.columns.is_multiple_of(BLOCK);
+        let whole = self.next_inputs(&whole).filter(|_| blocks)?;
+        let upto = |columns| {
+            let mut part = whole;
+            part.source.2 = columns;
+            part
+        };
+        if before > 0 && lock(&self.inputs).kept != Some(upto(before)) {
+            return None;
+        }
+        let skipped = (before / BLOCK * whole.height * BLOCK * 2) as u64;
+        let rows = RoundedRows {
+            data: Ptr::new(whole.address + skipped),
+            ..RoundedInputs::rows(Some(whole))
+        };
+        Some((upto(before + out.columns), rows))
     }
 
     /// The same for a kernel that itself reads inputs at an address: not there.

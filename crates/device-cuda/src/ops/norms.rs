@@ -7,7 +7,7 @@ use crate::ops::dense::{AddNormArgs, GatedNormArgs, NormArgs, ResidualNormArgs};
 use crate::ops::inputs::RoundedInputs;
 use crate::storage::{CudaBuffer, CudaTensor};
 use crate::unread::Written;
-use crate::views::{Matrix, optional};
+use crate::views::{Matrix, RoundedRows, optional};
 use paceline_device::{GateOrder, GatedNorm, ResidualNorm};
 use std::mem::offset_of;
 
@@ -51,12 +51,12 @@ impl Cuda {
         check.same_shape(x, out);
         check.length("weight", weight, x.columns);
         check.apart(out, &[x]);
-        let next = self.next_inputs(out);
+        let (next, rounded) = self.next_columns(out).unzip();
         let arguments = NormArgs {
             x: Matrix::of(x),
             out: Matrix::of(out),
             weight: weight.ptr(),
-            rounded: RoundedInputs::rows(next),
+            rounded: rounded.unwrap_or(RoundedRows::NOWHERE),
             eps,
         };
         let (at, threads) = by_columns(x.columns);

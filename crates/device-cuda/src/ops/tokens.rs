@@ -4,11 +4,14 @@ use super::checks::Checks;
 use crate::arguments::{Ptr, arguments};
 use crate::cuda::Cuda;
 use crate::launch::{Grid, Kernel};
+use crate::ops::inputs::RoundedInputs;
 use crate::storage::{CudaBuffer, CudaTensor};
-use crate::views::{Matrix, RowSource};
+use crate::unread::Written;
+use crate::views::{Matrix, RoundedRows, RowSource};
 use crate::weight::CudaWeight;
 use paceline_device::StepTables;
 use paceline_device::abi::{LogitsRow, TokenRow};
+use std::mem::offset_of;
 
 arguments! { "tokens.h";
     struct EmbedArgs {
@@ -23,6 +26,7 @@ arguments! { "tokens.h";
     struct GatherArgs {
         x: Matrix,
         out: Matrix,
+        rounded: RoundedRows,
         index: Ptr<i32>,
         logits: Ptr<LogitsRow>,
         fault: Ptr<i32>,
@@ -96,6 +100,7 @@ impl Cuda {
         let arguments = GatherArgs {
             x: Matrix::of(x),
             out: Matrix::of(out),
+            rounded: RoundedRows::NOWHERE,
             index: index.ptr(),
             logits: Ptr::NULL,
             fault: self.fault(),
@@ -108,14 +113,18 @@ impl Cuda {
         check.room("rows of logits", &step.logits_rows, out.bucket);
         check.columns("out", out, x.columns);
         check.apart(out, &[x]);
+        let next = self.next_inputs(out);
         let arguments = GatherArgs {
             x: Matrix::of(x),
             out: Matrix::of(out),
+            rounded: RoundedInputs::rows(next),
             index: Ptr::NULL,
             logits: step.logits_rows.ptr(),
             fault: self.fault(),
         };
-        self.enqueue(&GATHER_SAMPLED, per_row(out.bucket), &arguments);
+        let written = Written::new(out, offset_of!(GatherArgs, out)).spare_if(next.is_some());
+        self.enqueue_writing(&GATHER_SAMPLED, per_row(out.bucket), &arguments, Some(written));
+        self.keep_inputs(next);
     }
 
     pub(crate) fn enqueue_copy(&self, x: &CudaTensor, out: &CudaTensor) {
