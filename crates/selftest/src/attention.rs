@@ -62,6 +62,12 @@ fn layers<B: Backend>(judge: &mut Judge<'_, B>, kv: DType) {
             (name, RightOnly(layer(&[20, long], block_size, cut)))
         });
         judge.law(&operation, &shape.name(), variants);
+        if shape.heads == 2 {
+            // So many keys that a device may take them in parts beside many others, too.
+            let cuts = [Cut::Alone(usize::MAX), Cut::Alone(7), Cut::Mixed(1)];
+            let variants = cuts.map(|cut| (cut.name(), RightOnly(layer(&[20, 2700], 16, cut))));
+            judge.law(&operation, "a long text", variants);
+        }
     }
 }
 
