@@ -16,7 +16,7 @@ template <int Tokens> __device__ void exact_product(const ExactArgs& a) {
     __shared__ float w[DEPTH][WIDTH + 1], x[DEPTH][HEIGHT + 1];
     const int live = live_rows(a.out), first = blockIdx.x * WIDTH, row = blockIdx.y * HEIGHT;
     if (row >= live) return;
-    const float* weight = a.experts ? reinterpret_cast<const float*>(a.weights[a.experts[blockIdx.y]]) : a.weight;
+    const float* weight = a.weights ? reinterpret_cast<const float*>(a.weights[blockIdx.y]) : a.weight;
     const int across = threadIdx.x % 16, down = threadIdx.x / 16, inputs = a.x.columns;
     float sum[4][Tokens] = {};
     for (int k = 0; k < inputs; k += DEPTH) {

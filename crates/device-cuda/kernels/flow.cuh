@@ -96,7 +96,7 @@ template <bool F16, int Stages> __device__ __forceinline__ void multiply_flowing
 
 // The warp that takes results away.
 __device__ __forceinline__ void copy_flowing(const WideArgs& a, char* staging) {
-    const int live = a.experts ? static_cast<int>(a.out.bucket) : live_rows(a.out);
+    const int live = a.weights ? static_cast<int>(a.out.bucket) : live_rows(a.out);
     WideWalk<128> walk(a);
     for (; walk.there(); walk.advance()) {
         const WideItem at = walk.at();

@@ -122,16 +122,16 @@ template <class Weight, int N, int Stages> __device__ __forceinline__ void plain
 // Finished results of one tile and one strip.
 template <class Weight, int N, int Stages> __device__ __forceinline__ void plain_totals(const WideArgs& a) {
     enter();
-    const int tile = blockIdx.x, strip = blockIdx.y, live = a.experts ? static_cast<int>(a.out.bucket) : live_rows(a.out);
-    if (strip >= (a.experts ? *a.live : (live + N - 1) / N)) return;
-    const uint8_t* weight = a.experts ? reinterpret_cast<const uint8_t*>(a.weights[a.experts[strip]]) : a.weight;
+    const int tile = blockIdx.x, strip = blockIdx.y, live = a.weights ? static_cast<int>(a.out.bucket) : live_rows(a.out);
+    if (strip >= (a.weights ? *a.live : (live + N - 1) / N)) return;
+    const uint8_t* weight = a.weights ? reinterpret_cast<const uint8_t*>(a.weights[strip]) : a.weight;
     const uint32_t begin = tile * a.plan.blocks, end = begin + a.plan.blocks;
     int worker = first_worker(a.plan, tile);
     uint32_t stop = min(plan_begin(a.plan, worker + 1), end);
     bool opening = true;
     float sum[N / 8][4], total[N / 8][4];
     clear<N>(sum), clear<N>(total);
-    walk<Weight, N, Stages>(weight, a.inputs + static_cast<size_t>(strip) * a.plan.blocks * Stage<Weight, N>::token_bytes, a.plan.blocks, begin, end, sum, [&](uint32_t unit) {
+    walk<Weight, N, Stages>(weight, a.inputs + static_cast<size_t>(a.together ? 0 : strip) * a.plan.blocks * Stage<Weight, N>::token_bytes, a.plan.blocks, begin, end, sum, [&](uint32_t unit) {
         if (unit + 1 != stop) return;
 #pragma unroll
         for (int i = 0; i < N / 2; i++) total[i / 4][i % 4] = opening ? sum[i / 4][i % 4] : __fadd_rn(total[i / 4][i % 4], sum[i / 4][i % 4]);
@@ -158,8 +158,10 @@ SCALED(PIECES, 16, 4, 256)
 SCALED(PIECES, 32, 3, 256)
 SCALED(PIECES, 64, 2, 256)
 TILED(TOTALS, 8, 4, 256)
+TILED(TOTALS, 16, 4, 256)
 TILED(TOTALS, 32, 4, 256)
 TILED(TOTALS, 64, 4, 256)
 SCALED(TOTALS, 8, 4, 256)
+SCALED(TOTALS, 16, 4, 256)
 SCALED(TOTALS, 32, 3, 256)
 SCALED(TOTALS, 64, 2, 256)

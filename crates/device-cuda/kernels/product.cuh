@@ -40,12 +40,13 @@ struct End {
 template <int N, class Value> __device__ __forceinline__ void store_results(const WideArgs& a, int first, int strip, int live, Value value) {
     const int lane = threadIdx.x % 32, columns = a.out.columns, column = (a.gated ? first / 2 : first) + lane / 4, other = column + (a.gated ? columns : 8), last = (a.gated ? 2 : 1) * columns - 1;
     const End end(a.bias, a.scale, min(column, last)), other_end(a.bias, a.scale, min(other, last));
+    const uint32_t taken = N <= 32 && a.slots ? a.slots[strip] : ~0u;
 #pragma unroll
     for (int j = 0; j < N / 8; j++)
 #pragma unroll
         for (int p = 0; p < 2; p++) {
             const int token = strip * N + j * 8 + lane % 4 * 2 + p;
-            if (token >= live || column >= columns) continue;
+            if (token >= live || column >= columns || (N <= 32 && !(taken >> (token - strip * N) & 1))) continue;
             float* out = row_of(a.out, token);
             const float x = end(value(j, p)), y = other_end(value(j, p + 2));
             if (a.gated) {

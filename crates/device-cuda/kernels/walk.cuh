@@ -5,7 +5,7 @@
 constexpr int BAND = 2048; // tokens
 
 // Strips with data: those of live tokens, or as many as the experts have.
-template <int N> __device__ __forceinline__ int wide_strips(const WideArgs& a) { return a.experts ? *a.live : (live_rows(a.out) + N - 1) / N; }
+template <int N> __device__ __forceinline__ int wide_strips(const WideArgs& a) { return a.weights ? *a.live : (live_rows(a.out) + N - 1) / N; }
 
 struct WideItem {
     int tile, strip;
@@ -21,7 +21,7 @@ template <int N> struct WideWalk {
     __device__ __forceinline__ void advance() { item += gridDim.x; }
     __device__ __forceinline__ WideItem at() const {
         const int tiles = a.plan.tiles;
-        if (a.experts) return {item % tiles, item / tiles};
+        if (a.weights) return {item % tiles, item / tiles};
         constexpr int Band = BAND / N;
         const int skipped = item / (Band * tiles) * Band, here = min(Band, strips - skipped), rest = item - skipped * tiles;
         return {rest / here, skipped + rest % here};

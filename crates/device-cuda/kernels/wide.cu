@@ -11,17 +11,30 @@
 // Feeds the ring, tile after tile.
 template <class Weight, int N, int Stages> __device__ void wide_produce(const WideArgs& a, uint32_t base, uint32_t full, uint32_t empty) {
     using Part = Stage<Weight, N>;
+    auto tile_of = [&](const WideItem& at) { return (a.weights ? reinterpret_cast<const uint8_t*>(a.weights[at.strip]) : a.weight) + static_cast<size_t>(at.tile) * a.plan.blocks * Weight::bytes; };
+    auto load_weights = [&](const uint8_t* tile, uint32_t block, int stage) {
+        barrier_expect(full + stage * 8, Part::loaded);
+        bulk_load(base + stage * Part::bytes, tile + static_cast<size_t>(block) * Weight::bytes, Weight::bytes, full + stage * 8);
+    };
+    int ahead = 0; // blocks whose weights have been asked for
+    if (a.early)
+        for (WideWalk<N> walk(a); ahead < Stages && walk.there(); walk.advance()) {
+            const uint8_t* tile = tile_of(walk.at());
+            for (uint32_t block = 0; ahead < Stages && block < a.plan.blocks; block++) load_weights(tile, block, ahead++);
+        }
     depend();
     int stage = 0, parity = 1;
     for (WideWalk<N> walk(a); walk.there(); walk.advance()) {
         const WideItem at = walk.at();
-        const uint8_t* weight = a.experts ? reinterpret_cast<const uint8_t*>(a.weights[a.experts[at.strip]]) : a.weight;
+        const uint8_t *tile = tile_of(at), *inputs = a.inputs + static_cast<size_t>(a.together ? 0 : at.strip) * a.plan.blocks * Part::token_bytes;
         for (uint32_t block = 0; block < a.plan.blocks; block++) {
-            barrier_wait(empty + stage * 8, parity);
-            const uint32_t to = base + stage * Part::bytes, bar = full + stage * 8;
-            barrier_expect(bar, Part::loaded);
-            bulk_load(to, weight + (static_cast<size_t>(at.tile) * a.plan.blocks + block) * Weight::bytes, Weight::bytes, bar);
-            bulk_load(to + Weight::room, a.inputs + (static_cast<size_t>(at.strip) * a.plan.blocks + block) * Part::token_bytes, Part::token_bytes, bar);
+            if (ahead > 0) {
+                ahead--;
+            } else {
+                barrier_wait(empty + stage * 8, parity);
+                load_weights(tile, block, stage);
+            }
+            bulk_load(base + stage * Part::bytes + Weight::room, inputs + static_cast<size_t>(block) * Part::token_bytes, Part::token_bytes, full + stage * 8);
             if (++stage == Stages) stage = 0, parity ^= 1;
         }
     }
@@ -74,7 +87,7 @@ template <class Weight, int N, int Stages> __device__ __forceinline__ void wide_
         barrier_init_fence();
     }
     __syncthreads();
-    release_dependents();
+    if (!a.weights) release_dependents();
     char* beside = memory + (base - shared_address(memory)) + Stages * Stage<Weight, N>::bytes;
     const bool staged = flows && can_stage(a);
     if (group == 2) {
@@ -88,7 +101,8 @@ template <class Weight, int N, int Stages> __device__ __forceinline__ void wide_
     }
     registers_take<flows ? 232 : 240>();
     depend();
-    const int live = a.experts ? static_cast<int>(a.out.bucket) : live_rows(a.out);
+    if (a.weights) release_dependents(); // what is ahead of this has ended: the kernel behind may read strips before it waits
+    const int live = a.weights ? static_cast<int>(a.out.bucket) : live_rows(a.out);
     const Reader<Weight, N, Stages> ring = {base, full, empty, group};
     if constexpr (flows) {
         if (staged) return multiply_flowing(a, ring, beside);
@@ -103,8 +117,10 @@ template <class Weight, int N, int Stages> __device__ __forceinline__ void wide_
 #define SCALED(KERNEL, N, STAGES, THREADS) KERNEL(f8, Scaled, N, STAGES, THREADS)
 // Stages and threads are those of src/ops/widths.rs.
 TILED(WIDE, 8, 10, 384)
+TILED(WIDE, 16, 10, 384)
 TILED(WIDE, 32, 8, 384)
 TILED(WIDE, 128, 4, 384)
 SCALED(WIDE, 8, 8, 384)
+SCALED(WIDE, 16, 8, 384)
 SCALED(WIDE, 32, 7, 384)
 SCALED(WIDE, 128, 3, 384)

@@ -17,7 +17,7 @@ use crate::weight::{CudaWeight, Staging};
 use cudarc::driver::sys;
 use paceline_device::{
     Accept, Activation, Attention, Backend, CausalConv, ClearKv, DeltaRule, DeviceError, DeviceInfo, Element,
-    ElementTypes, Epilogue, Experts, GatedNorm, GatherStates, KeepBlockEnds, KeyValueStore, KvShape,
+    ElementTypes, Epilogue, Experts, GatedNorm, GatherStates, KeepBlockEnds, KeyValueStore, KvShape, Mixture,
     PoolStates, Prepare, PrepareDrafts, Product, ProposeNgram, Publish, ResidualNorm, RingPlace, Router,
     Rows, SampledProduct, Sampling, StateShape, StateSpace, StepRecord, StepTables, TakeDrafts, UsualLoad,
     WeightPart,
@@ -399,6 +399,10 @@ impl Backend for Cuda {
 
     fn run_experts(&self, args: Experts<'_, Self>) {
         self.enqueue_experts(&args);
+    }
+
+    fn mix_experts(&self, mixture: Mixture<'_, Self>, norm: ResidualNorm<'_, Self>) {
+        self.enqueue_mix_experts(&mixture, &norm);
     }
 
     fn gather(&self, x: &CudaTensor, index: &CudaBuffer<i32>, out: &mut CudaTensor) {

@@ -162,6 +162,7 @@ fn experts_on_all_gpus_give_the_same_bits() {
             cuda.route(Router {
                 logits: &logits,
                 scores: RouteScores::Softmax { renormalise: true },
+                shared: false,
                 out: &mut routing,
             });
             let x = space.random(cuda, hidden, 4);

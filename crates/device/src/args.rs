@@ -273,10 +273,13 @@ pub struct MoeRouting<B: Backend> {
 
 /// Arguments of [`Backend::route`]. Ties go to the lower expert.
 pub struct Router<'a, B: Backend> {
-    /// `[T, experts]`.
+    /// `[T, experts]`, where a shared expert counts too.
     pub logits: &'a B::Tensor,
     /// How they become weights.
     pub scores: RouteScores<'a, B>,
+    /// Whether the last column of the logits is not a score but the gate of a shared expert, which is the last of all and which
+    /// every row runs behind those that it chose: its weight is the gate's sigmoid.
+    pub shared: bool,
     /// Receives the choice.
     pub out: &'a mut MoeRouting<B>,
 }
@@ -292,6 +295,24 @@ pub struct Experts<'a, B: Backend> {
     /// Between the two matrices.
     pub activation: Activation,
     /// `[T, hidden]`, overwritten.
+    pub out: &'a mut B::Tensor,
+}
+
+/// Arguments of [`Backend::mix_experts`]. What it writes is scratch.
+pub struct Mixture<'a, B: Backend> {
+    /// The product whose results are the logits.
+    pub router: Product<'a, B>,
+    /// How they become weights.
+    pub scores: RouteScores<'a, B>,
+    /// As in [`Router`].
+    pub shared: bool,
+    /// The choice.
+    pub routing: &'a mut MoeRouting<B>,
+    /// The matrices of the experts.
+    pub experts: &'a B::Experts,
+    /// Between the two matrices.
+    pub activation: Activation,
+    /// `[T, hidden]`.
     pub out: &'a mut B::Tensor,
 }
 

@@ -1,8 +1,8 @@
 //! The [`Backend`] trait: storage, the stream, and the operations of a step.
 
 use crate::args::{
-    Activation, Attention, CausalConv, DeltaRule, Epilogue, Experts, GatedNorm, KeyValueStore, Product,
-    ResidualNorm, Router, SampledProduct, Sampling, StateSpace,
+    Activation, Attention, CausalConv, DeltaRule, Epilogue, Experts, GatedNorm, KeyValueStore, Mixture,
+    Product, ResidualNorm, Router, SampledProduct, Sampling, StateSpace,
 };
 use crate::{
     Accept, ClearKv, DeviceError, DeviceInfo, GatherStates, KeepBlockEnds, KvShape, PoolStates, Prepare,
@@ -116,8 +116,8 @@ pub trait Backend: Clone + Send + Sync + 'static {
     /// The first `outputs` rows of a weight as one of its own, in the same storage. Not of a gated weight, whose rows may be
     /// in another order.
     fn first_outputs(&self, weight: &Self::Weight, outputs: usize) -> Self::Weight;
-    /// Groups expert matrices: `gate_up[e]` is `[2·width, hidden]` (or `[width, hidden]` for ungated
-    /// activations), `down[e]` is `[hidden, width]`.
+    /// Groups expert matrices: `gate_up[e]` is `[2·width, hidden]`, made by [`gated_weight`](Self::gated_weight) (or `[width,
+    /// hidden]` for ungated activations), `down[e]` is `[hidden, width]`.
     fn experts(
         &self,
         gate_up: Vec<Self::Weight>,
@@ -240,6 +240,26 @@ pub trait Backend: Clone + Send + Sync + 'static {
     fn linear_add_norm(&self, product: Product<'_, Self>, norm: ResidualNorm<'_, Self>) {
         self.linear(product.x, product.w, product.epilogue, product.out);
         self.add_rms_norm(product.out, norm);
+    }
+    /// A mixture of experts that is added to the residual stream, and the norm behind it, whose result may take the place
+    /// of the mixture's input.
+    fn mix_experts(&self, mixture: Mixture<'_, Self>, norm: ResidualNorm<'_, Self>) {
+        let Product { x, w, epilogue, out } = mixture.router;
+        self.linear(x, w, epilogue, out);
+        self.route(Router {
+            logits: out,
+            scores: mixture.scores,
+            shared: mixture.shared,
+            out: mixture.routing,
+        });
+        self.run_experts(Experts {
+            x,
+            routing: mixture.routing,
+            experts: mixture.experts,
+            activation: mixture.activation,
+            out: mixture.out,
+        });
+        self.add_rms_norm(mixture.out, norm);
     }
     /// The convolution, the delta rule over its output, and the gated norm over that one's; both are scratch.
     fn mix_delta(&self, conv: CausalConv<'_, Self>, rule: DeltaRule<'_, Self>, norm: GatedNorm<'_, Self>) {

@@ -24,7 +24,7 @@ mod workspace;
 
 pub use args::{
     Activation, Attention, CausalConv, DeltaRule, Epilogue, Experts, GateOrder, GatedNorm, HeadMap,
-    HeadNorms, KeyValueStore, MoeRouting, Product, ResidualNorm, RouteScores, Router, SampleOptions,
+    HeadNorms, KeyValueStore, Mixture, MoeRouting, Product, ResidualNorm, RouteScores, Router, SampleOptions,
     SampledProduct, SampledText, Sampling, StateSpace,
 };
 pub use backend::{Backend, Element, Pending};

@@ -368,13 +368,17 @@ impl<'a, B: Backend> Loader<'a, B> {
         Ok(Some(view))
     }
 
-    /// Whether a part is stored as 8-bit floats.
-    pub fn is_eight_bits(&self, part: &Part) -> Result<bool, ModelError> {
-        let dtype = match self.find(&part.name, &part.stored)? {
+    /// The type that a part is stored in.
+    pub fn stored_type(&self, part: &Part) -> Result<DType, ModelError> {
+        Ok(match self.find(&part.name, &part.stored)? {
             Some(view) => view.dtype,
             None => self.assumed_type(part),
-        };
-        Ok(dtype == DType::F8E4M3)
+        })
+    }
+
+    /// Whether a part is stored as 8-bit floats.
+    pub fn is_eight_bits(&self, part: &Part) -> Result<bool, ModelError> {
+        Ok(self.stored_type(part)? == DType::F8E4M3)
     }
 
     /// The elements of a matrix, with their scales if they have some.

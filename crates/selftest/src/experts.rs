@@ -5,7 +5,8 @@ use crate::judge::{Case, Judge};
 use crate::rig::{Rig, within};
 use crate::rows::joined;
 use paceline_device::{
-    Activation, Backend, DeviceError, Experts, MoeRouting, RouteScores, Router, StepTables,
+    self as device, Activation, Backend, DeviceError, Epilogue, Experts, MoeRouting, Product, ResidualNorm,
+    RouteScores, Router, RowOrder, StepTables, WeightData, WeightPart,
 };
 use paceline_testkit::Matrix;
 use paceline_types::DType;
@@ -13,6 +14,7 @@ use paceline_types::DType;
 const ROWS: usize = 37;
 /// Tokens at a time, and the bucket.
 const CUTS: [(usize, usize); 5] = [(37, 37), (1, 1), (3, 4), (8, 8), (17, 64)];
+const MORE_CUTS: [(usize, usize); 5] = [(16, 16), (13, 16), (32, 32), (30, 128), (37, 256)];
 
 pub(crate) fn judge<B: Backend>(judge: &mut Judge<'_, B>) {
     for routing in ROUTINGS {
@@ -32,6 +34,7 @@ pub(crate) fn judge<B: Backend>(judge: &mut Judge<'_, B>) {
             (ROUTINGS[3], 256, 96, gated),
             (ROUTINGS[0], 256, 128, gated),
         ] {
+            let limit = limit(dtype, hidden, judge.elements().activations);
             let layer = |(batch, bucket)| Mixture {
                 route: Route {
                     routing,
@@ -42,7 +45,7 @@ pub(crate) fn judge<B: Backend>(judge: &mut Judge<'_, B>) {
                 hidden,
                 width,
                 activation,
-                limit: limit(dtype, hidden, judge.elements().activations),
+                limit,
             };
             let operation = format!("run_experts {}", dtype.name().to_lowercase());
             let case = format!("{}, [{hidden}, {width}], {activation:?}", routing.name());
@@ -50,6 +53,18 @@ pub(crate) fn judge<B: Backend>(judge: &mut Judge<'_, B>) {
             let whole = layer((ROWS, 64));
             judge.compare(&operation, &case, &whole);
             judge.law(&operation, &case, variants);
+            for shared in [false, true] {
+                let mixed = |cut| Mixed {
+                    layer: layer(cut),
+                    shared,
+                };
+                let operation = format!("mix_experts {}", dtype.name().to_lowercase());
+                let case = format!("{case}{}", if shared { ", one shared" } else { "" });
+                let variants = [CUTS, MORE_CUTS].concat();
+                let variants = variants.into_iter().map(|cut| (named(cut), mixed(cut)));
+                judge.compare(&operation, &case, &mixed((ROWS, 64)));
+                judge.law(&operation, &case, variants);
+            }
         }
     }
 }
@@ -178,6 +193,7 @@ impl Case for Route {
             device.route(Router {
                 logits: &logits,
                 scores: self.routing.scores(&bias),
+                shared: false,
                 out: &mut again(&routed),
             });
         });
@@ -206,6 +222,24 @@ struct Mixture {
     limit: Limit,
 }
 
+impl Mixture {
+    /// The matrices of so many experts.
+    fn matrices<B: Backend>(&self, rig: &Rig<'_, B>, experts: usize) -> Result<B::Experts, DeviceError> {
+        let (dtype, hidden, width) = (self.dtype, self.hidden, self.width);
+        let (mut gate_up, mut down) = (Vec::new(), Vec::new());
+        for expert in 0..experts {
+            let rows = width * self.activation.fan_in();
+            let (name, matrix) = (format!("in {expert}"), Matrix::new(dtype, rows, hidden));
+            gate_up.push(match self.activation {
+                Activation::SiluGated { .. } => rig.gated_weight(&name, matrix)?,
+                Activation::ReluSquared => rig.weight(&name, matrix)?,
+            });
+            down.push(rig.weight(&format!("out {expert}"), Matrix::new(dtype, hidden, width))?);
+        }
+        rig.device.experts(gate_up, down)
+    }
+}
+
 impl Case for Mixture {
     fn run<B: Backend>(&self, rig: &Rig<'_, B>) -> Result<Vec<Output>, DeviceError> {
         let Route {
@@ -213,7 +247,7 @@ impl Case for Mixture {
             batch,
             bucket,
         } = self.route;
-        let (device, dtype, hidden, width) = (rig.device, self.dtype, self.hidden, self.width);
+        let (device, dtype, hidden) = (rig.device, self.dtype, self.hidden);
         let step = rig.token_tables(bucket)?;
         let tables = [
             self.route.routing.logits(rig)?,
@@ -226,19 +260,14 @@ impl Case for Mixture {
         );
         let bias = rig.buffer("bias", experts, 0.2)?;
         let routed = routing(rig, &step, chosen)?;
-        let (mut gate_up, mut down) = (Vec::new(), Vec::new());
-        for expert in 0..experts {
-            let rows = width * self.activation.fan_in();
-            gate_up.push(rig.weight(&format!("in {expert}"), Matrix::new(dtype, rows, hidden))?);
-            down.push(rig.weight(&format!("out {expert}"), Matrix::new(dtype, hidden, width))?);
-        }
-        let packed = device.experts(gate_up, down)?;
+        let packed = self.matrices(rig, experts)?;
         let program = rig.program(|device| {
             device.embed(&step, &tables[0], 1.0, &mut logits.clone());
             device.embed(&step, &tables[1], 1.0, &mut x.clone());
             device.route(Router {
                 logits: &logits,
                 scores: self.route.routing.scores(&bias),
+                shared: false,
                 out: &mut again(&routed),
             });
             device.run_experts(Experts {
@@ -254,6 +283,108 @@ impl Case for Mixture {
             rig.write_ids(&step, start..ROWS.min(start + batch));
             program.launch();
             batches.push(vec![rig.output("out", &out, self.limit)?]);
+        }
+        Ok(joined(batches))
+    }
+}
+
+/// The whole of a mixture, with its router and its end.
+struct Mixed {
+    layer: Mixture,
+    shared: bool,
+}
+
+impl Mixed {
+    /// Numbers of a few bits: a sum of their products is the same in any order, so that all devices choose the same experts.
+    fn coarse<B: Backend>(rig: &Rig<'_, B>, name: &str, count: usize, steps: f32) -> Vec<f32> {
+        let numbers = rig.random(name).numbers(count, 1.5);
+        numbers.iter().map(|x| (x * steps).round() / steps).collect()
+    }
+
+    fn router<B: Backend>(&self, rig: &Rig<'_, B>, outputs: usize) -> Result<B::Weight, DeviceError> {
+        let hidden = self.layer.hidden;
+        let numbers = Self::coarse(rig, "router", outputs * hidden, 4.0);
+        let part = WeightPart {
+            name: "router",
+            dtype: DType::F32,
+            stored_rows: outputs,
+            columns: hidden,
+            data: WeightData::Stored(bytemuck::cast_slice(&numbers)),
+            order: RowOrder::Stored,
+        };
+        let store_as = (self.layer.dtype != DType::F32).then_some(DType::BF16);
+        rig.device.weight(&[part], store_as)
+    }
+}
+
+impl Case for Mixed {
+    fn run<B: Backend>(&self, rig: &Rig<'_, B>) -> Result<Vec<Output>, DeviceError> {
+        let Mixture {
+            route:
+                Route {
+                    routing: choice,
+                    batch,
+                    bucket,
+                },
+            hidden,
+            activation,
+            limit,
+            ..
+        } = self.layer;
+        let (device, shared) = (rig.device, usize::from(self.shared));
+        let (experts, chosen) = (choice.experts + shared, choice.chosen + shared);
+        let step = rig.token_tables(bucket)?;
+        let tables = [
+            rig.table(&Self::coarse(rig, "x", ROWS * hidden, 8.0), hidden)?,
+            rig.inputs("residual", (ROWS, hidden), (2.0, false))?,
+        ];
+        let (x, residual, out) = (
+            device.tensor(&step.tokens, hidden)?,
+            device.tensor(&step.tokens, hidden)?,
+            device.tensor(&step.tokens, hidden)?,
+        );
+        let logits = device.tensor(&step.tokens, experts)?;
+        let (bias, weight) = (
+            rig.buffer("bias", choice.experts, 0.2)?,
+            rig.buffer("norm", hidden, 1.5)?,
+        );
+        let (router, routed) = (self.router(rig, experts)?, routing(rig, &step, chosen)?);
+        let packed = self.layer.matrices(rig, experts)?;
+        let program = rig.program(|device| {
+            device.embed(&step, &tables[0], 1.0, &mut x.clone());
+            device.embed(&step, &tables[1], 1.0, &mut residual.clone());
+            let mixture = device::Mixture {
+                router: Product {
+                    x: &x,
+                    w: &router,
+                    epilogue: Epilogue::NONE,
+                    out: &mut logits.clone(),
+                },
+                scores: choice.scores(&bias),
+                shared: self.shared,
+                routing: &mut again(&routed),
+                experts: &packed,
+                activation,
+                out: &mut out.clone(),
+            };
+            // The norm's result takes the place of the input, as it does in a model.
+            let norm = ResidualNorm {
+                residual: &mut residual.clone(),
+                scale: 0.22,
+                weight: &weight,
+                eps: 1e-5,
+                out: &mut x.clone(),
+            };
+            device.mix_experts(mixture, norm);
+        });
+        let mut batches = Vec::new();
+        for start in (0..ROWS).step_by(batch) {
+            rig.write_ids(&step, start..ROWS.min(start + batch));
+            program.launch();
+            batches.push(vec![
+                rig.output("normed", &x, limit)?,
+                rig.output("residual", &residual, limit)?,
+            ]);
         }
         Ok(joined(batches))
     }

@@ -142,8 +142,16 @@ impl Cpu {
         check.columns("weights", &args.out.weights, chosen);
         check.room("ids", &args.out.ids, logits.bucket * chosen);
         check.apart(&args.out.weights, &[logits]);
-        let (scores, available) = OwnedScores::of(&args.scores, logits.columns);
-        assert!(chosen <= available, "route: {chosen} of {available} experts");
+        let shared = usize::from(args.shared);
+        assert!(
+            logits.columns > shared && chosen >= shared,
+            "route: a shared expert and no other"
+        );
+        let (scores, available) = OwnedScores::of(&args.scores, logits.columns - shared);
+        assert!(
+            chosen - shared <= available,
+            "route: {chosen} of {available} experts"
+        );
         let (logits, ids, weights) = (logits.clone(), args.out.ids.clone(), args.out.weights.clone());
         self.stream.enqueue(move |pool| {
             // SAFETY: see the module header.
@@ -153,7 +161,8 @@ impl Cpu {
                     scores: scores.view(),
                     ids: &ids.storage,
                     weights: weights.write(),
-                    chosen,
+                    chosen: chosen - shared,
+                    shared: shared == 1,
                 }
             };
             route::route(pool, args);

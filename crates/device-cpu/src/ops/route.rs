@@ -28,7 +28,10 @@ pub(crate) struct Route<'a> {
     pub(crate) scores: Scores<'a>,
     pub(crate) ids: &'a Storage<i32>,
     pub(crate) weights: Out<'a>,
+    /// Experts of a row by score.
     pub(crate) chosen: usize,
+    /// Whether the last logit is the gate of one more expert, which every row has behind them.
+    pub(crate) shared: bool,
 }
 
 /// Added to the sum of chosen sigmoids before dividing by it.
@@ -38,18 +41,25 @@ const SUM_EPS: f32 = 1e-20;
 pub(crate) fn route(pool: &Pool, args: Route<'_>) {
     split(pool, args.weights.rows, 4 * args.logits.columns, |rows| {
         let mut best = Vec::new();
-        let mut scratch = vec![0.0; args.logits.columns];
+        let mut scratch = vec![0.0; args.logits.columns - usize::from(args.shared)];
         for row in rows {
             let logits = args.logits.row(row);
             assert!(
                 logits.iter().all(|logit| !logit.is_nan()),
                 "route: the logits of row {row} are not numbers"
             );
+            let (logits, gate) = logits.split_at(logits.len() - usize::from(args.shared));
+            let places = args.chosen + gate.len();
             // SAFETY: every row belongs to one piece.
             let (weights, ids) = unsafe {
-                let ids = args.ids.slice_mut(row * args.chosen..(row + 1) * args.chosen);
+                let ids = args.ids.slice_mut(row * places..(row + 1) * places);
                 (args.weights.row(row), ids)
             };
+            let (weights, shared_weight) = weights.split_at_mut(args.chosen);
+            let (ids, shared_id) = ids.split_at_mut(args.chosen);
+            if let ([gate], [weight], [id]) = (gate, shared_weight, shared_id) {
+                (*weight, *id) = (sigmoid(*gate), logits.len() as i32);
+            }
             match args.scores {
                 Scores::Softmax { renormalise } => {
                     choose(logits, args.chosen, &mut best);

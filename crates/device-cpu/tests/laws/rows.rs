@@ -353,6 +353,7 @@ fn routing_keeps_the_law() {
             cpu.route(Router {
                 logits: &inputs[0],
                 scores,
+                shared: false,
                 out: &mut routing,
             });
             ids_seen
@@ -387,6 +388,7 @@ fn equal_scores_go_to_the_lower_expert() {
     cpu.route(Router {
         logits: &logits,
         scores: RouteScores::Softmax { renormalise: true },
+        shared: false,
         out: &mut routing,
     });
     assert_eq!(cpu.read(&routing.ids, 5).wait().unwrap(), [1, 2, 4, 0, 5]);

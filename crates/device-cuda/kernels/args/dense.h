@@ -9,12 +9,11 @@ struct ExactArgs {
     float* weight;
     float* bias;
     float* scale;
-    int32_t* experts;
     uint64_t* weights;
     int32_t* rows;
     uint32_t pitch;
 };
-static_assert(sizeof(ExactArgs) == 120);
+static_assert(sizeof(ExactArgs) == 112);
 
 struct NormArgs {
     Matrix x;
@@ -81,7 +80,8 @@ struct RouteArgs {
     uint32_t groups;
     uint32_t kept_groups;
     uint32_t renormalise;
+    uint32_t shared;
     float scale;
     int32_t* fault;
 };
-static_assert(sizeof(RouteArgs) == 112);
+static_assert(sizeof(RouteArgs) == 120);

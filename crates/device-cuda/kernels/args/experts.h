@@ -7,15 +7,27 @@ struct SortArgs {
     int32_t* ids;
     int32_t* live;
     int32_t* counts;
-    int32_t* strip_expert;
+    uint64_t* strip_up;
+    uint64_t* strip_down;
+    uint32_t* strip_slots;
     int32_t* slot_row;
     int32_t* pair_slot;
+    uint64_t* up;
+    uint64_t* down;
     uint32_t bucket;
     uint32_t chosen;
     uint32_t experts;
     uint32_t height;
+    uint32_t together;
 };
-static_assert(sizeof(SortArgs) == 64);
+static_assert(sizeof(SortArgs) == 104);
+
+struct RouteFewArgs {
+    PiecedProduct product;
+    RouteArgs route;
+    SortArgs sort;
+};
+static_assert(sizeof(RouteFewArgs) == 280);
 
 struct CombineArgs {
     Matrix results;
@@ -25,3 +37,10 @@ struct CombineArgs {
     uint32_t chosen;
 };
 static_assert(sizeof(CombineArgs) == 112);
+
+struct CombineNormArgs {
+    CombineArgs experts;
+    ResidualNormArgs norm;
+    RoundedRows rounded;
+};
+static_assert(sizeof(CombineNormArgs) == 216);

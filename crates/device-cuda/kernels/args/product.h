@@ -31,11 +31,13 @@ struct WideArgs {
     float* bias;
     float* scale;
     int32_t* live;
-    int32_t* experts;
     uint64_t* weights;
+    uint32_t* slots;
     KPlan plan;
     RoundedRows rounded;
     uint32_t gated;
     float gate_scale;
+    uint32_t together;
+    uint32_t early;
 };
-static_assert(sizeof(WideArgs) == 136);
+static_assert(sizeof(WideArgs) == 144);

@@ -13,14 +13,13 @@ use crate::weight::{CudaWeight, Kind};
 use paceline_device::{Activation, Epilogue, Product, ResidualNorm, RouteScores, Router};
 
 arguments! { "dense.h";
-    /// A product with an f32 weight. With experts, each strip of rows has one of `weights`; `rows` names the row of each slot.
+    /// A product with an f32 weight. With experts, each strip of rows has its own, and `rows` names the row of each slot.
     struct ExactArgs {
         x: Matrix,
         out: Matrix,
         weight: Ptr<f32>,
         bias: Ptr<f32>,
         scale: Ptr<f32>,
-        experts: Ptr<i32>,
         weights: Ptr<u64>,
         rows: Ptr<i32>,
         pitch: u32,
@@ -81,7 +80,7 @@ arguments! { "dense.h";
         gate_scale: f32,
     }
 
-    /// The choice of experts.
+    /// The choice of experts. `shared`: the last logit is the gate of a shared expert, the last of those that are chosen.
     struct RouteArgs {
         logits: Matrix,
         weights: Matrix,
@@ -92,6 +91,7 @@ arguments! { "dense.h";
         groups: u32,
         kept_groups: u32,
         renormalise: u32,
+        shared: u32,
         scale: f32,
         fault: Ptr<i32>,
     }
@@ -110,6 +110,8 @@ pub(crate) const EXACT_STRIP: usize = 16;
 const THREADS: u32 = 256;
 /// Experts that the routing kernel can tell apart.
 const MOST_EXPERTS: usize = 2048;
+/// Experts of a row at most: a lane of a warp has each.
+const MOST_CHOSEN: usize = 32;
 
 impl Cuda {
     pub(crate) fn enqueue_linear(
@@ -184,7 +186,6 @@ impl Cuda {
             weight: Ptr::new(w.address()),
             bias: optional(epilogue.bias),
             scale: optional(epilogue.scale),
-            experts: Ptr::NULL,
             weights: Ptr::NULL,
             rows: Ptr::NULL,
             pitch: w.pitch() as u32,
@@ -207,7 +208,6 @@ impl Cuda {
             weight: Ptr::NULL,
             bias: Ptr::NULL,
             scale: Ptr::NULL,
-            experts: strips.experts,
             weights,
             rows: if lookup { strips.rows } else { Ptr::NULL },
             pitch: w.pitch() as u32,
@@ -270,9 +270,22 @@ impl Cuda {
     }
 
     pub(crate) fn enqueue_route(&self, args: &Router<'_, Self>) {
+        let arguments = self.route_arguments(args);
+        let shared = (2 * args.logits.columns as u32 + arguments.groups) * 4;
+        let grid = Grid::new(args.logits.bucket as u32, 32).shared(shared);
+        self.enqueue(&ROUTE, grid, &arguments);
+    }
+
+    /// Checks a choice of experts.
+    pub(crate) fn route_arguments(&self, args: &Router<'_, Self>) -> RouteArgs {
         let check = Checks("route");
         let (logits, chosen) = (args.logits, args.out.chosen);
-        let experts = logits.columns;
+        let shared = usize::from(args.shared);
+        assert!(
+            logits.columns > shared && chosen >= shared,
+            "route: a shared expert and no other"
+        );
+        let experts = logits.columns - shared;
         check.same_rows(logits, &args.out.weights);
         check.columns("weights", &args.out.weights, chosen);
         check.room("ids", &args.out.ids, logits.bucket * chosen);
@@ -287,6 +300,7 @@ impl Cuda {
             groups: 1,
             kept_groups: 1,
             renormalise: 0,
+            shared: u32::from(args.shared),
             scale: 1.0,
             fault: Ptr::new(self.context.fault),
         };
@@ -310,17 +324,15 @@ impl Cuda {
             }
         }
         let available = experts / arguments.groups as usize * arguments.kept_groups as usize;
-        assert!(chosen <= available, "route: {chosen} of {available} experts");
+        assert!(
+            chosen - shared <= available && chosen <= MOST_CHOSEN,
+            "route: {chosen} of {available} experts, or more than {MOST_CHOSEN}"
+        );
         assert!(
             experts <= MOST_EXPERTS,
             "route: {experts} experts, more than {MOST_EXPERTS}"
         );
-        let shared = (experts as u32 + arguments.groups) * 4;
-        self.enqueue(
-            &ROUTE,
-            Grid::new(logits.bucket as u32, 32).shared(shared),
-            &arguments,
-        );
+        arguments
     }
 }
 
@@ -331,7 +343,7 @@ pub(crate) fn elements(rows: usize, columns: usize) -> Grid {
 }
 
 /// The scale of the gate, if gate and up take turns in the weight.
-fn gate_scale(w: &CudaWeight, activation: Activation) -> Option<f32> {
+pub(crate) fn gate_scale(w: &CudaWeight, activation: Activation) -> Option<f32> {
     match activation {
         Activation::SiluGated { gate_scale } => (w.gated() > 0).then_some(gate_scale),
         Activation::ReluSquared => {

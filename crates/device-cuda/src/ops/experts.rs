@@ -4,51 +4,20 @@
 //! its expert, and every row adds up its results, best first. A pair's result is the same whatever else its expert is given: no
 //! sum over the inputs of an expert's matrix is cut.
 
-use crate::arguments::{Ptr, arguments};
+use crate::arguments::Ptr;
 use crate::cuda::Cuda;
-use crate::launch::{Grid, Kernel};
 use crate::ops::checks::Checks;
-use crate::ops::dense::{EXACT_STRIP, elements};
-use crate::ops::product::{Before, Strips};
+use crate::ops::dense::{EXACT_STRIP, gate_scale};
+use crate::ops::product::{Before, StripProduct, Strips};
 use crate::scratch::ScratchKind;
 use crate::storage::CudaBuffer;
 use crate::views::{Matrix, RoundedRows};
-use crate::weight::{CudaWeight, Kind};
-use paceline_device::{Backend, DeviceError, Experts};
+use crate::weight::{BLOCK, CudaWeight, Kind};
+use paceline_device::{Activation, Backend, DeviceError, Experts};
 use std::sync::Arc;
 
-arguments! { "experts.h";
-    /// Pairs to be sorted by expert.
-    struct SortArgs {
-        /// The expert of each pair, rows one behind the other.
-        ids: Ptr<i32>,
-        live: Ptr<i32>,
-        /// Strips and slots.
-        counts: Ptr<i32>,
-        strip_expert: Ptr<i32>,
-        slot_row: Ptr<i32>,
-        pair_slot: Ptr<i32>,
-        bucket: u32,
-        chosen: u32,
-        experts: u32,
-        height: u32,
-    }
-
-    /// Results of slots that rows add up.
-    struct CombineArgs {
-        results: Matrix,
-        weights: Matrix,
-        out: Matrix,
-        pair_slot: Ptr<i32>,
-        chosen: u32,
-    }
-}
-
-const SORT_PAIRS: Kernel<SortArgs> = Kernel::new("experts", "sort_pairs");
-const COMBINE: Kernel<CombineArgs> = Kernel::new("experts", "combine");
-
-/// Warps of the thread block that sorts.
-const SORT_WARPS: usize = 16;
+/// Rows of a step that all experts are given, rather than those alone that chose them.
+const TOGETHER: usize = 16;
 
 /// The matrices of a layer's experts. Clones share them.
 #[derive(Clone)]
@@ -84,13 +53,13 @@ impl Matrices {
         })
     }
 
-    fn pointers(&self) -> (&CudaWeight, Ptr<u64>) {
-        (&self.first, Ptr::new(self.addresses.address()))
+    fn addresses(&self) -> Ptr<u64> {
+        Ptr::new(self.addresses.address())
     }
 }
 
 impl CudaExperts {
-    /// Groups matrices: `gate_up[e]` is `[2·width, hidden]` or `[width, hidden]`, `down[e]` is `[hidden, width]`.
+    /// Groups matrices: `gate_up[e]` is a gated weight of `[2·width, hidden]` or `[width, hidden]`, `down[e]` is `[hidden, width]`.
     pub(crate) fn new(cuda: &Cuda, gate_up: &[CudaWeight], down: &[CudaWeight]) -> Result<Self, DeviceError> {
         let bad = |why: String| DeviceError::BadWeight {
             what: "experts".to_owned(),
@@ -101,6 +70,7 @@ impl CudaExperts {
             return Err(bad(format!("{ups} first and {downs} second matrices")));
         }
         let shape = |w: &CudaWeight| (w.outputs(), w.inputs());
+        let gated = gate_up[0].gated();
         let ((up_outputs, hidden), (outputs, width)) = (shape(&gate_up[0]), shape(&down[0]));
         if outputs != hidden || (up_outputs != width && up_outputs != 2 * width) {
             return Err(bad(format!(
@@ -111,6 +81,11 @@ impl CudaExperts {
         for (expert, (up, down)) in gate_up.iter().zip(down).enumerate() {
             if shape(up) != (up_outputs, hidden) || shape(down) != (outputs, width) {
                 return Err(bad(format!("expert {expert} differs in shape from expert 0")));
+            }
+            if up.gated() != gated || down.gated() != 0 {
+                return Err(bad(format!(
+                    "gate and up of expert {expert} lie otherwise than those of expert 0"
+                )));
             }
             let exact = up.kind() == Kind::F32;
             if (up.kind(), down.kind()) != kinds || exact != (down.kind() == Kind::F32) {
@@ -127,111 +102,151 @@ impl CudaExperts {
             }),
         })
     }
+
+    /// How many there are.
+    pub(crate) fn len(&self) -> usize {
+        self.inner.len
+    }
+
+    /// Where the two matrices of each expert are.
+    pub(crate) fn addresses(&self) -> [Ptr<u64>; 2] {
+        [self.inner.gate_up.addresses(), self.inner.down.addresses()]
+    }
+
+    fn is_exact(&self) -> bool {
+        self.inner.gate_up.first.kind() == Kind::F32
+    }
 }
 
 impl Cuda {
     pub(crate) fn enqueue_experts(&self, args: &Experts<'_, Self>) {
-        let check = Checks("run_experts");
-        let routing = args.routing;
-        check.same_shape(args.x, args.out);
-        check.same_rows(args.x, &routing.weights);
-        check.columns("weights", &routing.weights, routing.chosen);
-        check.room("ids", &routing.ids, args.x.bucket * routing.chosen);
-        check.apart(args.out, &[args.x, &routing.weights]);
-        let inner = &args.experts.inner;
-        check.columns("x", args.x, inner.gate_up.first.inputs());
-        let (up, width) = (inner.gate_up.first.outputs(), inner.down.first.inputs());
-        assert!(
-            up == width * args.activation.fan_in(),
-            "run_experts: {up} outputs of the first matrix, {width} inputs of the second"
-        );
+        check_experts(args);
         // Without memory nothing is enqueued, and whoever waits next is told.
         let _ = self.run_sorted(args);
     }
 
     fn run_sorted(&self, args: &Experts<'_, Self>) -> Option<()> {
-        let (routing, inner) = (args.routing, &args.experts.inner);
-        let pairs = args.x.bucket * routing.chosen;
-        let exact = inner.gate_up.first.kind() == Kind::F32;
-        let height = if exact {
-            EXACT_STRIP
-        } else {
-            self.strip_height(pairs.div_ceil(inner.len))
-        };
-        let (strips, pair_slot) = self.sort_pairs(args, height)?;
-        let slots = strips.most * height;
-        let (up, down) = (inner.gate_up.pointers(), inner.down.pointers());
-        let up_out = self.slot_rows(ScratchKind::ExpertUp, &strips, slots, up.0.outputs())?;
-        let results = self.slot_rows(ScratchKind::ExpertDown, &strips, slots, down.0.outputs())?;
-        let x = Matrix::of(args.x);
-        if exact {
-            self.exact_strips(up, &strips, (x, true), up_out);
-            let active = self.slot_rows(ScratchKind::ExpertActive, &strips, slots, down.0.inputs())?;
-            self.activate_rows(up_out, args.activation, active, RoundedRows::NOWHERE);
-            self.exact_strips(down, &strips, (active, false), results);
-        } else {
-            let inputs = self.round_strips(x, up.0, &strips, Before::Lookup)?;
-            self.strip_product(up, &strips, inputs, up_out);
-            let before = Before::Activation(args.activation);
-            let inputs = self.round_strips(up_out, down.0, &strips, before)?;
-            self.strip_product(down, &strips, inputs, results);
-        }
-        let arguments = CombineArgs {
-            results,
-            weights: Matrix::of(&routing.weights),
-            out: Matrix::of(args.out),
-            pair_slot,
-            chosen: routing.chosen as u32,
-        };
-        self.enqueue(&COMBINE, elements(args.out.bucket, args.out.columns), &arguments);
+        let sorted = self.sort_pairs(args)?;
+        let results = self.expert_products(args, &sorted.strips)?;
+        self.combine(args, &sorted, results);
         Some(())
     }
 
-    /// Enqueues the sorting of pairs into strips; returns them, and where the slot of each pair is found.
-    fn sort_pairs(&self, args: &Experts<'_, Self>, height: usize) -> Option<(Strips, Ptr<i32>)> {
-        let (routing, experts) = (args.routing, args.experts.inner.len);
-        let pairs = args.x.bucket * routing.chosen;
-        // All strips but one per expert are full.
-        let most = pairs / height + experts.min(pairs);
-        let words = 2 + most + most * height + pairs;
-        let counts = self.scratch(ScratchKind::Routing, words as u64 * 4)?;
-        let at = |words: usize| Ptr::new(counts + words as u64 * 4);
-        let strips = Strips {
-            height,
-            most,
-            counts,
-            experts: at(2),
-            rows: at(2 + most),
+    /// How high strips of experts are in a program of so many rows and pairs, and whether each strip has all rows.
+    pub(crate) fn strips_of(&self, experts: &CudaExperts, rows: usize, pairs: usize) -> (usize, bool) {
+        if experts.is_exact() {
+            return (EXACT_STRIP, false);
+        }
+        if rows <= TOGETHER {
+            return (self.input_height(rows), true);
+        }
+        (self.strip_height(pairs.div_ceil(experts.len())), false)
+    }
+
+    /// Enqueues the two products of each strip; the result has a row per slot.
+    pub(crate) fn expert_products(&self, args: &Experts<'_, Self>, strips: &Strips) -> Option<Matrix> {
+        let (inner, x) = (&args.experts.inner, args.x);
+        let (up, down) = (&inner.gate_up.first, &inner.down.first);
+        let results = self.slot_rows(ScratchKind::ExpertDown, strips, down.outputs())?;
+        let [ups, downs] = strips.matrices;
+        if args.experts.is_exact() {
+            let up_out = self.slot_rows(ScratchKind::ExpertUp, strips, up.outputs())?;
+            self.exact_strips((up, ups), strips, (Matrix::of(x), true), up_out);
+            let active = self.slot_rows(ScratchKind::ExpertActive, strips, down.inputs())?;
+            self.activate_rows(up_out, args.activation, active, RoundedRows::NOWHERE);
+            self.exact_strips((down, downs), strips, (active, false), results);
+            return Some(results);
+        }
+        let inputs = if strips.together {
+            self.round_inputs(x, up, strips.height)?
+        } else {
+            self.round_strips(Matrix::of(x), up, strips, Before::Lookup)?
         };
-        let pair_slot = at(2 + most + most * height);
-        let arguments = SortArgs {
-            ids: routing.ids.ptr(),
-            live: args.x.live.ptr(),
-            counts: at(0),
-            strip_expert: strips.experts,
-            slot_row: strips.rows,
-            pair_slot,
-            bucket: args.x.bucket as u32,
-            chosen: routing.chosen as u32,
-            experts: experts as u32,
-            height: height as u32,
+        let first = StripProduct {
+            w: up,
+            matrices: ups,
+            inputs,
+            together: strips.together,
+            early: false,
+            gate_scale: None,
+            rounded: RoundedRows::NOWHERE,
         };
-        let shared = ((SORT_WARPS + 2) * experts * 4) as u32;
-        let grid = Grid::new(1, SORT_WARPS as u32 * 32).shared(shared);
-        self.enqueue(&SORT_PAIRS, grid, &arguments);
-        Some((strips, pair_slot))
+        let (inputs, early) = self.active_strips(first, args.activation, (down, strips))?;
+        let second = StripProduct {
+            w: down,
+            matrices: downs,
+            inputs,
+            together: false,
+            early,
+            gate_scale: None,
+            rounded: RoundedRows::NOWHERE,
+        };
+        self.strip_product(&second, strips, results);
+        Some(results)
+    }
+
+    /// Enqueues the first product and the activation; says where the inputs of the second one are, and whether nothing is
+    /// between the two. Where gate and up take turns, the product itself leaves them there.
+    fn active_strips(
+        &self,
+        first: StripProduct<'_>,
+        activation: Activation,
+        (down, strips): (&CudaWeight, &Strips),
+    ) -> Option<(u64, bool)> {
+        let width = down.inputs();
+        let Some(gate_scale) = gate_scale(first.w, activation) else {
+            let out = self.slot_rows(ScratchKind::ExpertUp, strips, first.w.outputs())?;
+            self.strip_product(&first, strips, out);
+            let before = Before::Activation(activation);
+            return Some((self.round_strips(out, down, strips, before)?, false));
+        };
+        let gated = StripProduct {
+            gate_scale: Some(gate_scale),
+            ..first
+        };
+        if !width.is_multiple_of(BLOCK) {
+            let out = self.slot_rows(ScratchKind::ExpertUp, strips, width)?;
+            self.strip_product(&gated, strips, out);
+            return Some((self.round_strips(out, down, strips, Before::Nothing)?, false));
+        }
+        let bytes = (strips.slots() * width * 2) as u64;
+        let inputs = self.scratch(ScratchKind::ExpertActive, bytes)?;
+        let rounded = RoundedRows {
+            data: Ptr::new(inputs),
+            height: strips.height as u32,
+            blocks: down.input_blocks(),
+            half: u32::from(down.kind().inputs() == Kind::F16),
+        };
+        let out = Matrix {
+            data: Ptr::NULL,
+            ..strips.rows_at(0, width)
+        };
+        self.strip_product(&StripProduct { rounded, ..gated }, strips, out);
+        Some((inputs, true))
     }
 
     /// Scratch with a row per slot.
-    fn slot_rows(&self, kind: ScratchKind, strips: &Strips, slots: usize, columns: usize) -> Option<Matrix> {
+    fn slot_rows(&self, kind: ScratchKind, strips: &Strips, columns: usize) -> Option<Matrix> {
         let stride = columns.next_multiple_of(4);
-        let data = self.scratch(kind, (slots * stride) as u64 * 4)?;
-        Some(Matrix {
-            data: Ptr::new(data),
-            live: strips.slots(),
-            stride: stride as u32,
-            columns: columns as u32,
-            bucket: slots as u32,
-        })
+        let data = self.scratch(kind, (strips.slots() * stride) as u64 * 4)?;
+        Some(strips.rows_at(data, columns))
     }
+}
+
+/// Whether the operands of experts belong together.
+pub(crate) fn check_experts(args: &Experts<'_, Cuda>) {
+    let check = Checks("run_experts");
+    let routing = args.routing;
+    check.same_shape(args.x, args.out);
+    check.same_rows(args.x, &routing.weights);
+    check.columns("weights", &routing.weights, routing.chosen);
+    check.room("ids", &routing.ids, args.x.bucket * routing.chosen);
+    check.apart(args.out, &[args.x, &routing.weights]);
+    let inner = &args.experts.inner;
+    check.columns("x", args.x, inner.gate_up.first.inputs());
+    let (up, width) = (inner.gate_up.first.outputs(), inner.down.first.inputs());
+    assert!(
+        up == width * args.activation.fan_in(),
+        "run_experts: {up} outputs of the first matrix, {width} inputs of the second"
+    );
 }

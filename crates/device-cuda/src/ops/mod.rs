@@ -12,6 +12,7 @@ mod finish;
 mod frame;
 pub(crate) mod inputs;
 mod mix;
+pub(crate) mod mixture;
 mod ngram;
 mod norms;
 mod product;
@@ -41,7 +42,7 @@ pub(crate) fn headers() -> Vec<(&'static str, String)> {
         crate::weight::header(),
         dense::header(),
         drafts::header(),
-        experts::header(),
+        mixture::header(),
         finish::header(),
         frame::header(),
         mix::header(),

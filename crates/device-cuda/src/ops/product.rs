@@ -8,7 +8,7 @@ use crate::arguments::{Ptr, arguments};
 use crate::cuda::Cuda;
 use crate::launch::{Grid, Kernel};
 use crate::ops::inputs::RoundedInputs;
-use crate::ops::widths::{self, Width, few, many};
+use crate::ops::widths::{self, Width, few, many, most};
 use crate::pack::Architecture;
 use crate::scratch::ScratchKind;
 use crate::storage::{CudaBuffer, CudaTensor};
@@ -40,7 +40,7 @@ arguments! { "product.h";
         plan: KPlan,
     }
 
-    /// A product that leaves results. With experts, `live` counts strips, and each strip has one of `weights`.
+    /// A product that leaves results. With experts, `live` counts strips, and each strip has its own of `weights`.
     struct WideArgs {
         weight: Ptr<u8>,
         inputs: Ptr<u8>,
@@ -48,13 +48,18 @@ arguments! { "product.h";
         bias: Ptr<f32>,
         scale: Ptr<f32>,
         live: Ptr<i32>,
-        experts: Ptr<i32>,
         weights: Ptr<u64>,
+        /// Which slots of a strip of up to 32 have rows, a bit for each.
+        slots: Ptr<u32>,
         plan: KPlan,
         /// Where the results of gate and up are left for the next product too.
         rounded: RoundedRows,
         gated: u32,
         gate_scale: f32,
+        /// All strips have the same inputs.
+        together: u32,
+        /// Strips are known before the kernel ahead has ended.
+        early: u32,
     }
 }
 
@@ -100,17 +105,54 @@ pub(crate) struct Strips {
     pub(crate) most: usize,
     /// How many strips and how many slots there are.
     pub(crate) counts: u64,
-    /// The expert of each strip.
-    pub(crate) experts: Ptr<i32>,
+    /// Where the two matrices of each strip's expert are.
+    pub(crate) matrices: [Ptr<u64>; 2],
+    /// Which slots have rows, see [`WideArgs::slots`].
+    pub(crate) taken: Ptr<u32>,
+    /// Whether each strip has all rows, a slot for each.
+    pub(crate) together: bool,
     /// The row of each slot, negative where there is none.
     pub(crate) rows: Ptr<i32>,
 }
 
 impl Strips {
+    /// Slots at most.
+    pub(crate) fn slots(&self) -> usize {
+        self.most * self.height
+    }
+
     /// The number of slots.
-    pub(crate) fn slots(&self) -> Ptr<i32> {
+    fn live_slots(&self) -> Ptr<i32> {
         Ptr::new(self.counts + 4)
     }
+
+    /// A matrix with a row per slot.
+    pub(crate) fn rows_at(&self, data: u64, columns: usize) -> Matrix {
+        Matrix {
+            data: Ptr::new(data),
+            live: self.live_slots(),
+            stride: columns.next_multiple_of(4) as u32,
+            columns: columns as u32,
+            bucket: self.slots() as u32,
+        }
+    }
+}
+
+/// A product of strips.
+pub(crate) struct StripProduct<'a> {
+    /// A matrix that stands for the shape of all.
+    pub(crate) w: &'a CudaWeight,
+    /// That of each strip.
+    pub(crate) matrices: Ptr<u64>,
+    pub(crate) inputs: u64,
+    /// Whether all strips have the same inputs.
+    pub(crate) together: bool,
+    /// Whether strips are known when this begins, since what sorted them has ended.
+    pub(crate) early: bool,
+    /// If gate and up take turns in the matrices.
+    pub(crate) gate_scale: Option<f32>,
+    /// Where the next product looks for the results, if they are left there.
+    pub(crate) rounded: RoundedRows,
 }
 
 /// What inputs of experts go through before they are rounded.
@@ -118,6 +160,8 @@ impl Strips {
 pub(crate) enum Before {
     /// Rows are looked up.
     Lookup,
+    /// Rows are slots.
+    Nothing,
     /// Rows are slots, and an activation is applied.
     Activation(Activation),
 }
@@ -135,7 +179,7 @@ impl Cuda {
     fn way(&self, w: &CudaWeight, rows: usize) -> Way {
         let (tiles, multiprocessors) = (w.plan().tiles as usize, self.multiprocessors() as usize);
         let wgmma = self.has_wgmma();
-        let (few, wide) = (few(wgmma), &many(wgmma)[2]);
+        let (few, wide) = (few(wgmma), most(many(wgmma)));
         // Up to 256 rows a weight that is read once is worth the traffic of partial sums, unless it is an output matrix: a
         // tile of fewer rows would bring the same weights and inputs from L2 again and again.
         let huge = tiles >= 4 * multiprocessors;
@@ -188,12 +232,14 @@ impl Cuda {
                     bias: optional(epilogue.bias),
                     scale: optional(epilogue.scale),
                     live: x.live.ptr(),
-                    experts: Ptr::NULL,
                     weights: Ptr::NULL,
+                    slots: Ptr::NULL,
                     plan: w.plan(),
                     rounded: RoundedInputs::rows(next),
                     gated: u32::from(gate_scale.is_some()),
                     gate_scale: gate_scale.unwrap_or(1.0),
+                    together: 0,
+                    early: 0,
                 };
                 let written = Written::new(out, offset_of!(WideArgs, out)).spare_if(next.is_some());
                 let strips = x.bucket.div_ceil(width.rows);
@@ -206,31 +252,29 @@ impl Cuda {
         }
     }
 
-    /// Enqueues a product of strips, each with the matrix of its expert, to rows of slots.
-    pub(crate) fn strip_product(
-        &self,
-        (w, weights): (&CudaWeight, Ptr<u64>),
-        strips: &Strips,
-        inputs: u64,
-        out: Matrix,
-    ) {
+    /// Enqueues a product of strips, each with the matrix of its expert, to rows of slots, or to where the next product looks
+    /// for its inputs.
+    pub(crate) fn strip_product(&self, product: &StripProduct<'_>, strips: &Strips, out: Matrix) {
+        let (w, gated) = (product.w, product.gate_scale.is_some());
         let widths = many(self.has_wgmma());
         let width = widths.iter().find(|width| width.rows == strips.height);
         let arguments = WideArgs {
             weight: Ptr::NULL,
-            inputs: Ptr::new(inputs),
+            inputs: Ptr::new(product.inputs),
             out,
             bias: Ptr::NULL,
             scale: Ptr::NULL,
             live: Ptr::new(strips.counts),
-            experts: strips.experts,
-            weights,
+            weights: product.matrices,
+            slots: strips.taken,
             plan: KPlan::whole((w.outputs(), w.inputs()), w.kind().block()),
-            rounded: RoundedRows::NOWHERE,
-            gated: 0,
-            gate_scale: 1.0,
+            rounded: product.rounded,
+            gated: u32::from(gated),
+            gate_scale: product.gate_scale.unwrap_or(1.0),
+            together: u32::from(product.together),
+            early: u32::from(product.early),
         };
-        let width = width.unwrap_or(&widths[2]);
+        let width = width.unwrap_or(most(widths));
         self.enqueue_wide((width, w.kind()), strips.most, &arguments, None);
     }
 
@@ -243,15 +287,18 @@ impl Cuda {
         before: Before,
     ) -> Option<u64> {
         let (kernels, gate_scale) = match before {
-            Before::Lookup => (&ROUND, 1.0),
+            Before::Lookup | Before::Nothing => (&ROUND, 1.0),
             Before::Activation(Activation::SiluGated { gate_scale }) => (&ROUND_SILU, gate_scale),
             Before::Activation(Activation::ReluSquared) => (&ROUND_RELU, 1.0),
         };
         let arguments = RoundArgs {
             x,
             to: Ptr::NULL,
-            rows: strips.rows,
-            slots: strips.slots(),
+            rows: match before {
+                Before::Lookup => strips.rows,
+                Before::Nothing | Before::Activation(_) => Ptr::NULL,
+            },
+            slots: strips.live_slots(),
             strips: strips.most as u32,
             height: strips.height as u32,
             blocks: w.input_blocks(),
@@ -266,7 +313,7 @@ impl Cuda {
         widths
             .iter()
             .find(|width| 2 * average <= width.rows)
-            .unwrap_or(&widths[2])
+            .unwrap_or(most(widths))
             .rows
     }
 

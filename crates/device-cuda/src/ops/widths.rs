@@ -113,8 +113,9 @@ static STREAM: [Width<StreamArgs>; 6] = widths!("stream", "stream",
     256: 320, 4; 128: 384, 4;
     beside 0
 );
-static WIDE: [Width<WideArgs>; 3] = widths!("wide", "wide",
+static WIDE: [Width<WideArgs>; 4] = widths!("wide", "wide",
     8: 384, 10; 8: 384, 8;
+    16: 384, 10; 16: 384, 8;
     32: 384, 8; 32: 384, 7;
     128: 384, 4 + STAGED_ROW; 128: 384, 3;
     beside TILE * 4
@@ -126,8 +127,9 @@ static PIECES: [Width<StreamArgs>; 4] = widths!("plain", "pieces",
     64: 256, 4; 64: 256, 2;
     beside 0
 );
-static TOTALS: [Width<WideArgs>; 3] = widths!("plain", "totals",
+static TOTALS: [Width<WideArgs>; 4] = widths!("plain", "totals",
     8: 256, 4; 8: 256, 4;
+    16: 256, 4; 16: 256, 4;
     32: 256, 4; 32: 256, 3;
     64: 256, 4; 64: 256, 2;
     beside 0
@@ -139,8 +141,13 @@ pub(super) fn few(wgmma: bool) -> &'static [Width<StreamArgs>] {
 }
 
 /// Kernels of many rows, which leave results.
-pub(super) fn many(wgmma: bool) -> &'static [Width<WideArgs>; 3] {
+pub(super) fn many(wgmma: bool) -> &'static [Width<WideArgs>; 4] {
     if wgmma { &WIDE } else { &TOTALS }
+}
+
+/// The one of most rows.
+pub(super) fn most(many: &'static [Width<WideArgs>; 4]) -> &'static Width<WideArgs> {
+    &many[3]
 }
 
 /// How high the strips of a product's inputs are, whatever the weight.
@@ -148,7 +155,7 @@ pub(super) fn input_height(rows: usize, wgmma: bool) -> usize {
     match PIECES.iter().find(|width| rows <= width.rows) {
         Some(width) => width.rows,
         None if wgmma => MOST_HEIGHT,
-        None => TOTALS[2].rows,
+        None => most(&TOTALS).rows,
     }
 }
 

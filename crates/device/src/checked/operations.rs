@@ -161,6 +161,7 @@ impl<B: Backend> Checked<B> {
         self.inner.route(Router {
             logits: &args.logits.inner,
             scores,
+            shared: args.shared,
             out: &mut Self::routing(args.out),
         });
     }

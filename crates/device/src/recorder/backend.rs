@@ -277,7 +277,8 @@ impl Backend for Recorder {
         let (logits, scores, chosen) = (a.logits, a.scores, a.out.chosen);
         let (ids, weights) = (&a.out.ids, &a.out.weights);
         self.record(format_args!(
-            "route {logits} {scores} {chosen} -> {ids} {weights}"
+            "route {logits} {scores} {chosen}{} -> {ids} {weights}",
+            if a.shared { " shared" } else { "" }
         ));
     }
 

@@ -83,10 +83,7 @@ fn feed_forward<B: Backend>(builder: &Builder<'_, B>, prefix: &str) -> Result<Bl
         router_name: "router.layer",
         layout: ExpertLayout::InputOutput,
     };
-    let shared = SharedExpert {
-        mlp: shared,
-        gate: None,
-    };
-    let moe = Moe::load(loader, &format!("{prefix}.block_sparse_moe"), moe, Some(shared))?;
+    let prefix = format!("{prefix}.block_sparse_moe");
+    let moe = Moe::load(loader, &prefix, moe, SharedExpert::Whole(shared))?;
     Ok(BlockOp::Moe(moe))
 }

@@ -154,5 +154,5 @@ fn experts<B: Backend>(builder: &Builder<'_, B>, prefix: &str) -> Result<Moe<B>,
     let biased = config.flag_or("mlp_bias", false)?;
     let shared_prefix = format!("{prefix}.shared_experts");
     let mlp = Mlp::relu_squared(loader, &shared_prefix, (hidden, shared_width), biased)?;
-    Moe::load(loader, prefix, moe, Some(SharedExpert { mlp, gate: None }))
+    Moe::load(loader, prefix, moe, SharedExpert::Whole(mlp))
 }

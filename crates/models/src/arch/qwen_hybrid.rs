@@ -3,7 +3,7 @@
 use super::builder::{Builder, Frame, attention_layers};
 use super::transformer::is_sparse;
 use crate::layers::{
-    Attention, AttentionConfig, BlockOp, DeltaNetConfig, ExpertLayout, Linear, Mlp, Moe, MoeConfig, NormKind,
+    Attention, AttentionConfig, BlockOp, DeltaNetConfig, ExpertLayout, Mlp, Moe, MoeConfig, NormKind,
     RouterKind, SharedExpert,
 };
 use crate::mtp::Mtp;
@@ -118,16 +118,8 @@ fn feed_forward<B: Backend>(
         layout: ExpertLayout::GateUpDown,
     };
     let shared_width = config.count("shared_expert_intermediate_size")?;
-    let shared = SharedExpert {
-        mlp: Mlp::gated(loader, &format!("{prefix}.shared_expert"), (hidden, shared_width))?,
-        gate: Some(Linear::load_router(
-            loader,
-            &format!("{prefix}.shared_expert_gate"),
-            1,
-            hidden,
-        )?),
-    };
-    Ok(BlockOp::Moe(Moe::load(loader, prefix, moe, Some(shared))?))
+    let shared = SharedExpert::Gated { width: shared_width };
+    Ok(BlockOp::Moe(Moe::load(loader, prefix, moe, shared)?))
 }
 
 /// The head is one more full-attention layer, with a cache of its own. Some checkpoints leave it out.

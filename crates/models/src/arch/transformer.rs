@@ -1,7 +1,7 @@
 //! The plain transformer that Llama, Qwen2, Qwen3 and Qwen3-MoE share.
 
 use super::builder::{Builder, Frame, attention_layers};
-use crate::layers::{BlockOp, ExpertLayout, Mlp, Moe, MoeConfig, NormKind, RouterKind};
+use crate::layers::{BlockOp, ExpertLayout, Mlp, Moe, MoeConfig, NormKind, RouterKind, SharedExpert};
 use crate::{Config, Decoder, Loader, ModelError};
 use paceline_device::Backend;
 
@@ -89,7 +89,7 @@ fn feed_forward<B: Backend>(
         router_name: "gate",
         layout: ExpertLayout::GateUpDown,
     };
-    Ok(BlockOp::Moe(Moe::load(loader, prefix, moe, None)?))
+    Ok(BlockOp::Moe(Moe::load(loader, prefix, moe, SharedExpert::None)?))
 }
 
 /// Whether a layer of a mixture model is a mixture.

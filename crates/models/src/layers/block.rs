@@ -8,6 +8,8 @@ use paceline_device::{Backend, DeviceError, Scratch};
 pub enum Contribution<'a, B: Backend> {
     /// A product that is yet to be made: most blocks end with one, and a device may make it as part of the addition.
     Product(Scratch<B>, &'a Linear<B>),
+    /// A mixture of experts of an input, yet to be made too.
+    Mixture(B::Tensor, &'a Moe<B>),
     /// A value.
     Value(Scratch<B>),
 }
@@ -17,6 +19,7 @@ impl<B: Backend> Contribution<'_, B> {
     pub fn value(self, cx: &Forward<'_, B>) -> Result<Scratch<B>, DeviceError> {
         match self {
             Self::Product(x, linear) => linear.run(cx, &x),
+            Self::Mixture(x, moe) => moe.value(cx, &x),
             Self::Value(value) => Ok(value),
         }
     }
@@ -64,7 +67,7 @@ impl<B: Backend> BlockOp<B> {
                 Ok(Contribution::Value(out))
             }
             Self::Mlp(layer) => layer.run(cx, x),
-            Self::Moe(layer) => layer.run(cx, x).map(Contribution::Value),
+            Self::Moe(layer) => layer.run(cx, x),
         }
     }
 }

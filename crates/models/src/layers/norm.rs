@@ -1,7 +1,8 @@
 //! RMS norms.
 
+use super::Moe;
 use crate::{Forward, Loader, ModelError};
-use paceline_device::{Backend, Product, ResidualNorm};
+use paceline_device::{Backend, DeviceError, Product, ResidualNorm};
 
 /// How a norm's weight is stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -76,6 +77,17 @@ impl<B: Backend> Norm<B> {
         out: &mut B::Tensor,
     ) {
         cx.backend.add_rms_norm(delta, self.behind(residual, scale, out));
+    }
+
+    /// `residual += mixture · scale; out = norm(residual)`; `out` may be the mixture's input.
+    pub fn run_after_mixture(
+        &self,
+        cx: &Forward<'_, B>,
+        residual: &mut B::Tensor,
+        (moe, x, scale): (&Moe<B>, &B::Tensor, f32),
+        out: &mut B::Tensor,
+    ) -> Result<(), DeviceError> {
+        moe.add_and_norm(cx, x, self.behind(residual, scale, out))
     }
 
     fn behind<'a>(

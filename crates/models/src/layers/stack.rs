@@ -56,6 +56,9 @@ impl<'a, B: Backend> Stack<'a, B> {
                 let product = linear.product(&x, &mut delta);
                 norm.run_after_product(cx, residual, (product, self.scale), normed);
             }
+            Some(Contribution::Mixture(x, moe)) => {
+                norm.run_after_mixture(cx, residual, (moe, &x, self.scale), normed)?;
+            }
             Some(Contribution::Value(delta)) => {
                 norm.run_after_add(cx, residual, (&delta, self.scale), normed);
             }

@@ -406,6 +406,7 @@ impl Backend for Wrong {
         self.cpu.route(Router {
             logits: args.logits,
             scores,
+            shared: args.shared,
             out: &mut routing(args.out),
         });
     }
