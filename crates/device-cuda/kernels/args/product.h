@@ -21,8 +21,15 @@ struct StreamArgs {
     float* pieces;
     int32_t* live;
     KPlan plan;
+    uint32_t finishes;
+    uint32_t gated;
+    float gate_scale;
+    Matrix out;
+    float* bias;
+    float* scale;
+    RoundedRows rounded;
 };
-static_assert(sizeof(StreamArgs) == 48);
+static_assert(sizeof(StreamArgs) == 144);
 
 struct WideArgs {
     uint8_t* weight;
@@ -34,8 +41,10 @@ struct WideArgs {
     int32_t* experts;
     uint64_t* weights;
     KPlan plan;
+    uint32_t first_tile;
+    uint32_t tiles;
     RoundedRows rounded;
     uint32_t gated;
     float gate_scale;
 };
-static_assert(sizeof(WideArgs) == 136);
+static_assert(sizeof(WideArgs) == 152);
