@@ -46,11 +46,11 @@ template <class Weight, int Most> struct Ring {
 };
 
 // Feeds the ring: weights first, as many as fit, then what comes with its tokens.
-template <class Weight, int Most, int Stages> __device__ void stream_produce(const StreamArgs& a, const Ring<Weight, Most>& ring, const Share& share, uint32_t ahead) {
+template <class Weight, int Most, int Stages> __device__ void stream_produce(const StreamArgs& a, const Ring<Weight, Most>& ring, const Share& share, uint32_t ahead, const volatile int& awake) {
     const uint64_t start = nanoseconds();
     const uint32_t pace = PACE * gridDim.x;
     for (uint32_t i = 0; i < ahead; i++) {
-        while (nanoseconds() < start + i * pace) {}
+        while (!awake && nanoseconds() < start + i * pace) {}
         ring.weights(a, share.unit(i), i);
     }
     depend();
@@ -67,8 +67,9 @@ template <class Weight, int Most, int Stages> __device__ void stream_produce(con
 }
 
 // The tokens that go with the weights that are there first: the producer may still be at those.
-template <class Weight, int Most> __device__ void stream_join(const StreamArgs& a, const Ring<Weight, Most>& ring, const Share& share, uint32_t ahead) {
+template <class Weight, int Most> __device__ void stream_join(const StreamArgs& a, const Ring<Weight, Most>& ring, const Share& share, uint32_t ahead, volatile int& awake) {
     depend();
+    awake = 1;
     const int count = tokens_for<Most>(live_here<Weight, Most>(a));
     for (uint32_t i = 0; i < ahead; i++) ring.tokens(a, share.unit(i) % a.plan.blocks, i, count);
 }
@@ -112,7 +113,9 @@ template <class Weight, int Most, int Stages> __device__ __forceinline__ void st
     const uint32_t full = shared_address(barriers);
     const Ring<Weight, Most> ring = {(shared_address(memory) + 1023) & ~1023u, full, full + Stages * 8};
     const int group = threadIdx.x / 128;
+    __shared__ int awake; // the kernels ahead have ended
     if (threadIdx.x == 0) {
+        awake = 0;
         for (int i = 0; i < Stages; i++) barrier_init(ring.full + i * 8, 2), barrier_init(ring.empty + i * 8, Sums<Weight, Most>::readers);
         barrier_init_fence();
     }
@@ -122,8 +125,8 @@ template <class Weight, int Most, int Stages> __device__ __forceinline__ void st
     const uint32_t ahead = min(static_cast<uint32_t>(Stages), share.count);
     if (group == 2) {
         if constexpr (Sums<Weight, Most>::short_of_registers) registers_give<40>();
-        if (threadIdx.x == 256) stream_produce<Weight, Most, Stages>(a, ring, share, ahead);
-        if (threadIdx.x == 288) stream_join<Weight, Most>(a, ring, share, ahead);
+        if (threadIdx.x == 256) stream_produce<Weight, Most, Stages>(a, ring, share, ahead, awake);
+        if (threadIdx.x == 288) stream_join<Weight, Most>(a, ring, share, ahead, awake);
         return;
     }
     if constexpr (Sums<Weight, Most>::short_of_registers) registers_take<232>();
