@@ -17,7 +17,15 @@ impl KPlan {
             _ if tiles < multiprocessors && 5 * tiles >= 3 * multiprocessors => tiles,
             _ => tiles - tiles % multiprocessors,
         };
-        Self::new((tiles, blocks), (whole, multiprocessors), multiprocessors)
+        let cut = tiles - whole;
+        // As many workers to each tile, if that leaves few multiprocessors idle: fewer tiles have a piece more.
+        let even = multiprocessors / cut.max(1) * cut;
+        let sharing = if kind != Kind::F8 && 10 * even >= 9 * multiprocessors {
+            even
+        } else {
+            multiprocessors
+        };
+        Self::new((tiles, blocks), (whole, multiprocessors), sharing)
     }
 
     /// The plan of a weight that is multiplied with beside many others: no sum is cut.
