@@ -7,10 +7,13 @@
 #include "rounded.cuh"
 #include "args/finish.h"
 
+// The four columns of a thread, behind those that the product has finished.
+__device__ __forceinline__ int first_column(const FinishRowsArgs& a) { return a.first_column + (blockIdx.x * blockDim.x + threadIdx.x) * 4; }
+
 // A thread for four outputs, blockIdx.y for the token. Pieces are asked for before it is known whether the token has data: a kernel this small is made of latencies.
 template <class Then> __device__ __forceinline__ void finish_four(const FinishRowsArgs& a, Then then) {
     release_dependents();
-    const int token = blockIdx.y, column = (blockIdx.x * blockDim.x + threadIdx.x) * 4;
+    const int token = blockIdx.y, column = first_column(a);
     const Pieces outputs(a.product.sums, token, column);
     depend();
     const int live = live_rows(a.out);
@@ -32,7 +35,7 @@ extern "C" __global__ void __launch_bounds__(128) finish_relu_squared(const __gr
 
 extern "C" __global__ void __launch_bounds__(128) finish_silu_gated(const __grid_constant__ FinishRowsArgs a) {
     release_dependents();
-    const int token = blockIdx.y, column = (blockIdx.x * blockDim.x + threadIdx.x) * 4, columns = a.out.columns;
+    const int token = blockIdx.y, column = first_column(a), columns = a.out.columns;
     const Pieces gates(a.product.sums, token, packed_row(column, a.product.gated)), ups(a.product.sums, token, packed_row(columns + column, a.product.gated));
     depend();
     const int live = live_rows(a.out);
@@ -47,7 +50,7 @@ extern "C" __global__ void __launch_bounds__(128) finish_silu_gated(const __grid
 constexpr int TOKENS = 4;
 template <class Then> __device__ __forceinline__ void finish_fours(const FinishRowsArgs& a, Then then) {
     release_dependents();
-    const int first = blockIdx.y * TOKENS, column = (blockIdx.x * blockDim.x + threadIdx.x) * 4;
+    const int first = blockIdx.y * TOKENS, column = first_column(a);
     const Pieces outputs(a.product.sums, first, column);
     depend();
     const int live = live_rows(a.out);
@@ -77,7 +80,7 @@ extern "C" __global__ void __launch_bounds__(128, 6) finish_relu_squared_many(co
 // For weights in which gate and up take turns of eight rows: both are in one tile.
 extern "C" __global__ void __launch_bounds__(128, 6) finish_silu_gated_many(const __grid_constant__ FinishRowsArgs a) {
     release_dependents();
-    const int first = blockIdx.y * TOKENS, column = (blockIdx.x * blockDim.x + threadIdx.x) * 4, columns = a.out.columns;
+    const int first = blockIdx.y * TOKENS, column = first_column(a), columns = a.out.columns;
     const Pieces both(a.product.sums, first, packed_row(min(column, columns - 4), a.product.gated)); // past the last column up would be past the tile
     depend();
     const int live = live_rows(a.out);

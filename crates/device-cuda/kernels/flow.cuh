@@ -25,10 +25,10 @@ struct PieceWalk {
         const KPlan& plan = walk.a.plan;
         if (block == 0) {
             if (!walk.there()) return {};
-            at = walk.at(), worker = first_worker(plan, at.tile);
+            at = walk.at(), worker = opening_worker(plan, at.tile);
             walk.advance();
         }
-        const uint32_t stop = min(plan_begin(plan, ++worker) - at.tile * plan.blocks, plan.blocks);
+        const uint32_t stop = piece_end(plan, at.tile, worker++);
         const Piece piece = {at.tile, stop - block, block == 0, stop == plan.blocks};
         block = piece.closes ? 0 : stop;
         return piece;

@@ -1,4 +1,4 @@
-// A product that was left in pieces, see kplan.cuh: whoever reads a result adds its pieces up, in ascending order. [tile][piece][token][128 outputs], f32.
+// A product that was left in pieces, see kplan.cuh: whoever reads a result adds its pieces up, in ascending order. [piece][token][128 outputs], f32.
 #pragma once
 #include "kplan.cuh"
 #include "rows.cuh"
@@ -12,8 +12,8 @@ struct Pieces {
     Pieces() = default;
     __device__ __forceinline__ Pieces(const PieceRows& p, int token, int output) {
         const int tile = min(output / TILE, static_cast<int>(p.plan.tiles) - 1);
-        count = last_worker(p.plan, tile) - first_worker(p.plan, tile) + 1, step = p.width * TILE;
-        at = p.data + (static_cast<size_t>(tile) * p.plan.pieces * p.width + token) * TILE + output % TILE;
+        count = piece_count(p.plan, tile), step = p.width * TILE;
+        at = p.data + (piece_place(p.plan, tile, 0) * p.width + token) * TILE + output % TILE;
     }
     // Four neighbours. All pieces are asked for before the first is added.
     __device__ __forceinline__ float4 four() const {

@@ -99,35 +99,46 @@ template <int N> __device__ __forceinline__ void clear(float (&sum)[N / 8][4]) {
 // Partial sums of one worker's share.
 template <class Weight, int N, int Stages> __device__ __forceinline__ void plain_pieces(const StreamArgs& a) {
     enter();
-    const uint32_t begin = plan_begin(a.plan, blockIdx.x), end = plan_begin(a.plan, blockIdx.x + 1);
+    const Share share(a.plan, blockIdx.x);
     if (*a.live <= 0) return;
     const int lane = threadIdx.x % 32, row = threadIdx.x / 32 * 16 + lane / 4, column = lane % 4 * 2;
-    uint32_t tile = begin / a.plan.blocks, stop = min((tile + 1) * a.plan.blocks, end);
     float sum[N / 8][4];
     clear<N>(sum);
-    walk<Weight, N, Stages>(a.weight, a.inputs, a.plan.blocks, begin, end, sum, [&](uint32_t unit) {
-        if (unit + 1 != stop) return;
-        const int piece = static_cast<int>(blockIdx.x) - first_worker(a.plan, tile);
-        float* to = a.pieces + (static_cast<size_t>(tile) * a.plan.pieces + piece) * N * TILE;
+#pragma unroll 1
+    for (int cut = 0; cut < 2; cut++) { // whole tiles, then the share of the others
+        const uint32_t begin = cut ? share.behind : share.first, end = begin + (cut ? share.count - share.whole : share.whole);
+        uint32_t tile = begin / a.plan.blocks, stop = min((tile + 1) * a.plan.blocks, end);
+        __syncthreads();
+        walk<Weight, N, Stages>(a.weight, a.inputs, a.plan.blocks, begin, end, sum, [&](uint32_t unit) {
+            if (unit + 1 != stop) return;
+            if (!cut && a.finishes) {
+                store_results<N>(a, tile * TILE + threadIdx.x / 32 * 16, 0, live_rows(a.out), [&](int j, int q) { return sum[j][q]; });
+                clear<N>(sum);
+                tile++, stop = min((tile + 1) * a.plan.blocks, end);
+                return;
+            }
+            const uint32_t piece = cut ? blockIdx.x - first_worker(a.plan, tile) : 0;
+            float* to = a.pieces + piece_place(a.plan, tile, piece) * N * TILE;
 #pragma unroll
-        for (int j = 0; j < N / 8; j++) {
-            float* at = to + (j * 8 + column) * TILE + row;
-            at[0] = sum[j][0], at[TILE] = sum[j][1], at[8] = sum[j][2], at[TILE + 8] = sum[j][3];
-        }
-        clear<N>(sum);
-        tile++, stop = min((tile + 1) * a.plan.blocks, end);
-    });
+            for (int j = 0; j < N / 8; j++) {
+                float* at = to + (j * 8 + column) * TILE + row;
+                at[0] = sum[j][0], at[TILE] = sum[j][1], at[8] = sum[j][2], at[TILE + 8] = sum[j][3];
+            }
+            clear<N>(sum);
+            tile++, stop = min((tile + 1) * a.plan.blocks, end);
+        });
+    }
 }
 
 // Finished results of one tile and one strip.
 template <class Weight, int N, int Stages> __device__ __forceinline__ void plain_totals(const WideArgs& a) {
     enter();
-    const int tile = blockIdx.x, strip = blockIdx.y, live = a.weights ? static_cast<int>(a.out.bucket) : live_rows(a.out);
+    const int tile = a.first_tile + blockIdx.x, strip = blockIdx.y, live = a.weights ? static_cast<int>(a.out.bucket) : live_rows(a.out);
     if (strip >= (a.weights ? *a.live : (live + N - 1) / N)) return;
     const uint8_t* weight = a.weights ? reinterpret_cast<const uint8_t*>(a.weights[strip]) : a.weight;
     const uint32_t begin = tile * a.plan.blocks, end = begin + a.plan.blocks;
-    int worker = first_worker(a.plan, tile);
-    uint32_t stop = min(plan_begin(a.plan, worker + 1), end);
+    int worker = opening_worker(a.plan, tile);
+    uint32_t stop = begin + piece_end(a.plan, tile, worker);
     bool opening = true;
     float sum[N / 8][4], total[N / 8][4];
     clear<N>(sum), clear<N>(total);
@@ -137,7 +148,7 @@ template <class Weight, int N, int Stages> __device__ __forceinline__ void plain
         for (int i = 0; i < N / 2; i++) total[i / 4][i % 4] = opening ? sum[i / 4][i % 4] : __fadd_rn(total[i / 4][i % 4], sum[i / 4][i % 4]);
         opening = false;
         clear<N>(sum);
-        worker++, stop = min(plan_begin(a.plan, worker + 1), end);
+        worker++, stop = begin + piece_end(a.plan, tile, worker);
     });
     store_results<N>(a, tile * TILE + threadIdx.x / 32 * 16, strip, live, [&](int j, int q) { return total[j][q]; });
 }

@@ -42,7 +42,7 @@ __device__ __forceinline__ void look_at_pieces(Largest& largest, const SampleArg
 #pragma unroll
         for (int i = 0; i < Together; i++) {
             const int tile = min(first + i * Step, tiles - 1);
-            sum[i] = *reinterpret_cast<const float4*>(a.product.sums.data + (static_cast<size_t>(tile) * a.product.sums.plan.pieces * a.product.sums.width + row) * TILE + lane * 4);
+            sum[i] = *reinterpret_cast<const float4*>(a.product.sums.data + (piece_place(a.product.sums.plan, tile, 0) * a.product.sums.width + row) * TILE + lane * 4);
         }
 #pragma unroll
         for (int i = 0; i < Together; i++) {

@@ -1,6 +1,6 @@
 // Products of few tokens: y[t][m] = sum_k w[m][k] x[t][k], bound by reading the weight once. For Hopper; `plain.cu` is for the others.
 //
-// Result: partial sums, f32, [tile * pieces + piece][tokens][128]; `finish.cu` adds the pieces of a tile in ascending order.
+// Result: partial sums, f32, [piece of a tile][tokens][128]; `finish.cu` adds the pieces of a tile in ascending order. Of tiles that are not cut, if asked for, results.
 //
 // One thread block per worker of the plan (and per strip of tokens, with 8-bit floats). A producer thread feeds a ring of `Stages` blocks by bulk copies; two warpgroups of 64 outputs each run wgmma
 // with all tokens on the wide side. Before `depend()` the ring is filled with weights, and it is as large as it pays to be: what it holds is read while the kernels between two products run,
@@ -9,8 +9,9 @@
 #include "sums.cuh"
 
 #if HOPPER
-// Nanoseconds from one block of weights to the next while the kernels ahead run: as fast as the memory is. All at once they would stand in the way of what those read.
-constexpr uint64_t PACE = 500;
+// Nanoseconds from one block of weights to the next while the kernels ahead run, per thread block that there is: together they are as fast as the memory is. All at once they would stand in the way
+// of what those read.
+constexpr float PACE = 3.8f;
 
 // How many tokens are multiplied: as few as hold those that are there, of `Most` that the program is made for. A draft forward has a fraction of its step's.
 template <int Most> __device__ __forceinline__ int tokens_for(int live) {
@@ -45,35 +46,32 @@ template <class Weight, int Most> struct Ring {
 };
 
 // Feeds the ring: weights first, as many as fit, then what comes with its tokens.
-template <class Weight, int Most, int Stages> __device__ void stream_produce(const StreamArgs& a, const Ring<Weight, Most>& ring, uint32_t begin, uint32_t ahead) {
+template <class Weight, int Most, int Stages> __device__ void stream_produce(const StreamArgs& a, const Ring<Weight, Most>& ring, const Share& share, uint32_t ahead, const volatile int& awake) {
     const uint64_t start = nanoseconds();
-    for (uint32_t unit = begin; unit < ahead; unit++) {
-        while (nanoseconds() < start + (unit - begin) * PACE) {}
-        ring.weights(a, unit, unit - begin);
+    const uint32_t pace = PACE * gridDim.x;
+    for (uint32_t i = 0; i < ahead; i++) {
+        while (!awake && nanoseconds() < start + i * pace) {}
+        ring.weights(a, share.unit(i), i);
     }
     depend();
     const int live = live_here<Weight, Most>(a), count = tokens_for<Most>(live);
-    const uint32_t end = live > 0 ? plan_begin(a.plan, blockIdx.x + 1) : ahead;
-    uint32_t block = ahead % a.plan.blocks;
+    const uint32_t end = live > 0 ? share.count : ahead;
     int stage = 0, parity = 0;
-    for (uint32_t unit = ahead; unit < end; unit++) {
+    for (uint32_t i = ahead; i < end; i++) {
+        const uint32_t unit = share.unit(i), block = unit % a.plan.blocks;
         barrier_wait(ring.empty + stage * 8, parity);
         ring.weights(a, unit, stage);
         ring.tokens(a, block, stage, count);
-        if (++block == a.plan.blocks) block = 0;
         if (++stage == Stages) stage = 0, parity ^= 1;
     }
 }
 
 // The tokens that go with the weights that are there first: the producer may still be at those.
-template <class Weight, int Most> __device__ void stream_join(const StreamArgs& a, const Ring<Weight, Most>& ring, uint32_t begin, uint32_t ahead) {
-    uint32_t block = begin % a.plan.blocks;
+template <class Weight, int Most> __device__ void stream_join(const StreamArgs& a, const Ring<Weight, Most>& ring, const Share& share, uint32_t ahead, volatile int& awake) {
     depend();
+    awake = 1;
     const int count = tokens_for<Most>(live_here<Weight, Most>(a));
-    for (uint32_t unit = begin; unit < ahead; unit++) {
-        ring.tokens(a, block, unit - begin, count);
-        if (++block == a.plan.blocks) block = 0;
-    }
+    for (uint32_t i = 0; i < ahead; i++) ring.tokens(a, share.unit(i) % a.plan.blocks, i, count);
 }
 
 // One warpgroup's part of a piece: 64 outputs x N tokens, f32, to [token][128].
@@ -87,18 +85,23 @@ template <int N> __device__ void store_piece(float* to, const float (&sum)[N / 2
 }
 
 // Multiplies all blocks of a share with the tokens that are there, N of them.
-template <class Weight, int Most, int N, int Stages> __device__ __forceinline__ void stream_multiply(const StreamArgs& a, Reader<Weight, Most, Stages>& ring, uint32_t begin, uint32_t end, int live) {
+template <class Weight, int Most, int N, int Stages> __device__ __forceinline__ void stream_multiply(const StreamArgs& a, Reader<Weight, Most, Stages>& ring, const Share& share, uint32_t end, int live) {
     if constexpr (N > 8)
-        if (2 * live <= N) return stream_multiply<Weight, Most, N / 2, Stages>(a, ring, begin, end, live);
-    int tile = begin / a.plan.blocks;
-    for (uint32_t unit = begin; unit < end; tile++) {
-        const uint32_t stop = min((tile + 1) * a.plan.blocks, end);
+        if (2 * live <= N) return stream_multiply<Weight, Most, N / 2, Stages>(a, ring, share, end, live);
+    for (uint32_t i = 0; i < end;) {
+        const uint32_t unit = share.unit(i), tile = unit / a.plan.blocks, stop = min(i + (tile + 1) * a.plan.blocks - unit, end);
         Sums<Weight, N> sums;
-        for (; unit < stop; unit++) sums.add(ring);
+        for (; i < stop; i++) sums.add(ring);
         sums.end();
-        const int piece = static_cast<int>(blockIdx.x) - first_worker(a.plan, tile);
+        if constexpr (!Weight::strips_apart) {
+            if (a.finishes && is_whole(a.plan, tile)) {
+                store_sums<N>(a, tile * TILE + threadIdx.x / 32 * 16, 0, live_rows(a.out), sums.value);
+                continue;
+            }
+        }
+        const uint32_t piece = is_whole(a.plan, tile) ? 0 : blockIdx.x - first_worker(a.plan, tile);
         const uint32_t width = Weight::strips_apart ? Most * gridDim.y : Most, first = Weight::strips_apart ? Most * blockIdx.y : 0;
-        store_piece<N>(a.pieces + ((static_cast<size_t>(tile) * a.plan.pieces + piece) * width + first) * TILE, sums.value, ring.group);
+        store_piece<N>(a.pieces + (piece_place(a.plan, tile, piece) * width + first) * TILE, sums.value, ring.group);
     }
 }
 #endif
@@ -110,24 +113,27 @@ template <class Weight, int Most, int Stages> __device__ __forceinline__ void st
     const uint32_t full = shared_address(barriers);
     const Ring<Weight, Most> ring = {(shared_address(memory) + 1023) & ~1023u, full, full + Stages * 8};
     const int group = threadIdx.x / 128;
+    __shared__ int awake; // the kernels ahead have ended
     if (threadIdx.x == 0) {
+        awake = 0;
         for (int i = 0; i < Stages; i++) barrier_init(ring.full + i * 8, 2), barrier_init(ring.empty + i * 8, Sums<Weight, Most>::readers);
         barrier_init_fence();
     }
     __syncthreads();
     release_dependents();
-    const uint32_t begin = plan_begin(a.plan, blockIdx.x), last = plan_begin(a.plan, blockIdx.x + 1), ahead = min(begin + Stages, last);
+    const Share share(a.plan, blockIdx.x);
+    const uint32_t ahead = min(static_cast<uint32_t>(Stages), share.count);
     if (group == 2) {
         if constexpr (Sums<Weight, Most>::short_of_registers) registers_give<40>();
-        if (threadIdx.x == 256) stream_produce<Weight, Most, Stages>(a, ring, begin, ahead);
-        if (threadIdx.x == 288) stream_join<Weight, Most>(a, ring, begin, ahead);
+        if (threadIdx.x == 256) stream_produce<Weight, Most, Stages>(a, ring, share, ahead, awake);
+        if (threadIdx.x == 288) stream_join<Weight, Most>(a, ring, share, ahead, awake);
         return;
     }
     if constexpr (Sums<Weight, Most>::short_of_registers) registers_take<232>();
     depend();
     const int live = live_here<Weight, Most>(a);
     Reader<Weight, Most, Stages> reader = {ring.data, ring.full, ring.empty, group};
-    stream_multiply<Weight, Most, Most, Stages>(a, reader, begin, live > 0 ? last : ahead, live);
+    stream_multiply<Weight, Most, Most, Stages>(a, reader, share, live > 0 ? share.count : ahead, live);
 #endif
 }
 

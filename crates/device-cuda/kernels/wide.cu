@@ -6,35 +6,48 @@
 // whoever adds up pieces does. Two warpgroups of 64 outputs; a third feeds the ring, takes results away and gives its registers away. Beside the ring, results of 128 tokens are on their way
 // out (flow.cuh), or totals of 8-bit floats wait.
 #include "flow.cuh"
+#include "whole.cuh"
 
 #if HOPPER
+// Strips of inputs that are multiplied with at a time.
+template <int N> constexpr int INPUT_STRIPS = N > 128 ? N / 128 : 1;
+
 // Feeds the ring, tile after tile.
 template <class Weight, int N, int Stages> __device__ void wide_produce(const WideArgs& a, uint32_t base, uint32_t full, uint32_t empty) {
     using Part = Stage<Weight, N>;
     auto tile_of = [&](const WideItem& at) { return (a.weights ? reinterpret_cast<const uint8_t*>(a.weights[at.strip]) : a.weight) + static_cast<size_t>(at.tile) * a.plan.blocks * Weight::bytes; };
-    auto load_weights = [&](const uint8_t* tile, uint32_t block, int stage) {
-        barrier_expect(full + stage * 8, Part::loaded);
+    auto load_weights = [&](const uint8_t* tile, uint32_t block, int stage, int halves) {
+        barrier_expect(full + stage * 8, Weight::bytes + Part::token_bytes / INPUT_STRIPS<N> * halves);
         bulk_load(base + stage * Part::bytes, tile + static_cast<size_t>(block) * Weight::bytes, Weight::bytes, full + stage * 8);
     };
     int ahead = 0; // blocks whose weights have been asked for
     if (a.early)
         for (WideWalk<N> walk(a); ahead < Stages && walk.there(); walk.advance()) {
             const uint8_t* tile = tile_of(walk.at());
-            for (uint32_t block = 0; ahead < Stages && block < a.plan.blocks; block++) load_weights(tile, block, ahead++);
+            for (uint32_t block = 0; ahead < Stages && block < a.plan.blocks; block++) load_weights(tile, block, ahead++, INPUT_STRIPS<N>);
         }
     depend();
+    const int strips = wide_strips<(N < 128 ? N : 128)>(a);
     int stage = 0, parity = 1;
     for (WideWalk<N> walk(a); walk.there(); walk.advance()) {
         const WideItem at = walk.at();
+        const int halves = min(INPUT_STRIPS<N>, strips - at.strip * INPUT_STRIPS<N>); // strips of inputs that are there
         const uint8_t *tile = tile_of(at), *inputs = a.inputs + static_cast<size_t>(a.together ? 0 : at.strip) * a.plan.blocks * Part::token_bytes;
         for (uint32_t block = 0; block < a.plan.blocks; block++) {
             if (ahead > 0) {
                 ahead--;
             } else {
                 barrier_wait(empty + stage * 8, parity);
-                load_weights(tile, block, stage);
+                load_weights(tile, block, stage, halves);
             }
-            bulk_load(base + stage * Part::bytes + Weight::room, inputs + static_cast<size_t>(block) * Part::token_bytes, Part::token_bytes, full + stage * 8);
+            const uint32_t to = base + stage * Part::bytes + Weight::room, bar = full + stage * 8;
+            if constexpr (N <= 128) {
+                bulk_load(to, inputs + static_cast<size_t>(block) * Part::token_bytes, Part::token_bytes, bar);
+            } else {
+#pragma unroll
+                for (int half = 0; half < 2; half++)
+                    if (half < halves) bulk_load(to + half * Part::token_bytes / 2, a.inputs + ((at.strip * 2 + half) * static_cast<size_t>(a.plan.blocks) + block) * (Part::token_bytes / 2), Part::token_bytes / 2, bar);
+            }
             if (++stage == Stages) stage = 0, parity ^= 1;
         }
     }
@@ -58,11 +71,10 @@ template <int N> __device__ __forceinline__ void add_piece(const Sums<Scaled, N>
 template <class Weight, int N, int Stages> __device__ __forceinline__ void multiply(const WideArgs& a, Reader<Weight, N, Stages> ring, float* waiting, int live) {
     for (WideWalk<N> walk(a); walk.there(); walk.advance()) {
         const WideItem at = walk.at();
-        const uint32_t start = at.tile * a.plan.blocks;
         float total[N / 2];
         uint32_t block = 0;
-        for (int worker = first_worker(a.plan, at.tile); block < a.plan.blocks; worker++) {
-            const uint32_t stop = min(plan_begin(a.plan, worker + 1) - start, a.plan.blocks);
+        for (int worker = opening_worker(a.plan, at.tile); block < a.plan.blocks; worker++) {
+            const uint32_t stop = piece_end(a.plan, at.tile, worker);
             const bool opening = block == 0;
             Sums<Weight, N> piece;
             for (; block < stop; block++) piece.add(ring);
@@ -77,7 +89,7 @@ template <class Weight, int N, int Stages> __device__ __forceinline__ void multi
 
 template <class Weight, int N, int Stages> __device__ __forceinline__ void wide_product(const WideArgs& a) {
 #if HOPPER
-    constexpr bool flows = Weight::stages && N == 128;
+    constexpr bool flows = Weight::stages && N == 128, whole = N == 256;
     extern __shared__ __align__(1024) char memory[];
     __shared__ uint64_t barriers[2 * Stages];
     const uint32_t base = (shared_address(memory) + 1023) & ~1023u, full = shared_address(barriers), empty = full + Stages * 8;
@@ -91,15 +103,18 @@ template <class Weight, int N, int Stages> __device__ __forceinline__ void wide_
     char* beside = memory + (base - shared_address(memory)) + Stages * Stage<Weight, N>::bytes;
     const bool staged = flows && can_stage(a);
     if (group == 2) {
-        registers_give<flows ? 40 : 24>();
+        registers_give<flows || whole ? 40 : 24>();
         const int warp = threadIdx.x / 32 % 4;
         if (warp == 0 && threadIdx.x % 32 == 0) wide_produce<Weight, N, Stages>(a, base, full, empty);
         if constexpr (flows) {
             if (warp == 1 && staged) depend(), copy_flowing(a, beside);
         }
+        if constexpr (whole) {
+            if (warp == 1 && leaves_rounded(a)) depend(), copy_whole(a, beside);
+        }
         return;
     }
-    registers_take<flows ? 232 : 240>();
+    registers_take<flows || whole ? 232 : 240>();
     depend();
     if (a.weights) release_dependents(); // what is ahead of this has ended: the kernel behind may read strips before it waits
     const int live = a.weights ? static_cast<int>(a.out.bucket) : live_rows(a.out);
@@ -107,7 +122,8 @@ template <class Weight, int N, int Stages> __device__ __forceinline__ void wide_
     if constexpr (flows) {
         if (staged) return multiply_flowing(a, ring, beside);
     }
-    multiply(a, ring, reinterpret_cast<float*>(beside) + threadIdx.x, live);
+    if constexpr (whole) multiply_whole(a, ring, beside, live);
+    else multiply(a, ring, reinterpret_cast<float*>(beside) + threadIdx.x, live);
 #endif
 }
 
@@ -120,6 +136,7 @@ TILED(WIDE, 8, 10, 384)
 TILED(WIDE, 16, 10, 384)
 TILED(WIDE, 32, 8, 384)
 TILED(WIDE, 128, 4, 384)
+TILED(WIDE, 256, 4, 384)
 SCALED(WIDE, 8, 8, 384)
 SCALED(WIDE, 16, 8, 384)
 SCALED(WIDE, 32, 7, 384)

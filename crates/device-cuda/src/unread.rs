@@ -16,6 +16,8 @@ pub(crate) struct Written {
     storage: (u64, u64),
     /// First element, row length, columns, rows, and the number of those that carry data.
     place: (u64, usize, usize, usize, u64),
+    /// Whether the kernel ahead of this one writes the same tensor, and this one only what that left.
+    beside: bool,
     /// Whether the kernel takes a null address for a result that nobody wants.
     spare: bool,
 }
@@ -35,6 +37,7 @@ impl Written {
                 tensor.bucket,
                 tensor.live.address(),
             ),
+            beside: false,
             spare: false,
         }
     }
@@ -45,6 +48,11 @@ impl Written {
             spare: elsewhere,
             ..self
         }
+    }
+
+    /// The same for a kernel that writes what the one ahead of it, which writes the same tensor, has left.
+    pub(crate) fn beside(self) -> Self {
+        Self { beside: true, ..self }
     }
 
     /// Whether an address is in the storage.
@@ -62,7 +70,13 @@ pub(crate) fn leave_out(program: &mut [Launch]) {
         if !writes_alone(&program[index], &written) {
             continue;
         }
-        let mut behind = program[index + 1..].iter();
+        // A kernel that writes the rest of the tensor reads nothing of it.
+        let rest = |launch: &&Launch| {
+            launch
+                .written
+                .is_some_and(|other| other.beside && other.place == written.place)
+        };
+        let mut behind = program[index + 1..].iter().skip_while(rest);
         let next = behind.find(|launch| launch.words().any(|word| written.holds(word)));
         if next.is_some_and(|next| writes_alone(next, &written)) {
             program[index].clear_word(written.at);

@@ -76,6 +76,10 @@ arguments! { "views.h";
         workers: u32,
         /// Most pieces of a tile.
         pieces: u32,
+        /// Tiles that are not cut.
+        whole: u32,
+        /// Workers that share the others.
+        shares: u32,
     }
 
     /// Partial sums of a product of up to `width` tokens; `kernels/pieces.cuh` says where each is. None if `data` is null.
@@ -153,6 +157,8 @@ impl PieceRows {
             blocks: 0,
             workers: 0,
             pieces: 0,
+            whole: 0,
+            shares: 1,
         },
         width: 0,
     };

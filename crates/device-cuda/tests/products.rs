@@ -266,6 +266,70 @@ fn inputs_that_are_rounded_once_are_those_of_every_product() {
     }
 }
 
+/// Results of one product, and of one with a gated activation whose results only the next product reads: in a program,
+/// they are left rounded alone.
+fn wide_layers(cuda: &Cuda, dtype: DType, rows: usize) -> [Vec<u32>; 3] {
+    let (hidden, outputs, width) = (320, 12_400, 9152);
+    let w = [(outputs, hidden), (2 * width, hidden), (64, width)].map(|shape| {
+        packed(dtype, shape, 30, |part| {
+            if shape.0 == 2 * width {
+                cuda.gated_weight(&[part], None)
+            } else {
+                cuda.weight(&[part], None)
+            }
+        })
+    });
+    let space = Rows::new(cuda, rows);
+    let x = [31, 32].map(|seed| space.random(cuda, hidden, seed));
+    let (mut up, mut active) = (space.tensor(cuda, 2 * width), space.tensor(cuda, width));
+    let (mut out, mut ends) = (
+        space.tensor(cuda, outputs),
+        [0; 2].map(|_| space.tensor(cuda, 64)),
+    );
+    let mut run = || {
+        cuda.linear(&x[0], &w[0], Epilogue::NONE, &mut out);
+        for (x, end) in x.iter().zip(&mut ends) {
+            let product = Product {
+                x,
+                w: &w[1],
+                epilogue: Epilogue::NONE,
+                out: &mut up,
+            };
+            cuda.linear_activate(product, Activation::SiluGated { gate_scale: 0.5 }, &mut active);
+            cuda.linear(&active, &w[2], Epilogue::NONE, end);
+        }
+    };
+    run();
+    cuda.begin_capture();
+    run();
+    let program = cuda.end_capture();
+    for end in &mut ends {
+        cuda.copy(&space.random(cuda, 64, 33), end);
+    }
+    cuda.copy(&space.tensor(cuda, outputs), &mut out);
+    cuda.launch(&program);
+    [&out, &ends[0], &ends[1]].map(|tensor| bits(cuda, tensor))
+}
+
+#[test]
+fn tiles_that_are_cut_and_tiles_that_are_not_give_the_same_bits_for_any_number_of_rows() {
+    let Some(gpus) = gpus() else { return };
+    for dtype in [DType::BF16, DType::F16] {
+        let expected = wide_layers(&gpus[1], dtype, 1000);
+        for rows in [1, 8, 40, 100, 200, 256, 500, 1000] {
+            for cuda in &gpus {
+                for (expected, found) in expected.iter().zip(wide_layers(cuda, dtype, rows)) {
+                    let columns = expected.len() / 1000;
+                    assert!(
+                        found[..] == expected[..rows * columns],
+                        "{dtype}, {rows} rows of {columns}: bits differ"
+                    );
+                }
+            }
+        }
+    }
+}
+
 #[test]
 fn a_value_that_a_weight_cannot_hold_is_named_with_its_part_and_row() {
     let Some([cuda, _]) = gpus() else { return };

@@ -8,12 +8,13 @@ struct FinishRowsArgs {
     Matrix out;
     RoundedRows rounded;
     float gate_scale;
+    uint32_t first_column;
 };
-static_assert(sizeof(FinishRowsArgs) == 120);
+static_assert(sizeof(FinishRowsArgs) == 128);
 
 struct FinishAddNormArgs {
     PiecedProduct product;
     ResidualNormArgs norm;
     RoundedRows rounded;
 };
-static_assert(sizeof(FinishAddNormArgs) == 160);
+static_assert(sizeof(FinishAddNormArgs) == 168);

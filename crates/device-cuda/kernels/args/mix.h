@@ -34,4 +34,4 @@ struct MixArgs {
     float eps;
     int32_t* fault;
 };
-static_assert(sizeof(MixArgs) == 544);
+static_assert(sizeof(MixArgs) == 552);

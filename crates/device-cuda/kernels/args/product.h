@@ -21,8 +21,15 @@ struct StreamArgs {
     float* pieces;
     int32_t* live;
     KPlan plan;
+    uint32_t finishes;
+    uint32_t gated;
+    float gate_scale;
+    Matrix out;
+    float* bias;
+    float* scale;
+    RoundedRows rounded;
 };
-static_assert(sizeof(StreamArgs) == 48);
+static_assert(sizeof(StreamArgs) == 144);
 
 struct WideArgs {
     uint8_t* weight;
@@ -34,6 +41,8 @@ struct WideArgs {
     uint64_t* weights;
     uint32_t* slots;
     KPlan plan;
+    uint32_t first_tile;
+    uint32_t tiles;
     RoundedRows rounded;
     uint32_t gated;
     float gate_scale;

@@ -17,4 +17,4 @@ struct SampleArgs {
     PiecedProduct product;
     int32_t options;
 };
-static_assert(sizeof(SampleArgs) == 296);
+static_assert(sizeof(SampleArgs) == 304);

@@ -67,15 +67,17 @@ struct KPlan {
     uint32_t blocks;
     uint32_t workers;
     uint32_t pieces;
+    uint32_t whole;
+    uint32_t shares;
 };
-static_assert(sizeof(KPlan) == 16);
+static_assert(sizeof(KPlan) == 24);
 
 struct PieceRows {
     float* data;
     KPlan plan;
     uint32_t width;
 };
-static_assert(sizeof(PieceRows) == 32);
+static_assert(sizeof(PieceRows) == 40);
 
 struct PiecedProduct {
     PieceRows sums;
@@ -84,7 +86,7 @@ struct PiecedProduct {
     uint32_t outputs;
     uint32_t gated;
 };
-static_assert(sizeof(PiecedProduct) == 56);
+static_assert(sizeof(PiecedProduct) == 64);
 
 struct RoundedRows {
     uint8_t* data;

@@ -6,7 +6,7 @@ use crate::launch::{Grid, Kernel};
 use crate::ops::checks::Checks;
 use crate::ops::inputs::RoundedInputs;
 use crate::ops::norms::check_add_norm;
-use crate::ops::product::Strips;
+use crate::ops::product::{Strips, Target};
 use crate::storage::CudaTensor;
 use crate::views::{Matrix, RoundedRows, optional};
 use crate::weight::{CudaWeight, Kind};
@@ -124,7 +124,7 @@ impl Cuda {
         check_linear(x, w, epilogue, out);
         if w.kind() == Kind::F32 {
             self.exact_product(x, w, epilogue, out);
-        } else if let Some(pieces) = self.enqueue_product(x, w, epilogue, (out, None)) {
+        } else if let Some(pieces) = self.enqueue_product(x, w, epilogue, Target::new(out).partly()) {
             self.finish_rows(&pieces, None, out);
         }
     }
@@ -145,7 +145,10 @@ impl Cuda {
         check_product(x, w, epilogue, product.out);
         Checks("linear_activate").apart(out, &[x]);
         let gate_scale = gate_scale(w, activation);
-        let target = (if gate_scale.is_some() { out } else { &*product.out }, gate_scale);
+        let target = match gate_scale {
+            Some(_) => Target::new(out).gated(gate_scale).partly(),
+            None => Target::new(product.out),
+        };
         match self.enqueue_product(x, w, epilogue, target) {
             Some(pieces) => self.finish_rows(&pieces, Some(activation), out),
             None if gate_scale.is_some() => {}
@@ -162,7 +165,7 @@ impl Cuda {
         check_add_norm(product.out, norm);
         Checks("linear_add_norm").apart(norm.out, &[product.x]);
         Checks("linear_add_norm").apart(norm.residual, &[product.x]);
-        let target = (&*product.out, None);
+        let target = Target::new(product.out);
         match self.enqueue_product(product.x, product.w, &product.epilogue, target) {
             Some(pieces) => self.finish_add_norm(&pieces, norm),
             None => self.enqueue_add_rms_norm(product.out, norm),

@@ -10,6 +10,7 @@ use crate::ops::product::Pieces;
 use crate::storage::CudaTensor;
 use crate::unread::Written;
 use crate::views::{Matrix, PieceRows, PiecedProduct, RoundedRows, optional};
+use crate::weight::TILE;
 use paceline_device::{Activation, ResidualNorm};
 use std::mem::offset_of;
 
@@ -20,6 +21,8 @@ arguments! { "finish.h";
         out: Matrix,
         rounded: RoundedRows,
         gate_scale: f32,
+        /// The column to begin with: those before it are there.
+        first_column: u32,
     }
 
     /// Results that are added to the residual stream, and the norm behind that.
@@ -92,16 +95,28 @@ impl Cuda {
         let apart = matches!(activation, Some(Activation::SiluGated { .. })) && pieces.w.gated() == 0;
         let many = out.bucket > FEW && !apart;
         let tokens = if many { TOKENS } else { 1 };
-        let next = activation.and_then(|_| self.next_inputs(out));
+        let next = if pieces.finished > 0 {
+            pieces.rounded
+        } else {
+            activation.and_then(|_| self.next_inputs(out))
+        };
+        let width = if pieces.w.gated() > 0 { TILE / 2 } else { TILE };
+        let first_column = pieces.finished as usize * width;
         let arguments = FinishRowsArgs {
             product: pieces.product(),
             out: Matrix::of(out),
             rounded: RoundedInputs::rows(next),
             gate_scale,
+            first_column: first_column as u32,
         };
-        let across = out.columns.div_ceil(4 * THREADS as usize) as u32;
+        let across = (out.columns - first_column).div_ceil(4 * THREADS as usize) as u32;
         let grid = Grid::of([across, out.bucket.div_ceil(tokens) as u32, 1], THREADS);
         let written = Written::new(out, offset_of!(FinishRowsArgs, out)).spare_if(next.is_some());
+        let written = if first_column > 0 {
+            written.beside()
+        } else {
+            written
+        };
         self.enqueue_writing(&kernels[usize::from(many)], grid, &arguments, Some(written));
         if next.is_some() {
             self.keep_inputs(next);

@@ -7,6 +7,7 @@ use crate::ops::checks::{Checks, check_causal_conv, check_delta_rule};
 use crate::ops::dense::check_linear;
 use crate::ops::inputs::RoundedInputs;
 use crate::ops::norms::check_gated_norm;
+use crate::ops::product::Target;
 use crate::pack::Architecture;
 use crate::storage::CudaTensor;
 use crate::views::{Matrix, PieceRows, RoundedRows, StateView, Tables, optional};
@@ -114,7 +115,7 @@ impl Cuda {
         };
         check_linear(product.x, product.w, &product.epilogue, product.out);
         Checks("linear_mix_delta").apart(norm.out, &[product.x]);
-        let target = (&*product.out, None);
+        let target = Target::new(product.out);
         if let Some(pieces) = self.enqueue_product(product.x, product.w, &product.epilogue, target) {
             args.pieces = pieces.rows();
         }

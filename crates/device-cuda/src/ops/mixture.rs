@@ -8,7 +8,7 @@ use crate::ops::dense::{ResidualNormArgs, RouteArgs, check_linear, elements};
 use crate::ops::experts::{CudaExperts, check_experts};
 use crate::ops::inputs::RoundedInputs;
 use crate::ops::norms::{by_columns, check_add_norm, norm_written};
-use crate::ops::product::Strips;
+use crate::ops::product::{Strips, Target};
 use crate::scratch::ScratchKind;
 use crate::views::{Matrix, PiecedProduct, RoundedRows};
 use crate::weight::Kind;
@@ -156,7 +156,7 @@ impl Cuda {
             self.enqueue_linear(x, w, epilogue, out);
             PiecedProduct::NONE
         } else {
-            let pieces = self.enqueue_product(x, w, epilogue, (out, None));
+            let pieces = self.enqueue_product(x, w, epilogue, Target::new(out));
             pieces.map_or(PiecedProduct::NONE, |pieces| pieces.product())
         };
         let (sorted, sort) = self.sorting(args)?;

@@ -8,7 +8,7 @@ use crate::arguments::{Ptr, arguments};
 use crate::cuda::Cuda;
 use crate::launch::{Grid, Kernel};
 use crate::ops::inputs::RoundedInputs;
-use crate::ops::widths::{self, Width, few, many, most};
+use crate::ops::widths::{self, Width, few, many, many_whole, most};
 use crate::pack::Architecture;
 use crate::scratch::ScratchKind;
 use crate::storage::{CudaBuffer, CudaTensor};
@@ -31,13 +31,21 @@ arguments! { "product.h";
         gate_scale: f32,
     }
 
-    /// A product that leaves partial sums.
+    /// A product that leaves partial sums, or the results of tiles that are not cut, if there is a place for them.
     struct StreamArgs {
         weight: Ptr<u8>,
         inputs: Ptr<u8>,
         pieces: Ptr<f32>,
         live: Ptr<i32>,
         plan: KPlan,
+        /// Whether tiles that are not cut are finished.
+        finishes: u32,
+        gated: u32,
+        gate_scale: f32,
+        out: Matrix,
+        bias: Ptr<f32>,
+        scale: Ptr<f32>,
+        rounded: RoundedRows,
     }
 
     /// A product that leaves results. With experts, `live` counts strips, and each strip has its own of `weights`.
@@ -52,6 +60,9 @@ arguments! { "product.h";
         /// Which slots of a strip of up to 32 have rows, a bit for each.
         slots: Ptr<u32>,
         plan: KPlan,
+        /// The tiles to multiply with.
+        first_tile: u32,
+        tiles: u32,
         /// Where the results of gate and up are left for the next product too.
         rounded: RoundedRows,
         gated: u32,
@@ -83,8 +94,8 @@ static ROUND_RELU: Pair<RoundArgs> = [
 enum Way {
     /// With partial sums.
     Stream(&'static Width<StreamArgs>),
-    /// With results in one go.
-    Wide(&'static Width<WideArgs>),
+    /// With results in one go: by the second kernel, if there is one, for tiles whose sums are not cut.
+    Wide(&'static Width<WideArgs>, Option<&'static Width<WideArgs>>),
 }
 
 /// A product whose partial sums wait to be added up.
@@ -94,6 +105,39 @@ pub(crate) struct Pieces<'a> {
     pub(crate) w: &'a CudaWeight,
     pub(crate) bias: Option<&'a CudaBuffer<f32>>,
     pub(crate) scale: Option<&'a CudaBuffer<f32>>,
+    /// Tiles whose results are there, and where they are rounded too.
+    pub(crate) finished: u32,
+    pub(crate) rounded: Option<RoundedInputs>,
+}
+
+/// Where the results of a product go.
+#[derive(Clone, Copy)]
+pub(crate) struct Target<'a> {
+    out: &'a CudaTensor,
+    /// If gate and up take turns in the weight: results are those of the activation.
+    gate_scale: Option<f32>,
+    /// Whether some may be there while others are left in pieces.
+    partly: bool,
+}
+
+impl<'a> Target<'a> {
+    pub(crate) const fn new(out: &'a CudaTensor) -> Self {
+        Self {
+            out,
+            gate_scale: None,
+            partly: false,
+        }
+    }
+
+    /// The same for whoever adds up what is left.
+    pub(crate) const fn partly(self) -> Self {
+        Self { partly: true, ..self }
+    }
+
+    /// The same behind a gated activation, if there is one.
+    pub(crate) const fn gated(self, gate_scale: Option<f32>) -> Self {
+        Self { gate_scale, ..self }
+    }
 }
 
 /// Rows of experts in strips, as they lie on the device.
@@ -185,47 +229,45 @@ impl Cuda {
         let huge = tiles >= 4 * multiprocessors;
         match few.iter().find(|width| rows <= width.rows) {
             Some(width) if width.rows <= 64 || !huge => Way::Stream(width),
-            _ => Way::Wide(wide),
+            _ => Way::Wide(wide, self.way_of_whole(w, rows)),
         }
     }
 
+    /// The kernel for tiles that are not cut, if it is worth it: its tiles are twice as large, and so are the times for
+    /// which multiprocessors at the end have nothing to do.
+    fn way_of_whole(&self, w: &CudaWeight, rows: usize) -> Option<&'static Width<WideArgs>> {
+        let plan = w.plan();
+        let rounds = |tiles: u32, height: usize| {
+            (tiles * rows.div_ceil(height) as u32).div_ceil(self.multiprocessors())
+        };
+        let (whole, cut) = (plan.whole, plan.tiles - plan.whole);
+        let width = many_whole(self.has_wgmma()).first()?;
+        let apart = 2 * rounds(whole, width.rows) + rounds(cut, width.rows / 2);
+        let together = rounds(plan.tiles, width.rows / 2);
+        let pays = whole > 0 && rows >= width.rows && 20 * apart <= 21 * together;
+        (pays && w.kind() != Kind::F8).then_some(width)
+    }
+
     /// Enqueues `x · wᵀ` with a weight in tiles. Results go to `out`, unless partial sums are returned. `None` also if
-    /// there was no memory, which whoever waits next is told. With `gate_scale`, gate and up take turns in the weight, and
-    /// results are those of the activation.
+    /// there was no memory, which whoever waits next is told.
     pub(crate) fn enqueue_product<'a>(
         &self,
         x: &CudaTensor,
         w: &'a CudaWeight,
         epilogue: &Epilogue<'a, Self>,
-        (out, gate_scale): (&CudaTensor, Option<f32>),
+        target: Target<'_>,
     ) -> Option<Pieces<'a>> {
         self.reserve_pieces(w, x.bucket)?;
         match self.way(w, x.bucket) {
             Way::Stream(width) => {
                 let inputs = self.round_inputs(x, w, width.height())?;
-                let pieces = self.scratch(ScratchKind::Pieces, piece_bytes(w, width.rows))?;
-                let arguments = StreamArgs {
-                    weight: Ptr::new(w.address()),
-                    inputs: Ptr::new(inputs),
-                    pieces: Ptr::new(pieces),
-                    live: x.live.ptr(),
-                    plan: w.plan(),
-                };
-                let blocks = [w.plan().workers, width.strips(w.kind()), 1];
-                let grid = width.grid(w.kind(), blocks);
-                self.enqueue_beside_inputs(width.kernel(w.kind()), grid, &arguments);
-                Some(Pieces {
-                    sums: pieces,
-                    width: width.rows,
-                    w,
-                    bias: epilogue.bias,
-                    scale: epilogue.scale,
-                })
+                self.stream((x, inputs), w, epilogue, (target, width))
             }
-            Way::Wide(width) => {
+            Way::Wide(width, whole) => {
+                let Target { out, gate_scale, .. } = target;
                 let inputs = self.round_inputs(x, w, width.height())?;
                 let next = gate_scale.and_then(|_| self.next_inputs_apart(out, inputs));
-                let arguments = WideArgs {
+                let mut arguments = WideArgs {
                     weight: Ptr::new(w.address()),
                     inputs: Ptr::new(inputs),
                     out: Matrix::of(out),
@@ -235,6 +277,8 @@ impl Cuda {
                     weights: Ptr::NULL,
                     slots: Ptr::NULL,
                     plan: w.plan(),
+                    first_tile: 0,
+                    tiles: w.plan().tiles,
                     rounded: RoundedInputs::rows(next),
                     gated: u32::from(gate_scale.is_some()),
                     gate_scale: gate_scale.unwrap_or(1.0),
@@ -242,8 +286,24 @@ impl Cuda {
                     early: 0,
                 };
                 let written = Written::new(out, offset_of!(WideArgs, out)).spare_if(next.is_some());
-                let strips = x.bucket.div_ceil(width.rows);
-                self.enqueue_wide((width, w.kind()), strips, &arguments, Some(written));
+                let parts = match whole {
+                    Some(whole) => &[
+                        (whole, 0..w.plan().whole),
+                        (width, w.plan().whole..w.plan().tiles),
+                    ][..],
+                    None => &[(width, 0..w.plan().tiles)],
+                };
+                for (width, tiles) in parts {
+                    arguments.first_tile = tiles.start;
+                    arguments.tiles = tiles.len() as u32;
+                    let written = if tiles.start > 0 {
+                        written.beside()
+                    } else {
+                        written
+                    };
+                    let strips = x.bucket.div_ceil(width.rows);
+                    self.enqueue_wide((width, w.kind()), strips, &arguments, Some(written));
+                }
                 if next.is_some() {
                     self.keep_inputs(next);
                 }
@@ -252,12 +312,70 @@ impl Cuda {
         }
     }
 
+    /// Enqueues a product that streams its weight. What it leaves in pieces is returned, unless there is nothing.
+    fn stream<'a>(
+        &self,
+        (x, inputs): (&CudaTensor, u64),
+        w: &'a CudaWeight,
+        epilogue: &Epilogue<'a, Self>,
+        (target, width): (Target<'_>, &'static Width<StreamArgs>),
+    ) -> Option<Pieces<'a>> {
+        let (plan, Target { out, gate_scale, .. }) = (w.plan(), target);
+        let finishes = plan.whole == plan.tiles || (plan.whole > 0 && target.partly);
+        let next = gate_scale
+            .filter(|_| finishes)
+            .and_then(|_| self.next_inputs_apart(out, inputs));
+        let pieces = if plan.whole < plan.tiles {
+            self.scratch(ScratchKind::Pieces, piece_bytes(w, width.rows))?
+        } else {
+            0
+        };
+        let arguments = StreamArgs {
+            weight: Ptr::new(w.address()),
+            inputs: Ptr::new(inputs),
+            pieces: Ptr::new(pieces),
+            live: x.live.ptr(),
+            plan,
+            finishes: u32::from(finishes),
+            gated: u32::from(gate_scale.is_some()),
+            gate_scale: gate_scale.unwrap_or(1.0),
+            out: if finishes { Matrix::of(out) } else { Matrix::NONE },
+            bias: optional(epilogue.bias),
+            scale: optional(epilogue.scale),
+            rounded: RoundedInputs::rows(next),
+        };
+        let written = Written::new(out, offset_of!(StreamArgs, out)).spare_if(next.is_some());
+        let grid = width.grid(w.kind(), [plan.workers, width.strips(w.kind()), 1]);
+        self.enqueue_writing(
+            width.kernel(w.kind()),
+            grid,
+            &arguments,
+            finishes.then_some(written),
+        );
+        if plan.whole == plan.tiles {
+            if next.is_some() {
+                self.keep_inputs(next);
+            }
+            return None;
+        }
+        Some(Pieces {
+            sums: pieces,
+            width: width.rows,
+            w,
+            bias: epilogue.bias,
+            scale: epilogue.scale,
+            finished: if finishes { plan.whole } else { 0 },
+            rounded: next,
+        })
+    }
+
     /// Enqueues a product of strips, each with the matrix of its expert, to rows of slots, or to where the next product looks
     /// for its inputs.
     pub(crate) fn strip_product(&self, product: &StripProduct<'_>, strips: &Strips, out: Matrix) {
         let (w, gated) = (product.w, product.gate_scale.is_some());
         let widths = many(self.has_wgmma());
         let width = widths.iter().find(|width| width.rows == strips.height);
+        let plan = KPlan::whole((w.outputs(), w.inputs()), w.kind());
         let arguments = WideArgs {
             weight: Ptr::NULL,
             inputs: Ptr::new(product.inputs),
@@ -267,7 +385,9 @@ impl Cuda {
             live: Ptr::new(strips.counts),
             weights: product.matrices,
             slots: strips.taken,
-            plan: KPlan::whole((w.outputs(), w.inputs()), w.kind().block()),
+            plan,
+            first_tile: 0,
+            tiles: plan.tiles,
             rounded: product.rounded,
             gated: u32::from(gated),
             gate_scale: product.gate_scale.unwrap_or(1.0),
@@ -324,7 +444,7 @@ impl Cuda {
         arguments: &WideArgs,
         written: Option<Written>,
     ) {
-        let tiles = arguments.plan.tiles;
+        let tiles = arguments.tiles;
         let blocks = if self.has_wgmma() {
             [(tiles * strips as u32).min(self.multiprocessors()), 1, 1]
         } else {
@@ -357,7 +477,11 @@ impl Cuda {
 
     /// Takes the memory for partial sums of any number of rows up to `rows`: fewer rows may need more of it.
     fn reserve_pieces(&self, w: &CudaWeight, rows: usize) -> Option<()> {
-        for width in few(self.has_wgmma()).iter().filter(|width| width.rows <= rows) {
+        let cut = w.plan().whole < w.plan().tiles;
+        for width in few(self.has_wgmma())
+            .iter()
+            .filter(|width| cut && width.rows <= rows)
+        {
             if let Way::Stream(width) = self.way(w, width.rows) {
                 self.scratch(ScratchKind::Pieces, piece_bytes(w, width.rows))?;
             }
@@ -369,5 +493,6 @@ impl Cuda {
 /// Bytes of the partial sums of a product of `width` rows.
 fn piece_bytes(w: &CudaWeight, width: usize) -> u64 {
     let plan = w.plan();
-    u64::from(plan.tiles) * u64::from(plan.pieces) * (width * TILE * 4) as u64
+    let places = plan.whole + (plan.tiles - plan.whole) * plan.pieces;
+    u64::from(places) * (width * TILE * 4) as u64
 }

@@ -5,6 +5,7 @@ use crate::arguments::{Ptr, arguments};
 use crate::cuda::Cuda;
 use crate::launch::{Grid, Kernel};
 use crate::ops::dense::check_linear;
+use crate::ops::product::Target;
 use crate::pack::Architecture;
 use crate::scratch::ScratchKind;
 use crate::storage::CudaTensor;
@@ -80,7 +81,7 @@ impl Cuda {
         }
         check_linear(states, w, &product.epilogue, logits);
         let mut arguments = self.sample_arguments(logits, args);
-        if let Some(pieces) = self.enqueue_product(states, w, &product.epilogue, (logits, None)) {
+        if let Some(pieces) = self.enqueue_product(states, w, &product.epilogue, Target::new(logits)) {
             arguments.product = pieces.product();
         }
         self.sample_together(logits, &arguments);

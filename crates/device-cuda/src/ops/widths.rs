@@ -103,6 +103,8 @@ macro_rules! widths {
 
 /// Bytes of a row of results on their way out, as `kernels/staged.cuh` has it.
 const STAGED_ROW: usize = TILE * 4 + 16;
+/// Those of a rounded row of results of gate and up, as `kernels/whole.cuh` has it.
+const STAGED_ROUNDED: usize = TILE;
 
 static STREAM: [Width<StreamArgs>; 6] = widths!("stream", "stream",
     8: 320, 9; 8: 320, 8;
@@ -127,6 +129,10 @@ static PIECES: [Width<StreamArgs>; 4] = widths!("plain", "pieces",
     64: 256, 4; 64: 256, 2;
     beside 0
 );
+static WHOLE: [Width<WideArgs>; 1] = widths!("wide", "wide",
+    256: 384, 4 + STAGED_ROUNDED; 128: 384, 3;
+    beside TILE * 4
+);
 static TOTALS: [Width<WideArgs>; 4] = widths!("plain", "totals",
     8: 256, 4; 8: 256, 4;
     16: 256, 4; 16: 256, 4;
@@ -148,6 +154,11 @@ pub(super) fn many(wgmma: bool) -> &'static [Width<WideArgs>; 4] {
 /// The one of most rows.
 pub(super) fn most(many: &'static [Width<WideArgs>; 4]) -> &'static Width<WideArgs> {
     &many[3]
+}
+
+/// Kernels of many rows for tiles whose sums are not cut, of weights of 16 bits.
+pub(super) fn many_whole(wgmma: bool) -> &'static [Width<WideArgs>] {
+    if wgmma { &WHOLE } else { &[] }
 }
 
 /// How high the strips of a product's inputs are, whatever the weight.
@@ -178,6 +189,7 @@ mod tests {
         for wgmma in [true, false] {
             each(few(wgmma), &mut see);
             each(many(wgmma), &mut see);
+            each(many_whole(wgmma), &mut see);
         }
     }
 

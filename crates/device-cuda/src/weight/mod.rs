@@ -140,7 +140,7 @@ impl CudaWeight {
                 gated: 0,
                 address: self.address(),
                 bytes: stored_bytes(kind, outputs, inputs),
-                plan: KPlan::shared((outputs, inputs), kind.block(), cuda.multiprocessors() as usize),
+                plan: KPlan::shared((outputs, inputs), kind, cuda.multiprocessors() as usize),
             }),
         }
     }
@@ -162,7 +162,7 @@ impl CudaWeight {
                 gated,
                 address,
                 bytes,
-                plan: KPlan::shared((outputs, inputs), kind.block(), cuda.multiprocessors() as usize),
+                plan: KPlan::shared((outputs, inputs), kind, cuda.multiprocessors() as usize),
             }),
         })
     }
