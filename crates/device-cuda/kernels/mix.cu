@@ -10,7 +10,9 @@
 
 // Eight warps compute. A ninth fetches of the next item everything but the state while this one is at work, a tenth its state as soon as this one's has been multiplied, chain by chain.
 constexpr int WARPS = C / 16, WORKERS = WARPS * 32, THREADS = WORKERS + 2 * 32;
-constexpr int ROOM = R + 4; // of a vector, and of a row of the state: so that lanes that read at a time meet no bank twice, or few
+constexpr int ROOM = R + 4; // of a vector: so that lanes that read at a time meet no bank twice, or few
+// Rows of a state lie in pairs, one copy each, so far apart that lanes that read at a time meet no bank twice.
+constexpr int PAIR = 2 * C + 8;
 static_assert(R == C && STATE_TILE_ROWS == 32);
 using Tile = StateTile<1>;
 
@@ -49,7 +51,7 @@ struct alignas(16) Stage {
     Place place;
 };
 struct alignas(16) Memory {
-    float state[R][ROOM];
+    float state[R / 2][PAIR];
     Stage stages[2];
     float by_key[CHUNK][BATCH], by_query[CHUNK][BATCH]; // dots times the decay in between, by entry, then token
     float decay[BATCH];
@@ -57,6 +59,7 @@ struct alignas(16) Memory {
     uint64_t stage_filled[2], stage_free[2], state_filled[CHAINS], state_free[CHAINS];
 };
 static_assert(sizeof(Memory) == 115392); // what `src/ops/mix.rs` asks for
+__device__ __forceinline__ float* row_of_state(Memory& m, int row) { return &m.state[row / 2][row % 2 * C]; }
 
 __device__ __forceinline__ void workers_meet() { meet(1, WORKERS); }
 __device__ __forceinline__ int first_column() { return threadIdx.x / 32 * 16; }
@@ -146,21 +149,22 @@ __device__ __forceinline__ void feed(Memory& m, const MixArgs& a) {
     }
 }
 
-// Fetches a state, chain by chain, a lane a row, as soon as there is room; what is before a sequence, at null, is zero.
+// Fetches a state, chain by chain, a lane two rows, as soon as there is room; what is before a sequence, at null, is zero.
 __device__ __forceinline__ void fetch_state(Memory& m, const float* from, int parity) {
-    constexpr int BYTES = C * sizeof(float);
+    constexpr int PAIRS = STATE_TILE_ROWS / 2, BYTES = 2 * C * sizeof(float);
     const int lane = threadIdx.x % 32;
 #pragma unroll 1
     for (int chain = 0; chain < CHAINS; chain++) {
         const uint32_t filled = shared_address(&m.state_filled[chain]);
-        const int row = chain * STATE_TILE_ROWS + lane;
         barrier_wait(shared_address(&m.state_free[chain]), parity ^ 1);
         if (from) {
-            if (lane == 0) barrier_expect(filled, STATE_TILE_ROWS * BYTES);
+            const int pair = chain * PAIRS + lane;
+            if (lane == 0) barrier_expect(filled, PAIRS * BYTES);
             __syncwarp();
-            bulk_load(shared_address(m.state[row]), from + row * C, BYTES, filled);
+            if (lane < PAIRS) bulk_load(shared_address(m.state[pair]), from + pair * 2 * C, BYTES, filled);
         } else {
-            for (int at = 0; at < C; at += 4) *reinterpret_cast<float4*>(&m.state[row][at]) = make_float4(0, 0, 0, 0);
+            float* row = row_of_state(m, chain * STATE_TILE_ROWS + lane);
+            for (int at = 0; at < C; at += 4) *reinterpret_cast<float4*>(row + at) = make_float4(0, 0, 0, 0);
             stores_to_async();
             __syncwarp();
             if (lane == 0) barrier_arrive(filled);
@@ -203,7 +207,7 @@ __device__ __forceinline__ void products(Memory& m, const Stage& stage, const Ba
         Tile tile;
         SplitSums sums[1][1];
         barrier_wait(shared_address(&m.state_filled[chain]), stage.place.parity);
-        tile.load(&m.state[chain * STATE_TILE_ROWS][first_column()], ROOM);
+        tile.load(row_of_state(m, chain * STATE_TILE_ROWS) + first_column(), PAIR / 2, C);
         if (frees_state) done_with(m.state_free[chain]);
         tile.multiply(sums, vector + chain * STATE_TILE_ROWS);
 #pragma unroll
@@ -258,7 +262,7 @@ __device__ __forceinline__ void move_state(Memory& m, const Stage& stage, const 
         Tile tile;
         const int top = chain * STATE_TILE_ROWS;
         auto keep = [&](float* matrices, int index) { tile.store(matrix_of(a, p, matrices, index) + top * C + first_column(), C); };
-        tile.load(&m.state[top][first_column()], ROOM);
+        tile.load(row_of_state(m, top) + first_column(), PAIR / 2, C);
         if (carried) keep(a.states.matrices, row.slot);
         if (!folded) continue;
         Tile::Keys keys;
@@ -266,7 +270,7 @@ __device__ __forceinline__ void move_state(Memory& m, const Stage& stage, const 
         tile.fold(m.fold_decay[0], &stage.u[0][first_column()], C, [&](int entry) { return m.fold_decay[entry + 1]; }, keys);
         if (base + CHUNK == row.snapshot_at) keep(a.states.saved_matrices, row.snapshot);
         if (base + CHUNK == row.state_end) keep(a.states.matrices, row.slot);
-        if (base + CHUNK < row.end) tile.store(&m.state[top][first_column()], ROOM); // the next chunk multiplies with it: this warp's columns
+        if (base + CHUNK < row.end) tile.store(row_of_state(m, top) + first_column(), PAIR / 2, C); // the next chunk multiplies with it: this warp's columns
     }
     workers_meet(); // done with decays and the chunk
 }

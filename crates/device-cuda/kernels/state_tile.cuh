@@ -54,25 +54,27 @@ template <int M> struct StateTile {
     // The first column of a lane.
     static __device__ __forceinline__ int column() { return g() * 2 * M; }
 
-    // Rows are `stride` apart.
-    __device__ __forceinline__ void load(const float* from, size_t stride) {
+    // Rows are `stride` apart; in pairs of rows the second one may be nearer.
+    __device__ __forceinline__ void load(const float* from, size_t stride) { load(from, stride, stride); }
+    __device__ __forceinline__ void load(const float* from, size_t stride, size_t second) {
         from += 2 * t() * stride + column();
 #pragma unroll
         for (int r = 0; r < STATE_TILE_ROWS / 4; r++) {
             float y[2 * M];
-            load_side_by_side(y, from + (r / 2 * 8 + r % 2) * stride);
+            load_side_by_side(y, from + r / 2 * 8 * stride + r % 2 * second);
 #pragma unroll
             for (int i = 0; i < 2 * M; i++) x[r / 2][i / 2][i % 2 * 2 + r % 2] = y[i];
         }
     }
-    __device__ __forceinline__ void store(float* to, size_t stride) const {
+    __device__ __forceinline__ void store(float* to, size_t stride) const { store(to, stride, stride); }
+    __device__ __forceinline__ void store(float* to, size_t stride, size_t second) const {
         to += 2 * t() * stride + column();
 #pragma unroll
         for (int r = 0; r < STATE_TILE_ROWS / 4; r++) {
             float y[2 * M];
 #pragma unroll
             for (int i = 0; i < 2 * M; i++) y[i] = x[r / 2][i / 2][i % 2 * 2 + r % 2];
-            store_side_by_side(to + (r / 2 * 8 + r % 2) * stride, y);
+            store_side_by_side(to + r / 2 * 8 * stride + r % 2 * second, y);
         }
     }
 
