@@ -27,7 +27,7 @@ struct RouteFewArgs {
     RouteArgs route;
     SortArgs sort;
 };
-static_assert(sizeof(RouteFewArgs) == 280);
+static_assert(sizeof(RouteFewArgs) == 288);
 
 struct CombineArgs {
     Matrix results;

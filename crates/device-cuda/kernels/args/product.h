@@ -49,4 +49,4 @@ struct WideArgs {
     uint32_t together;
     uint32_t early;
 };
-static_assert(sizeof(WideArgs) == 144);
+static_assert(sizeof(WideArgs) == 160);
