@@ -17,6 +17,7 @@ mod norms;
 mod product;
 mod recurrence;
 mod sample;
+mod space;
 mod tokens;
 mod widths;
 
@@ -49,6 +50,7 @@ pub(crate) fn headers() -> Vec<(&'static str, String)> {
         product::header(),
         recurrence::header(),
         sample::header(),
+        space::header(),
         tokens::header(),
     ]
 }
