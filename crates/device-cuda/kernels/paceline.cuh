@@ -120,9 +120,6 @@ __device__ __forceinline__ void bulk_load_once(uint32_t to, const void* from, ui
         : "memory");
 }
 
-// Asks for a run of bytes, a multiple of sixteen: whoever copies them finds them in L2.
-__device__ __forceinline__ void bulk_prefetch(const void* from, uint32_t bytes) { asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(bytes) : "memory"); }
-
 // --- copies from shared to global memory, in groups of the thread that asks for them: what they read may be written again, or what they write is there
 __device__ __forceinline__ void bulk_store(void* to, uint32_t from, uint32_t bytes) {
     asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(to), "r"(from), "r"(bytes) : "memory");

@@ -70,14 +70,6 @@ __device__ __forceinline__ void save_inputs(const SpaceArgs& a, const StateRow& 
         s.saved_inputs[(static_cast<size_t>(row.snapshot) * BEFORE + i) * s.conv_channels + channel] = seen(a.x, s, row, row.snapshot_at - BEFORE + i, channel);
 }
 
-// The states that `space_states` begins with: memory has little else to do.
-__device__ __forceinline__ void prefetch_state(const SpaceArgs& a, const StateRow& row, int head) {
-    const StateView& s = a.states;
-    const size_t size = static_cast<size_t>(s.rows) * s.columns;
-    const float* from = row.restore >= 0 ? s.saved_matrices + static_cast<size_t>(row.restore) * s.heads * size : s.matrices + static_cast<size_t>(row.slot) * s.heads * size;
-    if (row.state_at > 0) bulk_prefetch(from + head * size, size * sizeof(float));
-}
-
 // Four values of all tokens: they are left for the outputs, and times the step of their head as entries.
 template <class Find> __device__ __forceinline__ void run_values(const SpaceArgs& a, const StateRow& row, int at, Find find) {
     const StateView& s = a.states;
@@ -86,7 +78,6 @@ template <class Find> __device__ __forceinline__ void run_values(const SpaceArgs
     const Taps taps[4] = {Taps(a, channel), Taps(a, channel + 1), Taps(a, channel + 2), Taps(a, channel + 3)};
     const float dt_bias = a.dt_bias[head], decay = a.decay[head];
     if (!find() || first < at) return depend();
-    if (blockIdx.y < a.ahead && column == 0) prefetch_state(a, row, head);
     Inputs<float4> inputs(a, row, channel);
     float dt = 0;
     depend();

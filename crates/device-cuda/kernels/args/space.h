@@ -21,7 +21,6 @@ struct SpaceArgs {
     uint32_t values;
     float least;
     float most;
-    uint32_t ahead;
     int32_t* fault;
 };
 static_assert(sizeof(SpaceArgs) == 384);

@@ -32,8 +32,6 @@ arguments! { "space.h";
         values: u32,
         least: f32,
         most: f32,
-        /// Requests whose states `space_keys` asks for.
-        ahead: u32,
         fault: Ptr<i32>,
     }
 }
@@ -73,9 +71,6 @@ const TAPS: usize = 4;
 /// Threads of a thread block of `space_keys`, and channels of values that each of them has.
 const KEY_THREADS: usize = 256;
 const KEY_CHANNELS: usize = 4;
-/// Bytes of states that it asks for, part of what L2 holds, where there are so many: of fewer it would gain nothing.
-const AHEAD: usize = 16 << 20;
-const MANY: usize = 128 << 20;
 
 impl Cuda {
     /// Enqueues convolution, recurrence and gated norm: the first two as two kernels for decodes and verify windows, whose rows
@@ -149,9 +144,6 @@ impl Cuda {
             let first = x.first.checked_sub(conv.out.first)?;
             (of_conv && first + x.columns <= conv.out.columns).then_some(first as u32)
         };
-        let state = shape.heads * shape.rows * shape.columns * 4;
-        let many = conv.step.requests.bucket * state >= MANY;
-        let ahead = if many { AHEAD / state } else { 0 };
         let args = SpaceArgs {
             x: Matrix::of(conv.x),
             dt: Matrix::of(recurrence.dt),
@@ -168,7 +160,6 @@ impl Cuda {
             queries: channel(recurrence.c)?,
             keys: channel(recurrence.b)?,
             values: channel(recurrence.x)?,
-            ahead: ahead as u32,
             least: recurrence.dt_limits.0,
             most: recurrence.dt_limits.1,
             fault: Ptr::new(self.context.fault),
