@@ -80,10 +80,11 @@ template <int J> __device__ __forceinline__ void to_unit_length(float (&x)[J], f
 template <class Args> __device__ __forceinline__ float2 delta_factors(const Args& args, int head, float a, float b) {
     return make_float2(args.decay[head] * softplus(a + args.dt_bias[head]), sigmoid(b));
 }
+__device__ __forceinline__ float2 space_factors(float dt, float dt_bias, float decay, float least, float most) {
+    dt = fminf(fmaxf(softplus(dt + dt_bias), least), most);
+    return make_float2(dt * decay, dt);
+}
 template <bool Delta, class Args> __device__ __forceinline__ float2 factors(const Args& a, int token, int head) {
     if constexpr (Delta) return delta_factors(a, head, row_of(a.a, token)[head], row_of(a.b, token)[head]);
-    else {
-        const float dt = fminf(fmaxf(softplus(row_of(a.a, token)[head] + a.dt_bias[head]), a.least), a.most);
-        return make_float2(dt * a.decay[head], dt);
-    }
+    else return space_factors(row_of(a.a, token)[head], a.dt_bias[head], a.decay[head], a.least, a.most);
 }

@@ -389,6 +389,15 @@ impl Backend for Cuda {
         self.enqueue_mix_delta(&conv, &rule, &norm);
     }
 
+    fn mix_state_space(
+        &self,
+        conv: CausalConv<'_, Self>,
+        recurrence: StateSpace<'_, Self>,
+        norm: GatedNorm<'_, Self>,
+    ) {
+        self.enqueue_mix_state_space(&conv, &recurrence, &norm);
+    }
+
     fn gated_norm(&self, args: GatedNorm<'_, Self>) {
         self.enqueue_gated_norm(&args);
     }

@@ -140,7 +140,7 @@ impl Recurrence {
         let (mixed, spaced, out) = (mixed?, spaced?, out?);
         let ranges = [0..values, values..values + keys, values + keys..channels];
         let [value, b, c] = ranges.map(|range| device.columns(&mixed, range));
-        let program = rig.program(|device| {
+        let enqueue = |device: &B, tables: &StepTables<B>| {
             session.fill(device);
             let conv = CausalConv {
                 x: &x,
@@ -173,7 +173,10 @@ impl Recurrence {
                 out: &mut out.clone(),
             };
             device.mix_state_space(conv, recurrence, norm);
-        });
-        session.run(&program, &out, self.limit)
+        };
+        let windows = tables.clone().with_prompts(false);
+        let programs =
+            [tables, &windows].map(|tables| rig.program(move |device: &B| enqueue(device, tables)));
+        session.run_apart(programs.each_ref(), &out, self.limit)
     }
 }

@@ -120,11 +120,14 @@ impl Dims {
 
 /// The reference models' and Qwen3.5-4B's.
 const DELTA: [Dims; 2] = [Dims::new(4, 2, 16, 16), Dims::new(32, 16, 128, 128)];
-/// The reference models' and Nemotron-H's.
-const SPACE: [Dims; 3] = [
+/// The reference models', Nemotron-H's, and few heads of other shapes, as in Granite-4.0-H and Falcon-H1.
+const SPACE: [Dims; 6] = [
     Dims::new(8, 1, 16, 16),
     Dims::new(8, 2, 16, 16),
     Dims::new(128, 8, 128, 64),
+    Dims::new(6, 1, 128, 128),
+    Dims::new(8, 2, 128, 32),
+    Dims::new(6, 1, 256, 64),
 ];
 
 #[derive(Clone, Copy, Debug)]

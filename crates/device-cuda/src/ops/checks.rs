@@ -3,7 +3,7 @@
 
 use crate::cuda::Cuda;
 use crate::storage::{CudaBuffer, CudaTensor};
-use paceline_device::{CausalConv, DeltaRule, Element};
+use paceline_device::{CausalConv, DeltaRule, Element, StateSpace};
 use std::fmt;
 
 /// Most taps of a convolution.
@@ -142,4 +142,23 @@ pub(crate) fn check_delta_rule(args: &DeltaRule<'_, Cuda>) {
         check.same_rows(args.q, tensor);
     }
     check.apart(args.out, &[args.q, args.k, args.v, args.a, args.b]);
+}
+
+/// Whether the operands of a state space recurrence belong together.
+pub(crate) fn check_state_space(args: &StateSpace<'_, Cuda>) {
+    let check = Checks("state_space");
+    let shape = args.cache.shape();
+    check.room("token rows", &args.step.token_rows, args.x.bucket);
+    check.columns("x", args.x, shape.heads * shape.columns);
+    check.columns("dt", args.dt, shape.heads);
+    check.same_shape(args.b, args.c);
+    check.columns("b", args.b, shape.groups * shape.rows);
+    check.divides("groups", shape.groups, shape.heads);
+    for buffer in [args.decay, args.skip, args.dt_bias] {
+        check.length("a parameter per head", buffer, shape.heads);
+    }
+    check.same_shape(args.x, args.out);
+    check.same_rows(args.x, args.b);
+    check.same_rows(args.x, args.dt);
+    check.apart(args.out, &[args.x, args.b, args.c, args.dt]);
 }

@@ -18,6 +18,7 @@ mod norms;
 mod product;
 mod recurrence;
 mod sample;
+mod space;
 mod tokens;
 mod widths;
 
@@ -50,6 +51,7 @@ pub(crate) fn headers() -> Vec<(&'static str, String)> {
         product::header(),
         recurrence::header(),
         sample::header(),
+        space::header(),
         tokens::header(),
     ]
 }

@@ -4,7 +4,7 @@ use crate::arguments::{Ptr, arguments};
 use crate::caches::CudaStateCache;
 use crate::cuda::Cuda;
 use crate::launch::{Grid, Kernel};
-use crate::ops::checks::{Checks, check_causal_conv, check_delta_rule};
+use crate::ops::checks::{Checks, check_causal_conv, check_delta_rule, check_state_space};
 use crate::ops::expects_prompts;
 use crate::pack::Architecture;
 use crate::scratch::ScratchKind;
@@ -310,22 +310,9 @@ impl Cuda {
     }
 
     pub(crate) fn enqueue_state_space(&self, args: &StateSpace<'_, Self>) {
-        let check = Checks("state_space");
         let shape = args.cache.shape();
-        check.room("token rows", &args.step.token_rows, args.x.bucket);
-        check.columns("x", args.x, shape.heads * shape.columns);
-        check.columns("dt", args.dt, shape.heads);
-        check.same_shape(args.b, args.c);
-        check.columns("b", args.b, shape.groups * shape.rows);
-        check.divides("groups", shape.groups, shape.heads);
-        for buffer in [args.decay, args.skip, args.dt_bias] {
-            check.length("a parameter per head", buffer, shape.heads);
-        }
-        check.same_shape(args.x, args.out);
-        check.same_rows(args.x, args.b);
-        check.same_rows(args.x, args.dt);
-        check.apart(args.out, &[args.x, args.b, args.c, args.dt]);
-        let rule = rule_for(check, &SPACE, shape);
+        check_state_space(args);
+        let rule = rule_for(Checks("state_space"), &SPACE, shape);
         let Some(scratch) = self.recurrence_scratch(shape, args.out.bucket, false) else {
             return;
         };
