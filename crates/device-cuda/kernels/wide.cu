@@ -11,7 +11,8 @@
 // Feeds the ring, tile after tile.
 template <class Weight, int N, int Stages> __device__ void wide_produce(const WideArgs& a, uint32_t base, uint32_t full, uint32_t empty) {
     using Part = Stage<Weight, N>;
-    auto tile_of = [&](const WideItem& at) { return (a.weights ? reinterpret_cast<const uint8_t*>(a.weights[at.strip]) : a.weight) + static_cast<size_t>(at.tile) * a.plan.blocks * Weight::bytes; };
+    auto weight_of = [&](int strip) { return a.weights ? reinterpret_cast<const uint8_t*>(a.weights[strip]) : a.weight; };
+    auto tile_of = [&](const uint8_t* weight, const WideItem& at) { return weight + static_cast<size_t>(at.tile) * a.plan.blocks * Weight::bytes; };
     auto load_weights = [&](const uint8_t* tile, uint32_t block, int stage) {
         barrier_expect(full + stage * 8, Part::loaded);
         bulk_load(base + stage * Part::bytes, tile + static_cast<size_t>(block) * Weight::bytes, Weight::bytes, full + stage * 8);
@@ -19,14 +20,16 @@ template <class Weight, int N, int Stages> __device__ void wide_produce(const Wi
     int ahead = 0; // blocks whose weights have been asked for
     if (a.early)
         for (WideWalk<N> walk(a); ahead < Stages && walk.there(); walk.advance()) {
-            const uint8_t* tile = tile_of(walk.at());
+            const uint8_t* tile = tile_of(weight_of(walk.at().strip), walk.at());
             for (uint32_t block = 0; ahead < Stages && block < a.plan.blocks; block++) load_weights(tile, block, ahead++);
         }
     depend();
     int stage = 0, parity = 1;
+    const uint8_t* weight = weight_of(a.weights ? blockIdx.x / a.plan.tiles : 0); // on its way beside the number of strips
     for (WideWalk<N> walk(a); walk.there(); walk.advance()) {
         const WideItem at = walk.at();
-        const uint8_t *tile = tile_of(at), *inputs = a.inputs + static_cast<size_t>(a.together ? 0 : at.strip) * a.plan.blocks * Part::token_bytes;
+        if (walk.item != static_cast<int>(blockIdx.x)) weight = weight_of(at.strip);
+        const uint8_t *tile = tile_of(weight, at), *inputs = a.inputs + static_cast<size_t>(a.together ? 0 : at.strip) * a.plan.blocks * Part::token_bytes;
         for (uint32_t block = 0; block < a.plan.blocks; block++) {
             if (ahead > 0) {
                 ahead--;

@@ -26,8 +26,10 @@ struct RouteFewArgs {
     PiecedProduct product;
     RouteArgs route;
     SortArgs sort;
+    uint64_t up_bytes;
+    uint64_t down_bytes;
 };
-static_assert(sizeof(RouteFewArgs) == 280);
+static_assert(sizeof(RouteFewArgs) == 296);
 
 struct CombineArgs {
     Matrix results;
@@ -42,5 +44,6 @@ struct CombineNormArgs {
     CombineArgs experts;
     ResidualNormArgs norm;
     RoundedRows rounded;
+    uint32_t early;
 };
-static_assert(sizeof(CombineNormArgs) == 216);
+static_assert(sizeof(CombineNormArgs) == 224);

@@ -45,6 +45,9 @@ arguments! { "experts.h";
         product: PiecedProduct,
         route: RouteArgs,
         sort: SortArgs,
+        /// Of the matrices of a shared expert.
+        up_bytes: u64,
+        down_bytes: u64,
     }
 
     /// Results of slots that rows add up.
@@ -61,6 +64,8 @@ arguments! { "experts.h";
         experts: CombineArgs,
         norm: ResidualNormArgs,
         rounded: RoundedRows,
+        /// Everything but the results is there before the kernel ahead has ended.
+        early: u32,
     }
 }
 
@@ -74,10 +79,12 @@ const COMBINE_ADD_NORM: [Kernel<CombineNormArgs>; 3] = [
     Kernel::new("experts", "combine_add_norm_768"),
 ];
 
-/// Warps of the thread block that sorts the pairs of many rows.
-const SORT_WARPS: usize = 16;
+/// Experts of which the thread block that sorts the pairs of many rows has room to count for each of 32 warps.
+const MANY_WARPS: usize = 512;
 /// Rows whose experts one thread block chooses and sorts: the kernels' `FEW`.
 const FEW: usize = 64;
+/// Thread blocks that ask for the matrices of a shared expert meanwhile.
+const PREFETCHERS: u32 = 8;
 /// Bytes of shared memory that every GPU has for a thread block.
 const SHARED: usize = 99 * 1024;
 
@@ -146,8 +153,10 @@ impl Cuda {
         } else {
             0
         };
-        let base = 4 * ((3 * experts).next_multiple_of(4) + rows * columns.next_multiple_of(4));
-        let warps = rows.clamp(8, 32);
+        let words = (3 * experts + rows * mixture.routing.chosen).next_multiple_of(4);
+        let base = 4 * (words + rows * columns.next_multiple_of(4));
+        // A thread for every expert, and a warp for every row, if there are not too many.
+        let warps = rows.max(experts.div_ceil(32)).min(32);
         let shared = base + 4 * warps * scores;
         if rows > FEW || shared > SHARED {
             return Some(None);
@@ -160,8 +169,17 @@ impl Cuda {
             pieces.map_or(PiecedProduct::NONE, |pieces| pieces.product())
         };
         let (sorted, sort) = self.sorting(args)?;
-        let grid = Grid::new(1, warps as u32 * 32).shared(shared as u32);
-        self.enqueue_beside_inputs(&ROUTE_FEW, grid, &RouteFewArgs { product, route, sort });
+        let [up_bytes, down_bytes] = args.experts.bytes();
+        let blocks = if mixture.shared { 1 + PREFETCHERS } else { 1 };
+        let grid = Grid::new(blocks, warps as u32 * 32).shared(shared as u32);
+        let arguments = RouteFewArgs {
+            product,
+            route,
+            sort,
+            up_bytes,
+            down_bytes,
+        };
+        self.enqueue_beside_inputs(&ROUTE_FEW, grid, &arguments);
         Some(Some(sorted))
     }
 
@@ -173,8 +191,9 @@ impl Cuda {
             let grid = Grid::new(1, 512).shared((3 * experts * 4) as u32);
             self.enqueue_beside_inputs(&SORT_FEW, grid, &arguments);
         } else {
-            let shared = ((SORT_WARPS + 2) * experts * 4) as u32;
-            let grid = Grid::new(1, SORT_WARPS as u32 * 32).shared(shared);
+            let warps = if experts <= MANY_WARPS { 32 } else { 16 };
+            let shared = ((warps + 2) * experts * 4) as u32;
+            let grid = Grid::new(1, warps as u32 * 32).shared(shared);
             self.enqueue_beside_inputs(&SORT_PAIRS, grid, &arguments);
         }
         Some(sorted)
@@ -241,6 +260,7 @@ impl Cuda {
             experts: combining(args.routing, sorted, results, Matrix::NONE),
             norm: ResidualNormArgs::of(norm),
             rounded: RoundedInputs::rows(next),
+            early: u32::from(!args.experts.is_exact()),
         };
         let (at, threads) = by_columns(norm.out.columns);
         let written = norm_written(norm, offset_of!(CombineNormArgs, norm)).spare_if(next.is_some());
