@@ -165,21 +165,10 @@ extern "C" __global__ void __launch_bounds__(1024) sort_few(const __grid_constan
     sort_few_pairs(a, rows, pairs, own, id);
 }
 
-// Asks for the matrices of a shared expert, which every row needs, while rows choose the others: thread blocks behind the first have a part each.
-constexpr uint32_t RUN = 1 << 14;
-__device__ __forceinline__ void prefetch_part(uint64_t address, uint64_t bytes) {
-    for (uint64_t at = static_cast<uint64_t>((blockIdx.x - 1) * blockDim.x + threadIdx.x) * RUN; at + RUN <= bytes; at += static_cast<uint64_t>((gridDim.x - 1) * blockDim.x) * RUN)
-        bulk_prefetch(reinterpret_cast<const uint8_t*>(address) + at, RUN);
-}
-
-// The end of the router's product, the choice of experts by a warp per row, and their sorting, for up to 64 rows. One thread block chooses. Shared memory: the rows of experts, the experts of rows,
+// The end of the router's product, the choice of experts by a warp per row, and their sorting, for up to 64 rows. One thread block. Shared memory: the rows of experts, the experts of rows,
 // logits, and, for each warp, scores where logits are none.
 extern "C" __global__ void __launch_bounds__(1024) route_few(const __grid_constant__ RouteFewArgs a) {
     release_dependents();
-    if (blockIdx.x > 0) {
-        prefetch_part(a.sort.up[a.sort.experts - 1], a.up_bytes), prefetch_part(a.sort.down[a.sort.experts - 1], a.down_bytes);
-        return depend();
-    }
     extern __shared__ __align__(16) int memory[];
     const int experts = a.sort.experts, columns = a.route.logits.columns, pitch = (columns + 3) / 4 * 4, warp = threadIdx.x / 32, lane = threadIdx.x % 32, warps = blockDim.x / 32;
     const FewRows rows(memory, experts);

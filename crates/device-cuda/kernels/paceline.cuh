@@ -107,13 +107,6 @@ __device__ __forceinline__ uint32_t add_at(uint32_t place, uint32_t x) {
 // Asks for a line of weights: a load behind the wait finds it in L2.
 __device__ __forceinline__ void prefetch(const void* p) { asm volatile("prefetch.global.L2 [%0];" ::"l"(p)); }
 
-// The same for a run of bytes, a multiple of sixteen.
-__device__ __forceinline__ void bulk_prefetch(const void* p, uint32_t bytes) {
-#if SM90
-    asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(p), "r"(bytes) : "memory");
-#endif
-}
-
 // --- copies from global to shared memory that complete on a barrier
 __device__ __forceinline__ void bulk_load(uint32_t to, const void* from, uint32_t bytes, uint32_t bar) {
     asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to), "l"(from), "r"(bytes), "r"(bar) : "memory");

@@ -26,10 +26,8 @@ struct RouteFewArgs {
     PiecedProduct product;
     RouteArgs route;
     SortArgs sort;
-    uint64_t up_bytes;
-    uint64_t down_bytes;
 };
-static_assert(sizeof(RouteFewArgs) == 296);
+static_assert(sizeof(RouteFewArgs) == 280);
 
 struct CombineArgs {
     Matrix results;

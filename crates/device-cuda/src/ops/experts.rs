@@ -113,11 +113,6 @@ impl CudaExperts {
         [self.inner.gate_up.addresses(), self.inner.down.addresses()]
     }
 
-    /// Bytes of each of the two matrices of an expert.
-    pub(crate) fn bytes(&self) -> [u64; 2] {
-        [self.inner.gate_up.first.bytes(), self.inner.down.first.bytes()]
-    }
-
     /// Whether they are f32.
     pub(crate) fn is_exact(&self) -> bool {
         self.inner.gate_up.first.kind() == Kind::F32

@@ -45,9 +45,6 @@ arguments! { "experts.h";
         product: PiecedProduct,
         route: RouteArgs,
         sort: SortArgs,
-        /// Of the matrices of a shared expert.
-        up_bytes: u64,
-        down_bytes: u64,
     }
 
     /// Results of slots that rows add up.
@@ -83,8 +80,6 @@ const COMBINE_ADD_NORM: [Kernel<CombineNormArgs>; 3] = [
 const MANY_WARPS: usize = 512;
 /// Rows whose experts one thread block chooses and sorts: the kernels' `FEW`.
 const FEW: usize = 64;
-/// Thread blocks that ask for the matrices of a shared expert meanwhile.
-const PREFETCHERS: u32 = 8;
 /// Bytes of shared memory that every GPU has for a thread block.
 const SHARED: usize = 99 * 1024;
 
@@ -169,16 +164,8 @@ impl Cuda {
             pieces.map_or(PiecedProduct::NONE, |pieces| pieces.product())
         };
         let (sorted, sort) = self.sorting(args)?;
-        let [up_bytes, down_bytes] = args.experts.bytes();
-        let blocks = if mixture.shared { 1 + PREFETCHERS } else { 1 };
-        let grid = Grid::new(blocks, warps as u32 * 32).shared(shared as u32);
-        let arguments = RouteFewArgs {
-            product,
-            route,
-            sort,
-            up_bytes,
-            down_bytes,
-        };
+        let grid = Grid::new(1, warps as u32 * 32).shared(shared as u32);
+        let arguments = RouteFewArgs { product, route, sort };
         self.enqueue_beside_inputs(&ROUTE_FEW, grid, &arguments);
         Some(Some(sorted))
     }
