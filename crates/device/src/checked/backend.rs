@@ -143,7 +143,9 @@ impl<B: Backend> Backend for Checked<B> {
         gate_up: Vec<CheckedWeight<B>>,
         down: Vec<CheckedWeight<B>>,
     ) -> Result<B::Experts, DeviceError> {
-        down.iter().for_each(|w| Self::stored_rows("experts", w));
+        for w in &down {
+            Self::stored_rows("experts", w);
+        }
         let inner = |weights: Vec<CheckedWeight<B>>| weights.into_iter().map(|w| w.inner).collect();
         self.inner.experts(inner(gate_up), inner(down))
     }

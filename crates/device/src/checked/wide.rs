@@ -57,9 +57,9 @@ impl<B: Backend> Checked<B> {
         self.watch(name, &[("x", router.x)], &scratch);
         let read = [("residual", &*norm.residual)];
         self.watch(name, &read, &[&*norm.residual, &*norm.out]);
-        scratch
-            .iter()
-            .for_each(|scratch| self.scratch(name, scratch, &[]));
+        for tensor in scratch {
+            self.scratch(name, tensor, &[]);
+        }
         let mixture = Mixture {
             router: Self::product(router),
             scores: Self::scores(mixture.scores),
