@@ -132,7 +132,8 @@ template <class Weight, int N, int Stages> __device__ __forceinline__ void plain
 
 // Finished results of one tile and one strip.
 template <class Weight, int N, int Stages> __device__ __forceinline__ void plain_totals(const WideArgs& a) {
-    enter();
+    if (a.weights) depend(), release_dependents(); // as `wide.cu` does
+    else enter();
     const int tile = a.first_tile + blockIdx.x, strip = blockIdx.y, live = a.weights ? static_cast<int>(a.out.bucket) : live_rows(a.out);
     if (strip >= (a.weights ? *a.live : (live + N - 1) / N)) return;
     const uint8_t* weight = a.weights ? reinterpret_cast<const uint8_t*>(a.weights[strip]) : a.weight;

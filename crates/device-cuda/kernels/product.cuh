@@ -35,12 +35,16 @@ struct End {
     }
 };
 
+// Which tokens of a strip have results that anybody wants, a bit for each: those of experts, whose strips may have slots without rows.
+__device__ __forceinline__ uint32_t slots_taken(const WideArgs& a, int strip) { return a.slots ? a.slots[strip] : ~0u; }
+__device__ __forceinline__ uint32_t slots_taken(const StreamArgs&, int) { return ~0u; }
+
 // Stores the results of a warp: 16 rows of a weight from `first` on, N tokens of a strip; `value(j, q)` as tensor cores leave them: tokens 8 j + 2 (lane % 4) +
 // q % 2, row lane / 4 + q / 2 * 8. Eight neighbouring outputs per token and store. Rows of gate and up become one result.
 template <int N, class Args, class Value> __device__ __forceinline__ void store_results(const Args& a, int first, int strip, int live, Value value) {
     const int lane = threadIdx.x % 32, columns = a.out.columns, column = (a.gated ? first / 2 : first) + lane / 4, other = column + (a.gated ? columns : 8), last = (a.gated ? 2 : 1) * columns - 1;
     const End end(a.bias, a.scale, min(column, last)), other_end(a.bias, a.scale, min(other, last));
-    const uint32_t taken = N <= 32 && a.slots ? a.slots[strip] : ~0u;
+    const uint32_t taken = N <= 32 ? slots_taken(a, strip) : ~0u;
 #pragma unroll
     for (int j = 0; j < N / 8; j++)
 #pragma unroll

@@ -28,14 +28,47 @@ __device__ inline void keep_groups(float* score, float* strength, int experts, i
     __syncwarp();
 }
 
-// The best expert that is not taken; every lane gets it.
-__device__ __forceinline__ int best_left(const float* score, int experts, uint64_t taken) {
-    uint32_t best = 0;
-    int at = experts - 1;
-    for (int e = threadIdx.x % 32, place = 0; e < experts; e += 32, place++)
-        if (const uint32_t own = ordered(score[e]); !(taken >> place & 1) && own > best) best = own, at = e;
+// The best of the lanes' best; every lane gets it, lower experts first among equals.
+__device__ __forceinline__ int best_of_all(uint32_t best, int at) {
     const uint32_t most = __reduce_max_sync(~0u, best);
-    return __reduce_min_sync(~0u, best == most ? at : experts - 1);
+    return __reduce_min_sync(~0u, best == most ? at : 0x7fffffff);
+}
+
+// Experts best first: lane `i` gets the `i`-th of `chosen`. Scores as numbers in the same order are in registers if a lane has no more than `Places` of them.
+template <int Places> __device__ __forceinline__ int best_in_order(const float* score, int experts, int chosen) {
+    const int lane = threadIdx.x % 32;
+    uint32_t keys[Places];
+    int mine = experts - 1;
+#pragma unroll
+    for (int place = 0; place < Places; place++) keys[place] = lane + place * 32 < experts ? ordered(score[lane + place * 32]) : 0;
+    for (int i = 0; i < chosen; i++) {
+        uint32_t best = keys[0];
+        int at = 0;
+#pragma unroll
+        for (int place = 1; place < Places; place++)
+            if (keys[place] > best) best = keys[place], at = place;
+        const int expert = min(best_of_all(best, lane + at * 32), experts - 1);
+#pragma unroll
+        for (int place = 0; place < Places; place++)
+            if (lane + place * 32 == expert) keys[place] = 0;
+        if (i == lane) mine = expert;
+    }
+    return mine;
+}
+__device__ inline int best_in_order_of_many(const float* score, int experts, int chosen) {
+    const int lane = threadIdx.x % 32;
+    uint64_t taken = 0;
+    int mine = experts - 1;
+    for (int i = 0; i < chosen; i++) {
+        uint32_t best = 0;
+        int at = experts - 1;
+        for (int e = lane, place = 0; e < experts; e += 32, place++)
+            if (const uint32_t own = ordered(score[e]); !(taken >> place & 1) && own > best) best = own, at = e;
+        const int expert = best_of_all(best, at);
+        if (expert % 32 == lane) taken |= 1ull << expert / 32;
+        if (i == lane) mine = expert;
+    }
+    return mine;
 }
 
 // The experts of a row and their weights: lane `i` has the `i`-th, and behind them, if there is one, the shared expert, whose gate is the last logit.
@@ -60,15 +93,9 @@ __device__ inline Chosen choose_experts(const RouteArgs& a, const float* logits,
     __syncwarp();
     const float* by = a.sigmoid ? score : logits;
     if (a.sigmoid && a.kept_groups < a.groups) keep_groups(score, score + experts, experts, a.groups, a.kept_groups);
-    Chosen own = {experts, 0};
-    uint64_t taken = 0;
-    for (int i = 0; i < chosen; i++) {
-        const int best = best_left(by, experts, taken);
-        if (best % 32 == lane) taken |= 1ull << best / 32;
-        const float weight = a.sigmoid ? sigmoid(logits[best]) : expf(logits[best] - most) / sum;
-        total += weight;
-        if (i == lane) own = {best, weight};
-    }
+    const int best = experts <= 256 ? best_in_order<8>(by, experts, chosen) : experts <= 512 ? best_in_order<16>(by, experts, chosen) : best_in_order_of_many(by, experts, chosen);
+    Chosen own = {lane < chosen ? best : experts, a.sigmoid ? sigmoid(logits[best]) : expf(logits[best] - most) / sum};
+    for (int i = 0; i < chosen; i++) total += __shfl_sync(~0u, own.weight, i);
     if (a.sigmoid) total += SUM_EPS;
     if (a.renormalise) own.weight /= total;
     if (a.sigmoid) own.weight *= a.scale;

@@ -15,7 +15,8 @@ template <int N> constexpr int INPUT_STRIPS = N > 128 ? N / 128 : 1;
 // Feeds the ring, tile after tile.
 template <class Weight, int N, int Stages> __device__ void wide_produce(const WideArgs& a, uint32_t base, uint32_t full, uint32_t empty) {
     using Part = Stage<Weight, N>;
-    auto tile_of = [&](const WideItem& at) { return (a.weights ? reinterpret_cast<const uint8_t*>(a.weights[at.strip]) : a.weight) + static_cast<size_t>(at.tile) * a.plan.blocks * Weight::bytes; };
+    auto weight_of = [&](int strip) { return a.weights ? reinterpret_cast<const uint8_t*>(a.weights[strip]) : a.weight; };
+    auto tile_of = [&](const uint8_t* weight, const WideItem& at) { return weight + static_cast<size_t>(at.tile) * a.plan.blocks * Weight::bytes; };
     auto load_weights = [&](const uint8_t* tile, uint32_t block, int stage, int halves) {
         barrier_expect(full + stage * 8, Weight::bytes + Part::token_bytes / INPUT_STRIPS<N> * halves);
         bulk_load(base + stage * Part::bytes, tile + static_cast<size_t>(block) * Weight::bytes, Weight::bytes, full + stage * 8);
@@ -23,16 +24,18 @@ template <class Weight, int N, int Stages> __device__ void wide_produce(const Wi
     int ahead = 0; // blocks whose weights have been asked for
     if (a.early)
         for (WideWalk<N> walk(a); ahead < Stages && walk.there(); walk.advance()) {
-            const uint8_t* tile = tile_of(walk.at());
+            const uint8_t* tile = tile_of(weight_of(walk.at().strip), walk.at());
             for (uint32_t block = 0; ahead < Stages && block < a.plan.blocks; block++) load_weights(tile, block, ahead++, INPUT_STRIPS<N>);
         }
     depend();
     const int strips = wide_strips<(N < 128 ? N : 128)>(a);
     int stage = 0, parity = 1;
+    const uint8_t* weight = weight_of(a.weights ? blockIdx.x / a.plan.tiles : 0); // on its way beside the number of strips
     for (WideWalk<N> walk(a); walk.there(); walk.advance()) {
         const WideItem at = walk.at();
+        if (walk.item != static_cast<int>(blockIdx.x)) weight = weight_of(at.strip);
         const int halves = min(INPUT_STRIPS<N>, strips - at.strip * INPUT_STRIPS<N>); // strips of inputs that are there
-        const uint8_t *tile = tile_of(at), *inputs = a.inputs + static_cast<size_t>(a.together ? 0 : at.strip) * a.plan.blocks * Part::token_bytes;
+        const uint8_t *tile = tile_of(weight, at), *inputs = a.inputs + static_cast<size_t>(a.together ? 0 : at.strip) * a.plan.blocks * Part::token_bytes;
         for (uint32_t block = 0; block < a.plan.blocks; block++) {
             if (ahead > 0) {
                 ahead--;

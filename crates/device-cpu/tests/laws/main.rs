@@ -15,6 +15,8 @@ mod host;
 #[cfg(test)]
 mod masks;
 #[cfg(test)]
+mod mixtures;
+#[cfg(test)]
 mod ngram;
 #[cfg(test)]
 mod options;

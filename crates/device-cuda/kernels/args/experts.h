@@ -42,5 +42,6 @@ struct CombineNormArgs {
     CombineArgs experts;
     ResidualNormArgs norm;
     RoundedRows rounded;
+    uint32_t early;
 };
-static_assert(sizeof(CombineNormArgs) == 216);
+static_assert(sizeof(CombineNormArgs) == 224);

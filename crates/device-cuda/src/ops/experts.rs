@@ -113,7 +113,8 @@ impl CudaExperts {
         [self.inner.gate_up.addresses(), self.inner.down.addresses()]
     }
 
-    fn is_exact(&self) -> bool {
+    /// Whether they are f32.
+    pub(crate) fn is_exact(&self) -> bool {
         self.inner.gate_up.first.kind() == Kind::F32
     }
 }

@@ -61,6 +61,8 @@ arguments! { "experts.h";
         experts: CombineArgs,
         norm: ResidualNormArgs,
         rounded: RoundedRows,
+        /// Everything but the results is there before the kernel ahead has ended.
+        early: u32,
     }
 }
 
@@ -74,8 +76,8 @@ const COMBINE_ADD_NORM: [Kernel<CombineNormArgs>; 3] = [
     Kernel::new("experts", "combine_add_norm_768"),
 ];
 
-/// Warps of the thread block that sorts the pairs of many rows.
-const SORT_WARPS: usize = 16;
+/// Experts of which the thread block that sorts the pairs of many rows has room to count for each of 32 warps.
+const MANY_WARPS: usize = 512;
 /// Rows whose experts one thread block chooses and sorts: the kernels' `FEW`.
 const FEW: usize = 64;
 /// Bytes of shared memory that every GPU has for a thread block.
@@ -101,7 +103,9 @@ impl Cuda {
         };
         check_experts(&args);
         check_add_norm(mixture.out, norm);
-        Checks("mix_experts").apart(norm.residual, &[router.x]);
+        let check = Checks("mix_experts");
+        check.columns("logits", router.out, mixture.experts.len());
+        check.apart(norm.residual, &[router.x]);
         // Without memory nothing is enqueued, and whoever waits next is told.
         let _ = self.mix_experts(mixture, &args, norm);
     }
@@ -112,46 +116,34 @@ impl Cuda {
         args: &Experts<'_, Self>,
         norm: &ResidualNorm<'_, Self>,
     ) -> Option<()> {
-        let sorted = match self.route_few(mixture, args)? {
-            Some(sorted) => sorted,
-            None => {
-                let router = &mixture.router;
-                self.enqueue_linear(router.x, router.w, &router.epilogue, router.out);
-                self.enqueue_route(&Router {
-                    logits: router.out,
-                    scores: mixture.scores.clone(),
-                    shared: mixture.shared,
-                    out: &mut again(mixture.routing),
-                });
-                self.sort_pairs(args)?
-            }
+        let router = &mixture.router;
+        let choice = Router {
+            logits: router.out,
+            scores: mixture.scores.clone(),
+            shared: mixture.shared,
+            out: &mut again(mixture.routing),
+        };
+        let route = self.route_arguments(&choice);
+        let sorted = if let Some(block) = block_of_few(args, &route) {
+            self.route_few(router, args, (route, block))?
+        } else {
+            self.enqueue_linear(router.x, router.w, &router.epilogue, router.out);
+            self.enqueue_route(&choice);
+            self.sort_pairs(args)?
         };
         let results = self.expert_products(args, &sorted.strips)?;
         self.combine_add_norm(args, (&sorted, results), norm);
         Some(())
     }
 
-    /// For few rows, enqueues the router's product, and one kernel that adds it up, chooses and sorts. `Some(None)` for more.
-    fn route_few(&self, mixture: &Mixture<'_, Self>, args: &Experts<'_, Self>) -> Option<Option<Sorted>> {
-        let Product { x, w, epilogue, out } = &mixture.router;
-        let route = self.route_arguments(&Router {
-            logits: out,
-            scores: mixture.scores.clone(),
-            shared: mixture.shared,
-            out: &mut again(mixture.routing),
-        });
-        let (rows, experts, columns) = (x.bucket, args.experts.len(), out.columns);
-        let scores = if route.sigmoid == 1 {
-            columns + route.groups as usize
-        } else {
-            0
-        };
-        let base = 4 * ((3 * experts).next_multiple_of(4) + rows * columns.next_multiple_of(4));
-        let warps = rows.clamp(8, 32);
-        let shared = base + 4 * warps * scores;
-        if rows > FEW || shared > SHARED {
-            return Some(None);
-        }
+    /// Enqueues the router's product, and one kernel that adds it up, chooses and sorts.
+    fn route_few(
+        &self,
+        router: &Product<'_, Self>,
+        args: &Experts<'_, Self>,
+        (route, block): (RouteArgs, Grid),
+    ) -> Option<Sorted> {
+        let Product { x, w, epilogue, out } = router;
         let product = if w.kind() == Kind::F32 {
             self.enqueue_linear(x, w, epilogue, out);
             PiecedProduct::NONE
@@ -160,9 +152,9 @@ impl Cuda {
             pieces.map_or(PiecedProduct::NONE, |pieces| pieces.product())
         };
         let (sorted, sort) = self.sorting(args)?;
-        let grid = Grid::new(1, warps as u32 * 32).shared(shared as u32);
-        self.enqueue_beside_inputs(&ROUTE_FEW, grid, &RouteFewArgs { product, route, sort });
-        Some(Some(sorted))
+        let arguments = RouteFewArgs { product, route, sort };
+        self.enqueue_beside_inputs(&ROUTE_FEW, block, &arguments);
+        Some(sorted)
     }
 
     /// Enqueues the sorting of pairs into strips.
@@ -173,8 +165,9 @@ impl Cuda {
             let grid = Grid::new(1, 512).shared((3 * experts * 4) as u32);
             self.enqueue_beside_inputs(&SORT_FEW, grid, &arguments);
         } else {
-            let shared = ((SORT_WARPS + 2) * experts * 4) as u32;
-            let grid = Grid::new(1, SORT_WARPS as u32 * 32).shared(shared);
+            let warps = if experts <= MANY_WARPS { 32 } else { 16 };
+            let shared = ((warps + 2) * experts * 4) as u32;
+            let grid = Grid::new(1, warps as u32 * 32).shared(shared);
             self.enqueue_beside_inputs(&SORT_PAIRS, grid, &arguments);
         }
         Some(sorted)
@@ -241,6 +234,7 @@ impl Cuda {
             experts: combining(args.routing, sorted, results, Matrix::NONE),
             norm: ResidualNormArgs::of(norm),
             rounded: RoundedInputs::rows(next),
+            early: u32::from(!args.experts.is_exact()),
         };
         let (at, threads) = by_columns(norm.out.columns);
         let written = norm_written(norm, offset_of!(CombineNormArgs, norm)).spare_if(next.is_some());
@@ -248,6 +242,22 @@ impl Cuda {
         self.enqueue_writing(&COMBINE_ADD_NORM[at], grid, &arguments, Some(written));
         self.keep_inputs(next);
     }
+}
+
+/// The thread block that chooses and sorts, if there are few rows.
+fn block_of_few(args: &Experts<'_, Cuda>, route: &RouteArgs) -> Option<Grid> {
+    let (rows, experts) = (args.x.bucket, args.experts.len());
+    // A thread for every expert, and a warp for every row, if there are not too many.
+    let warps = rows.max(experts.div_ceil(32)).min(32);
+    let scores = if route.sigmoid == 1 {
+        warps * (experts + route.groups as usize)
+    } else {
+        0
+    };
+    let words = (3 * experts + rows * args.routing.chosen).next_multiple_of(4);
+    let shared = 4 * (words + rows * experts.next_multiple_of(4) + scores);
+    let grid = Grid::new(1, warps as u32 * 32).shared(shared as u32);
+    (rows <= FEW && shared <= SHARED).then_some(grid)
 }
 
 fn combining(routing: &MoeRouting<Cuda>, sorted: &Sorted, results: Matrix, out: Matrix) -> CombineArgs {

@@ -183,6 +183,7 @@ impl Strips {
 }
 
 /// A product of strips.
+#[derive(Clone, Copy)]
 pub(crate) struct StripProduct<'a> {
     /// A matrix that stands for the shape of all.
     pub(crate) w: &'a CudaWeight,

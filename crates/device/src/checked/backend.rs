@@ -6,8 +6,8 @@ use super::handles::{
 };
 use super::watch::Place;
 use crate::args::{
-    Activation, Attention, CausalConv, DeltaRule, Epilogue, Experts, GatedNorm, KeyValueStore, Product,
-    ResidualNorm, Router, SampledProduct, Sampling, StateSpace,
+    Activation, Attention, CausalConv, DeltaRule, Epilogue, Experts, GatedNorm, KeyValueStore, Mixture,
+    Product, ResidualNorm, Router, SampledProduct, Sampling, StateSpace,
 };
 use crate::{
     Accept, Backend, ClearKv, DeviceError, DeviceInfo, Element, GatherStates, KeepBlockEnds, KvShape,
@@ -143,10 +143,10 @@ impl<B: Backend> Backend for Checked<B> {
         gate_up: Vec<CheckedWeight<B>>,
         down: Vec<CheckedWeight<B>>,
     ) -> Result<B::Experts, DeviceError> {
-        let inner = |weights: Vec<CheckedWeight<B>>| {
-            let each = weights.into_iter().inspect(|w| Self::stored_rows("experts", w));
-            each.map(|w| w.inner).collect()
-        };
+        for w in &down {
+            Self::stored_rows("experts", w);
+        }
+        let inner = |weights: Vec<CheckedWeight<B>>| weights.into_iter().map(|w| w.inner).collect();
         self.inner.experts(inner(gate_up), inner(down))
     }
 
@@ -372,6 +372,10 @@ impl<B: Backend> Backend for Checked<B> {
 
     fn linear_add_norm(&self, product: Product<'_, Self>, norm: ResidualNorm<'_, Self>) {
         self.checked_linear_add_norm(product, norm);
+    }
+
+    fn mix_experts(&self, mixture: Mixture<'_, Self>, norm: ResidualNorm<'_, Self>) {
+        self.checked_mix_experts(mixture, norm);
     }
 
     fn linear_mix_delta(

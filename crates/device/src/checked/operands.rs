@@ -8,8 +8,8 @@
 use super::Checked;
 use crate::{
     Backend, CausalConv, DeltaRule, Epilogue, GatedNorm, MoeRouting, NgramIndex, PoolTable, Product,
-    ResidualNorm, Rows, SampleOptions, SampledProduct, Sampling, SlotTable, StateSpace, StepRecord,
-    StepRings, StepTables,
+    ResidualNorm, RouteScores, Rows, SampleOptions, SampledProduct, Sampling, SlotTable, StateSpace,
+    StepRecord, StepRings, StepTables,
 };
 
 impl<B: Backend> Checked<B> {
@@ -102,6 +102,25 @@ impl<B: Backend> Checked<B> {
             ids: routing.ids.inner.clone(),
             weights: routing.weights.inner.clone(),
             chosen: routing.chosen,
+        }
+    }
+
+    pub(super) fn scores(scores: RouteScores<'_, Self>) -> RouteScores<'_, B> {
+        match scores {
+            RouteScores::Softmax { renormalise } => RouteScores::Softmax { renormalise },
+            RouteScores::Sigmoid {
+                bias,
+                groups,
+                kept_groups,
+                renormalise,
+                scale,
+            } => RouteScores::Sigmoid {
+                bias: &bias.inner,
+                groups,
+                kept_groups,
+                renormalise,
+                scale,
+            },
         }
     }
 

@@ -8,8 +8,8 @@
 use super::Checked;
 use super::handles::{CheckedBuffer, CheckedTensor, CheckedWeight};
 use crate::args::{
-    Attention, CausalConv, DeltaRule, Experts, GatedNorm, HeadNorms, KeyValueStore, ResidualNorm,
-    RouteScores, Router, Sampling, StateSpace,
+    Attention, CausalConv, DeltaRule, Experts, GatedNorm, HeadNorms, KeyValueStore, ResidualNorm, Router,
+    Sampling, StateSpace,
 };
 use crate::{
     Accept, Backend, ClearKv, Element, GatherStates, KeepBlockEnds, PoolStates, Prepare, PrepareDrafts,
@@ -142,25 +142,9 @@ impl<B: Backend> Checked<B> {
             &args.out.ids,
             args.logits.bucket * args.out.chosen,
         );
-        let scores = match args.scores {
-            RouteScores::Softmax { renormalise } => RouteScores::Softmax { renormalise },
-            RouteScores::Sigmoid {
-                bias,
-                groups,
-                kept_groups,
-                renormalise,
-                scale,
-            } => RouteScores::Sigmoid {
-                bias: &bias.inner,
-                groups,
-                kept_groups,
-                renormalise,
-                scale,
-            },
-        };
         self.inner.route(Router {
             logits: &args.logits.inner,
-            scores,
+            scores: Self::scores(args.scores),
             shared: args.shared,
             out: &mut Self::routing(args.out),
         });

@@ -2,9 +2,9 @@
 
 use super::Checked;
 use crate::{
-    Activation, Backend, CausalConv, DeltaRule, Epilogue, FreePlaces, GateOrder, GatedNorm, HeadMap, Pending,
-    Product, Recorder, ResidualNorm, RowOrder, Rows, SampledProduct, SampledText, Sampling, StateShape,
-    StateSpace, StepLimits, StepTables, WeightData, WeightPart,
+    Activation, Backend, CausalConv, DeltaRule, Epilogue, FreePlaces, GateOrder, GatedNorm, HeadMap, Mixture,
+    MoeRouting, Pending, Product, Recorder, ResidualNorm, RouteScores, RowOrder, Rows, SampledProduct,
+    SampledText, Sampling, StateShape, StateSpace, StepLimits, StepTables, WeightData, WeightPart,
 };
 use paceline_types::DType;
 
@@ -295,6 +295,45 @@ impl Wide {
         [out, residual, scratch]
     }
 
+    /// The norm, the residual, and the logits, weights and sum of a mixture.
+    fn mix_experts(&self) -> [Tensor; 5] {
+        let (mut logits, weights) = (self.tensor(), self.tensor());
+        let (mut sum, mut out) = (self.tensor(), self.tensor());
+        let mut residual = filled(&self.device, &self.rows);
+        let (w, weight) = (weight(&self.device), self.numbers());
+        let experts = self
+            .device
+            .experts(vec![gated_weight(&self.device)], vec![self::weight(&self.device)]);
+        let mut routing = MoeRouting {
+            ids: self.device.buffer(64).unwrap(),
+            weights: weights.clone(),
+            chosen: 4,
+        };
+        let mixture: Mixture<'_, Device> = Mixture {
+            router: Product {
+                x: &self.x,
+                w: &w,
+                epilogue: Epilogue::NONE,
+                out: &mut logits,
+            },
+            scores: RouteScores::Softmax { renormalise: true },
+            shared: false,
+            routing: &mut routing,
+            experts: &experts.unwrap(),
+            activation: Activation::SiluGated { gate_scale: 1.0 },
+            out: &mut sum,
+        };
+        let norm: ResidualNorm<'_, Device> = ResidualNorm {
+            residual: &mut residual,
+            scale: 1.0,
+            weight: &weight,
+            eps: 0.0,
+            out: &mut out,
+        };
+        self.device.mix_experts(mixture, norm);
+        [out, residual, logits, weights, sum]
+    }
+
     /// The norm, and what convolution, recurrence and the product in front wrote. The recurrence reads `read` of the
     /// convolution.
     fn mix(&self, mix: Mix, read: impl Fn(&Tensor) -> Tensor) -> Vec<Tensor> {
@@ -423,6 +462,7 @@ fn wide_operations_are_those_of_the_device_inside() {
     let [out, residual, _] = wide.linear_add_norm();
     wide.read(&out);
     wide.read(&residual);
+    wide.read(&wide.mix_experts()[0]);
     for mix in [Mix::Delta, Mix::LinearDelta, Mix::Space] {
         wide.read(&wide.mix(mix, Tensor::clone)[0]);
     }
@@ -435,6 +475,7 @@ fn wide_operations_are_those_of_the_device_inside() {
         [
             "linear_activate",
             "linear_add_norm",
+            "mix_experts",
             "mix_delta",
             "linear_mix_delta",
             "mix_delta",
@@ -451,11 +492,12 @@ type Case = (&'static str, fn(&Wide) -> Vec<Tensor>);
 
 #[test]
 fn scratch_of_wide_operations_holds_nothing() {
-    let operations: [Case; 6] = [
+    let operations: [Case; 7] = [
         ("linear_activate", |wide| {
             wide.linear_activate(&weight(&wide.device), PLAIN)[1..].to_vec()
         }),
         ("linear_add_norm", |wide| wide.linear_add_norm()[2..].to_vec()),
+        ("mix_experts", |wide| wide.mix_experts()[2..].to_vec()),
         ("mix_delta", |wide| {
             wide.mix(Mix::Delta, Tensor::clone)[1..3].to_vec()
         }),

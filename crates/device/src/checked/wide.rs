@@ -4,7 +4,8 @@ use super::Checked;
 use super::handles::CheckedTensor;
 use crate::Backend;
 use crate::args::{
-    Activation, CausalConv, DeltaRule, GatedNorm, Product, ResidualNorm, SampledProduct, Sampling, StateSpace,
+    Activation, CausalConv, DeltaRule, GatedNorm, Mixture, Product, ResidualNorm, SampledProduct, Sampling,
+    StateSpace,
 };
 
 impl<B: Backend> Checked<B> {
@@ -44,6 +45,31 @@ impl<B: Backend> Checked<B> {
         self.scratch(name, product.out, &[]);
         self.inner
             .linear_add_norm(Self::product(product), Self::residual_norm(norm));
+    }
+
+    pub(super) fn checked_mix_experts(&self, mixture: Mixture<'_, Self>, norm: ResidualNorm<'_, Self>) {
+        let name = "mix_experts";
+        let Mixture { router, routing, .. } = mixture;
+        Self::stored_rows(name, router.w);
+        Self::room(name, "ids", &routing.ids, router.x.bucket * routing.chosen);
+        // The norm's result may take the place of the input: it is written behind everything else.
+        let scratch = [&*router.out, &routing.weights, &*mixture.out];
+        self.watch(name, &[("x", router.x)], &scratch);
+        let read = [("residual", &*norm.residual)];
+        self.watch(name, &read, &[&*norm.residual, &*norm.out]);
+        for tensor in scratch {
+            self.scratch(name, tensor, &[]);
+        }
+        let mixture = Mixture {
+            router: Self::product(router),
+            scores: Self::scores(mixture.scores),
+            shared: mixture.shared,
+            routing: &mut Self::routing(routing),
+            experts: mixture.experts,
+            activation: mixture.activation,
+            out: &mut mixture.out.inner,
+        };
+        self.inner.mix_experts(mixture, Self::residual_norm(norm));
     }
 
     pub(super) fn checked_mix_delta(

@@ -7,8 +7,8 @@ use super::handles::{
 };
 use crate::abi::Plan;
 use crate::args::{
-    Activation, Attention, CausalConv, DeltaRule, Epilogue, Experts, GatedNorm, KeyValueStore, Product,
-    ResidualNorm, Router, SampledProduct, Sampling, StateSpace,
+    Activation, Attention, CausalConv, DeltaRule, Epilogue, Experts, GatedNorm, KeyValueStore, Mixture,
+    Product, ResidualNorm, Router, SampledProduct, Sampling, StateSpace,
 };
 use crate::{
     Accept, Backend, ClearKv, DeviceError, DeviceInfo, Element, GatherStates, KeepBlockEnds, KvShape,
@@ -323,6 +323,26 @@ impl Backend for Recorder {
         self.record(format_args!("linear_add_norm:"));
         self.linear(product.x, product.w, product.epilogue, product.out);
         self.add_rms_norm(product.out, norm);
+    }
+
+    fn mix_experts(&self, mixture: Mixture<'_, Self>, norm: ResidualNorm<'_, Self>) {
+        self.record(format_args!("mix_experts:"));
+        let Product { x, w, epilogue, out } = mixture.router;
+        self.linear(x, w, epilogue, out);
+        self.route(Router {
+            logits: out,
+            scores: mixture.scores,
+            shared: mixture.shared,
+            out: mixture.routing,
+        });
+        self.run_experts(Experts {
+            x,
+            routing: mixture.routing,
+            experts: mixture.experts,
+            activation: mixture.activation,
+            out: mixture.out,
+        });
+        self.add_rms_norm(mixture.out, norm);
     }
 
     fn mix_delta(&self, conv: CausalConv<'_, Self>, rule: DeltaRule<'_, Self>, norm: GatedNorm<'_, Self>) {
