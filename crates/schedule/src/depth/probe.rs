@@ -79,7 +79,8 @@ impl Budget {
     /// Pays for a trial, if there is enough. Passes are paid for when they run: others may share them.
     fn pay(&mut self, depth: usize, neural: bool) -> bool {
         let (tokens, draft_forwards) = self.price(depth, neural);
-        let affordable = tokens + draft_forwards <= self.ns;
+        // Where nothing is known of costs, nothing is free.
+        let affordable = self.step > 0.0 && tokens + draft_forwards <= self.ns;
         if affordable {
             self.ns -= tokens;
         }
@@ -123,7 +124,7 @@ enum State {
 impl Probe {
     pub(super) fn new(id: RequestId) -> Self {
         Self {
-            wait: SHORTEST + stagger(id, SHORTEST),
+            wait: stagger(id, 2 * SHORTEST),
             interval: SHORTEST,
             state: State::Idle,
         }
@@ -206,6 +207,7 @@ mod tests {
         let mut budget = Budget {
             ns: 1000.0,
             token: 10.0,
+            step: 100.0,
             row: 100.0,
             ..Budget::default()
         };
