@@ -1,11 +1,11 @@
 // Attention over paged keys and values for decode and verify windows, and for prompts where there is no wgmma. Formula and order of sums: `tiles.cuh`.
 //
-// Work item = (window of a request's tokens, kv head) and, where a window is cut, one split of 512 positions: all tokens of the window and all heads of the group are rows of one product
+// Work item = (window of a request's tokens, kv head) and, where `partial` is given, one split of 512 positions: all tokens of the window and all heads of the group are rows of one product
 // of 16 M rows. Persistent thread blocks. Eight warps: for scores each eight keys of the tile, for outputs each head_dim / 8 columns. From sm_90 on a producer warp keeps a
 // ring of tiles full across items; before, the eight warps fetch a tile ahead where there is room for it.
 //
-// The item of a split leaves, per row, head_dim unnormalised outputs, a maximum and a sum; whoever is the last to leave those of a window joins them in ascending order, and `arrived` says who that is. The
-// item of a whole window goes through all of its splits. The arithmetic is the same. Bytes: keys and values once per window.
+// With `partial`: per token, head and split head_dim unnormalised outputs, and in `scale` a maximum and a sum, which `attend_merge` joins. Without, a thread block goes through all splits
+// of its window. The arithmetic is the same. Bytes: keys and values once per window.
 #include "tiles.cuh"
 
 constexpr int CONSUMERS = 256, THREADS = CONSUMERS + (SM90 ? 32 : 0);
@@ -31,24 +31,13 @@ template <int Dim, int M> struct alignas(128) Memory {
     float most[2][8][M * 16];    // of eight keys each
     float sums[2][8][M * 16][4]; // of pairs of keys
     uint64_t k_full[4], v_full[4], k_empty[4], v_empty[4];
-    uint32_t last; // whether all other splits of the window have arrived
 };
 
 __device__ __forceinline__ void consumers_together() { asm volatile("bar.sync 1, 256;" ::: "memory"); }
 
 // Where the keys of an item begin and end.
 __device__ __forceinline__ int first_key(const Window& w) { return w.split * SPLIT; }
-__device__ __forceinline__ int end_key(const Window& w) { return w.splits > 1 ? min(w.end, (w.split + 1) * SPLIT) : w.end; }
-
-// What splits leave for whoever joins them: [item][row][column], and a maximum and a sum per row.
-template <int Dim, int M> struct Left {
-    float* outputs;
-    float2* scales;
-    __device__ __forceinline__ Left(const AttentionArgs& a, int item, int row) {
-        const size_t at = static_cast<size_t>(item) * (M * 16) + row;
-        outputs = a.partial + at * Dim, scales = reinterpret_cast<float2*>(a.scales) + at;
-    }
-};
+__device__ __forceinline__ int end_key(const AttentionArgs& a, const Window& w) { return a.partial ? min(w.end, (w.split + 1) * SPLIT) : w.end; }
 
 #if SM90
 template <int Dim, int M> __device__ void produce(const AttentionArgs& a, Memory<Dim, M>& m) {
@@ -61,7 +50,7 @@ template <int Dim, int M> __device__ void produce(const AttentionArgs& a, Memory
     for (int item = blockIdx.x;; item += gridDim.x) {
         const Window w = windows.find(item);
         if (!w.there) break;
-        for (int key = first_key(w), end = end_key(w); key < end; key += KEYS, index++) {
+        for (int key = first_key(w), end = end_key(a, w); key < end; key += KEYS, index++) {
             if (!waited && key + KEYS > w.fresh) depend(), waited = true; // what earlier steps left needs no waiting
             const int stage = index % Stages, parity = (index / Stages & 1) ^ 1;
             size_t at = 0;
@@ -234,7 +223,7 @@ template <int Dim, int M> struct Rows {
             }
         }
     }
-    // Joins a split to those before it, as `join_splits`.
+    // Joins a split to those before it, as `attend_merge`.
     __device__ __forceinline__ void merge(float factor) {
 #pragma unroll
         for (int i = 0; i < M; i++)
@@ -248,7 +237,7 @@ template <int Dim, int M> struct Rows {
                     for (int j = 2 * half; j < 2 * half + 2; j++) total[i][t][j] = __fmaf_rn(out[i][t][j], fresh, __fmul_rn(total[i][t][j], old));
             }
     }
-    __device__ __forceinline__ void write(const AttentionArgs& a, const Window& w, int item, float factor) {
+    __device__ __forceinline__ void write(const AttentionArgs& a, const Window& w, float factor) {
         const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, group = a.group, live = w.tokens * group;
 #pragma unroll
         for (int i = 0; i < M; i++)
@@ -257,11 +246,11 @@ template <int Dim, int M> struct Rows {
                 const int r = i * 16 + half * 8 + lane / 4;
                 if (r >= live) continue;
                 const int row = w.first_token + r / group, head = w.kv_head * group + r % group;
-                if (w.splits > 1) {
-                    const Left<Dim, M> left(a, item, r);
-                    if (warp == 0 && lane % 4 == 0) *left.scales = make_float2(__fmul_rn(most[i][half], factor), sum[i][half]);
+                if (a.partial) {
+                    const size_t at = (static_cast<size_t>(row) * (a.q.columns / Dim) + head) * a.splits + w.split;
+                    if (warp == 0 && lane % 4 == 0) a.scales[at * 2] = __fmul_rn(most[i][half], factor), a.scales[at * 2 + 1] = sum[i][half];
 #pragma unroll
-                    for (int t = 0; t < Tiles; t++) *reinterpret_cast<float2*>(left.outputs + (warp * Tiles + t) * 8 + lane % 4 * 2) = make_float2(out[i][t][2 * half], out[i][t][2 * half + 1]);
+                    for (int t = 0; t < Tiles; t++) *reinterpret_cast<float2*>(a.partial + at * Dim + (warp * Tiles + t) * 8 + lane % 4 * 2) = make_float2(out[i][t][2 * half], out[i][t][2 * half + 1]);
                 } else {
                     const float share = __frcp_rn(whole_sum[i][half]);
 #pragma unroll
@@ -270,52 +259,6 @@ template <int Dim, int M> struct Rows {
             }
     }
 };
-
-// Behind a split that was written: whether all others of its window were before. `first`: the window's first item.
-template <int Dim, int M> __device__ __forceinline__ bool is_last(const AttentionArgs& a, Memory<Dim, M>& m, const Window& w, int first) {
-    __threadfence();
-    consumers_together();
-    if (threadIdx.x == 0) {
-        m.last = atomicAdd(a.arrived + first, 1u) + 1 == static_cast<uint32_t>(w.end + SPLIT - 1) / SPLIT;
-        if (m.last) a.arrived[first] = 0; // for the next step
-    }
-    consumers_together();
-    const bool last = m.last;
-    __threadfence();
-    return last;
-}
-
-// Joins the splits of a window in ascending order, a token those up to its own position. A thread has four columns of a row; some splits are under way at a time.
-template <int Dim, int M> __device__ __forceinline__ void join_splits(const AttentionArgs& a, const Window& w, int first) {
-    constexpr int Ahead = 4;
-    const int group = a.group, heads = a.kv.heads;
-#pragma unroll 1
-    for (int unit = threadIdx.x; unit < w.tokens * group * (Dim / 4); unit += CONSUMERS) {
-        const int r = unit / (Dim / 4), column = unit % (Dim / 4) * 4, count = (w.start + r / group) / SPLIT + 1;
-        float most = -INFINITY, sum = 0;
-        float4 out = make_float4(0, 0, 0, 0);
-#pragma unroll 1
-        for (int from = 0; from < count; from += Ahead) {
-            float4 x[Ahead];
-            float2 scale[Ahead];
-#pragma unroll
-            for (int i = 0; i < Ahead; i++) {
-                const Left<Dim, M> left(a, first + min(from + i, count - 1) * heads, r);
-                x[i] = __ldcg(reinterpret_cast<const float4*>(left.outputs + column)), scale[i] = __ldcg(left.scales);
-            }
-#pragma unroll
-            for (int i = 0; i < Ahead; i++) {
-                if (from + i >= count) break;
-                const float both = fmaxf(most, scale[i].x), old = exp2_approximate(most - both), fresh = exp2_approximate(scale[i].x - both);
-                sum = __fmaf_rn(scale[i].y, fresh, __fmul_rn(sum, old)), most = both;
-                out = each(x[i], out, [&](float x, float out) { return __fmaf_rn(x, fresh, __fmul_rn(out, old)); });
-            }
-        }
-        const float share = __frcp_rn(sum);
-        const int row = w.first_token + r / group, at = (w.kv_head * group + r % group) * Dim + column;
-        write_pair<true>(a, row, at, __fmul_rn(out.x, share), __fmul_rn(out.y, share)), write_pair<true>(a, row, at + 2, __fmul_rn(out.z, share), __fmul_rn(out.w, share));
-    }
-}
 
 template <int Dim, int M> __device__ __forceinline__ void attend(const AttentionArgs& a) {
     constexpr int Stages = Memory<Dim, M>::Stages;
@@ -337,7 +280,7 @@ template <int Dim, int M> __device__ __forceinline__ void attend(const Attention
         const Window w = windows.find(item);
         if (item == blockIdx.x) depend();
         if (!w.there) return;
-        const int end = end_key(w);
+        const int end = end_key(a, w);
         if (first_key(w) >= end) continue;
         Rows<Dim, M> rows;
         rows.queries(a, m, w);
@@ -375,22 +318,47 @@ template <int Dim, int M> __device__ __forceinline__ void attend(const Attention
 #else
             consumers_together(); // done with the tile
 #endif
-            if (w.splits == 1 && ((key + KEYS) % SPLIT == 0 || key + KEYS >= end)) {
+            if (!a.partial && ((key + KEYS) % SPLIT == 0 || key + KEYS >= end)) {
                 rows.merge(factor);
                 rows.begin_split();
             }
         }
-        rows.write(a, w, item, factor);
-        if (w.splits == 1) continue;
-        const int first = item - w.split * static_cast<int>(a.kv.heads);
-        if (is_last(a, m, w, first)) join_splits<Dim, M>(a, w, first);
+        rows.write(a, w, factor);
     }
 }
 
+// Joins the splits of a token and head in ascending order. A warp each.
+template <int Dim> __device__ __forceinline__ void attend_merge(const AttentionArgs& a) {
+    enter();
+    const int lane = threadIdx.x % 32, heads = a.q.columns / Dim, item = blockIdx.x * (blockDim.x / 32) + threadIdx.x / 32, row = item / heads;
+    if (row >= live_rows(a.q)) return;
+    const TokenRow token = a.tables.tokens[row];
+    // Requests of many tokens are `prefill`'s: it has written their rows.
+    if (token.request < 0 || token.request >= request_rows(a.tables) || a.tables.requests[token.request].token_count > a.few) return;
+    const int count = min(token.position / SPLIT + 1, static_cast<int>(a.splits));
+    float most = -INFINITY, sum = 0, out[Dim / 32] = {};
+    for (int split = 0; split < count; split++) {
+        const size_t at = static_cast<size_t>(item) * a.splits + split;
+        const float theirs = a.scales[at * 2], both = fmaxf(most, theirs), old = exp2_approximate(most - both), fresh = exp2_approximate(theirs - both);
+        sum = __fmaf_rn(a.scales[at * 2 + 1], fresh, __fmul_rn(sum, old)), most = both;
+#pragma unroll
+        for (int j = 0; j < Dim / 64; j++) {
+            const float2 x = *reinterpret_cast<const float2*>(a.partial + at * Dim + j * 64 + lane * 2);
+            out[2 * j] = __fmaf_rn(x.x, fresh, __fmul_rn(out[2 * j], old)), out[2 * j + 1] = __fmaf_rn(x.y, fresh, __fmul_rn(out[2 * j + 1], old));
+        }
+    }
+    const float share = __frcp_rn(sum);
+#pragma unroll
+    for (int j = 0; j < Dim / 64; j++) write_pair<true>(a, row, item % heads * Dim + j * 64 + lane * 2, __fmul_rn(out[2 * j], share), __fmul_rn(out[2 * j + 1], share));
+}
+
 // What `src/ops/attention.rs` asks for.
-template <int Dim, int M> constexpr bool sized = sizeof(Memory<Dim, M>) == (stages<Dim, M> * 2 * KEYS * Dim * 2 + M * 16 * (KEYS + 8 + Dim + 8) * 2 + 2 * 8 * M * 16 * 5 * 4 + 128 + 4 + 127) / 128 * 128;
+template <int Dim, int M> constexpr bool sized = sizeof(Memory<Dim, M>) == (stages<Dim, M> * 2 * KEYS * Dim * 2 + M * 16 * (KEYS + 8 + Dim + 8) * 2 + 2 * 8 * M * 16 * 5 * 4 + 128 + 127) / 128 * 128;
 
 #define ATTEND(Dim, M)                                                                                                                                  \
     static_assert(sized<Dim, M>);                                                                                                                       \
     extern "C" __global__ void __launch_bounds__(THREADS, together<M>) attend_##Dim##_##M(const __grid_constant__ AttentionArgs a) { attend<Dim, M>(a); }
 ATTEND(64, 1) ATTEND(64, 2) ATTEND(128, 1) ATTEND(128, 2) ATTEND(256, 1) ATTEND(256, 2)
+#define MERGE(Dim)                                                                                                                                      \
+    extern "C" __global__ void __launch_bounds__(128) attend_merge_##Dim(const __grid_constant__ AttentionArgs a) { attend_merge<Dim>(a); }
+MERGE(64) MERGE(128) MERGE(256)

@@ -35,34 +35,21 @@ struct Window {
     int start, end;          // position of the first one; where the keys end
     int fresh;               // the first position whose key is of this step
     int last_block;          // of the request, in its table
-    int kv_head;
-    int split, splits; // which part of the keys, of how many: 1 where an item goes through all of them
+    int kv_head, split;
     bool there;
 };
 
-// The sum over the lanes up to this one.
-__device__ __forceinline__ int sum_upto(int x) {
-    const int lane = threadIdx.x % 32;
-#pragma unroll
-    for (int step = 1; step < 32; step *= 2) {
-        const int other = __shfl_up_sync(~0u, x, step);
-        if (lane >= step) x += other;
-    }
-    return x;
-}
-
-// Goes through the windows of requests of `few` tokens at most in ascending order, `tokens` of each request at a time, one item per window (and split) and key-value head. Windows of at least
-// `least` splits are cut into them, as long as there is room for what splits leave.
+// Goes through the windows of requests of `few` tokens at most in ascending order, `tokens` of each request at a time, one item per window (and split) and key-value head.
 struct Windows {
     const AttentionArgs& a;
     int tokens, rows, live;
-    int base = 0, before = 0, asked = 0; // the request rows looked at, items per key-value head of those before them, and what those would be with any room
+    int base = 0, before = 0; // the request rows looked at, and items per key-value head of those before them
 
     __device__ Windows(const AttentionArgs& a) : a(a), tokens(a.window), rows(request_rows(a.tables)), live(live_rows(a.q)) {}
 
     // A whole warp asks for the same item.
     __device__ Window find(int item) {
-        const int lane = threadIdx.x % 32, heads = a.kv.heads, wanted = item / heads;
+        const int lane = threadIdx.x % 32, wanted = item / static_cast<int>(a.kv.heads);
         Window w;
         for (w.there = false; base < rows; base += 32) {
             const int row = base + lane;
@@ -74,28 +61,31 @@ struct Windows {
                     const bool holds = r.first_token >= 0 && r.token_count <= live && r.first_token <= live - r.token_count && static_cast<uint32_t>(r.slot) < a.kv.table_rows;
                     if (holds) start = a.tables.tokens[r.first_token].position;
                     if (holds && start >= 0 && start + r.token_count <= static_cast<int>(a.tables.blocks_per_request * a.kv.block_size)) {
-                        splits = (start + r.token_count + SPLIT - 1) / SPLIT;
-                        if (splits < a.least) splits = 1;
-                        count = (r.token_count + tokens - 1) / tokens;
+                        splits = a.partial ? (start + r.token_count + SPLIT - 1) / SPLIT : 1;
+                        count = (r.token_count + tokens - 1) / tokens * splits;
                     } else {
                         report(a.fault, RecordHeader::BAD_BLOCK);
                     }
                 }
             }
-            const int wish = sum_upto(count * splits);
-            if ((asked + wish) * heads > a.room) splits = 1;
-            const int upto = sum_upto(count * splits), all = __shfl_sync(~0u, upto, 31);
+            int upto = count;
+#pragma unroll
+            for (int step = 1; step < 32; step *= 2) {
+                const int other = __shfl_up_sync(~0u, upto, step);
+                if (lane >= step) upto += other;
+            }
+            const int all = __shfl_sync(~0u, upto, 31);
             if (wanted >= before + all) {
-                before += all, asked += __shfl_sync(~0u, wish, 31);
+                before += all;
                 continue;
             }
             const int owner = __ffs(__ballot_sync(~0u, before + upto > wanted)) - 1;
-            const int place = __shfl_sync(~0u, wanted - before - (upto - count * splits), owner);
+            const int place = __shfl_sync(~0u, wanted - before - (upto - count), owner);
             splits = __shfl_sync(~0u, splits, owner), start = __shfl_sync(~0u, start, owner);
             const int slot = __shfl_sync(~0u, r.slot, owner), first = __shfl_sync(~0u, r.first_token, owner), own = __shfl_sync(~0u, r.token_count, owner), from = place / splits * tokens;
             w.table = slot * a.tables.blocks_per_request;
             w.first_token = first + from, w.tokens = min(tokens, own - from), w.fresh = start, w.start = start + from, w.end = w.start + w.tokens;
-            w.last_block = (start + own - 1) / static_cast<int>(a.kv.block_size), w.kv_head = item % heads, w.split = place % splits, w.splits = splits, w.there = true;
+            w.last_block = (start + own - 1) / static_cast<int>(a.kv.block_size), w.kv_head = item % static_cast<int>(a.kv.heads), w.split = place % splits, w.there = true;
             return w;
         }
         return w;

@@ -16,8 +16,6 @@ pub(crate) enum ScratchKind {
     Pieces,
     /// Splits of attention before they are joined.
     Splits,
-    /// How many splits of a window have been left there: zero at first, and again behind every kernel.
-    Arrived,
     /// Which expert has which rows.
     Routing,
     /// Results of experts' first matrices.
@@ -41,8 +39,8 @@ pub(crate) enum ScratchKind {
 pub(crate) struct Scratch(Mutex<HashMap<ScratchKind, (u64, u64)>>);
 
 impl Cuda {
-    /// Scratch of at least `bytes` bytes, zero at first, then as operations leave it. `None` if there is no memory; whoever
-    /// waits next is told.
+    /// Scratch of at least `bytes` bytes, whose contents are undefined. `None` if there is no memory; whoever waits next
+    /// is told.
     ///
     /// It grows with the largest shape that asks for it, and programs are captured largest first. What an earlier program
     /// was given stays good.
@@ -53,7 +51,7 @@ impl Cuda {
         {
             return Some(address);
         }
-        match self.context.zeroed(bytes, "scratch of operations") {
+        match self.context.take(bytes, "scratch of operations") {
             Ok(address) => {
                 held.insert(kind, (address, bytes));
                 Some(address)

@@ -26,15 +26,13 @@ struct AttentionArgs {
     Tables tables;
     float* partial;
     float* scales;
-    uint32_t* arrived;
     float* totals;
     int32_t* list;
     float scale;
     int32_t few;
     uint32_t window;
     uint32_t group;
-    int32_t least;
-    int32_t room;
+    uint32_t splits;
     int32_t* fault;
 };
-static_assert(sizeof(AttentionArgs) == 312);
+static_assert(sizeof(AttentionArgs) == 304);

@@ -29,9 +29,8 @@ arguments! { "attention.h";
 
     /// Of the kernels of attention. Without a gate its data is null. `window`: most tokens of a work item; `group`: query heads
     /// of a key-value head; `rounded`: where the next product looks for its inputs, of the kernels on
-    /// matrix units; `few`: most tokens of a request that `attend` sees, others are `prefill`'s; `least`: from how many splits on
-    /// a window is cut into them, while there is `room` for their items in `partial` and `scales`; `arrived`: per window, how many
-    /// of its splits have been there, zero between two kernels; `totals` and `list` are those of `prefill`.
+    /// matrix units; `few`: most tokens of a request that `attend` sees, others are `prefill`'s; `partial` and `scales` are
+    /// null unless splits are joined by another kernel; `totals` and `list` are those of `prefill`.
     struct AttentionArgs {
         q: Matrix,
         gate: Matrix,
@@ -41,15 +40,13 @@ arguments! { "attention.h";
         tables: Tables,
         partial: Ptr<f32>,
         scales: Ptr<f32>,
-        arrived: Ptr<u32>,
         totals: Ptr<f32>,
         list: Ptr<i32>,
         scale: f32,
         few: i32,
         window: u32,
         group: u32,
-        least: i32,
-        room: i32,
+        splits: u32,
         fault: Ptr<i32>,
     }
 }
@@ -159,15 +156,13 @@ impl Cuda {
             tables: Tables::of(args.step),
             partial: Ptr::NULL,
             scales: Ptr::NULL,
-            arrived: Ptr::NULL,
             totals: Ptr::NULL,
             list: Ptr::NULL,
             scale: args.scale,
             few: i32::MAX,
             window: 0,
             group: group as u32,
-            least: i32::MAX,
-            room: 0,
+            splits: 0,
             fault: Ptr::new(self.context.fault),
         };
         if args.cache.layout() == KvLayout::Tiles && group <= MOST_ROWS {
@@ -198,23 +193,28 @@ impl Cuda {
             self.enqueue_prefill(kernels, shape, &mut args);
         }
         let (tokens, requests) = (args.q.bucket as usize, args.tables.request_bucket as usize);
-        let group = args.group as usize;
+        let (group, heads) = (args.group as usize, args.q.columns as usize / shape.head_dim);
         // A window of four tokens is one item where that is possible.
         let sixteens = if group <= 4 { 1 } else { 2 };
-        args.window = (16 * sixteens / group) as u32;
-        let windows = (tokens / args.window as usize + requests) * shape.heads;
+        let window = 16 * sixteens / group;
         let splits = (of.step.limits.blocks_per_request * shape.block_size).div_ceil(SPLIT);
-        if splits > 1
-            && self
-                .cut_windows((16 * sixteens, shape.head_dim), windows * splits, &mut args)
-                .is_none()
-        {
-            return;
-        }
-        // Where full windows keep the GPU busy only long ones are cut.
+        let bytes = (tokens * heads * splits * shape.head_dim * 4) as u64;
         let multiprocessors = self.multiprocessors() as usize;
-        let busy = tokens.div_ceil(args.window as usize) * shape.heads >= multiprocessors;
-        args.least = if busy { LONG } else { 2 };
+        // Where full windows keep the GPU busy, or there are too many of them to keep their splits, each is one item.
+        let split = splits > 1
+            && tokens.div_ceil(window) * shape.heads < multiprocessors
+            && bytes <= self.most_split_bytes();
+        if split {
+            let scales = (tokens * heads * splits * 8) as u64;
+            let Some(scratch) = self.scratch(ScratchKind::Splits, bytes + scales) else {
+                return;
+            };
+            args.partial = Ptr::new(scratch);
+            args.scales = Ptr::new(scratch + bytes);
+        }
+        args.window = window as u32;
+        args.splits = splits as u32;
+        let items = (tokens / window + requests) * shape.heads * if split { splits } else { 1 };
         let architecture = self.context.architecture;
         let threads = if architecture == Architecture::Sm80 {
             256
@@ -223,26 +223,19 @@ impl Cuda {
         };
         let shared = attend_shared(architecture, shape.head_dim, sixteens);
         let most = multiprocessors * attend_together(architecture, sixteens);
-        let grid = Grid::new(most.min(windows * splits) as u32, threads).shared(shared);
+        let grid = Grid::new(most.min(items) as u32, threads).shared(shared);
         self.enqueue(&kernels.attend[sixteens - 1], grid, &args);
+        if split {
+            let rows = (tokens * heads).div_ceil(4) as u32;
+            self.enqueue(&kernels.merge, Grid::new(rows, 128), &args);
+        }
         self.keep_inputs(next);
     }
 
-    /// Makes room for what splits of windows leave, of `rows` rows of `columns` each: for all of `items`, or as many as are worth it.
-    fn cut_windows(
-        &self,
-        (rows, columns): (usize, usize),
-        items: usize,
-        args: &mut AttentionArgs,
-    ) -> Option<()> {
-        let (outputs, scales) = ((rows * columns * 4) as u64, (rows * 8) as u64);
-        let room = (items as u64).min(MOST_SPLIT_BYTES / outputs);
-        let partial = self.scratch(ScratchKind::Splits, room * (outputs + scales))?;
-        args.partial = Ptr::new(partial);
-        args.scales = Ptr::new(partial + room * outputs);
-        args.arrived = Ptr::new(self.scratch(ScratchKind::Arrived, room * 4)?);
-        args.room = room as i32;
-        Some(())
+    /// Most memory for splits that wait to be joined: windows of drafts over long texts need much of it, and a thread block that goes
+    /// through all keys of a window alone takes far longer.
+    fn most_split_bytes(&self) -> u64 {
+        (self.context.gpu.memory / SPLIT_SHARE).max(MOST_SPLIT_BYTES)
     }
 
     /// Leaves requests of many tokens to a kernel of their own, where there is one.
@@ -279,15 +272,15 @@ const SPLIT: usize = 512;
 const MOST_ROWS: usize = 32;
 /// Most tokens of a request whose windows are not a prompt's.
 const FEW: i32 = 16;
-/// Splits from which on a window is cut where there are windows enough without.
-const LONG: i32 = 5;
-/// Most memory for splits that wait to be joined.
+/// The share of the GPU's memory that splits may take while they wait to be joined, and what they may take of any GPU.
+const SPLIT_SHARE: u64 = 128;
 const MOST_SPLIT_BYTES: u64 = 128 << 20;
 
 /// Kernels for heads of `dim` elements: of windows of 16 and of 32 rows.
 struct TileKernels {
     dim: usize,
     attend: [Kernel<AttentionArgs>; 2],
+    merge: Kernel<AttentionArgs>,
     prefill: Kernel<AttentionArgs>,
 }
 
@@ -299,6 +292,7 @@ macro_rules! attend {
                 Kernel::new("attend", concat!("attend_", $dim, "_1")),
                 Kernel::new("attend", concat!("attend_", $dim, "_2")),
             ],
+            merge: Kernel::new("attend", concat!("attend_merge_", $dim)),
             prefill: Kernel::new("prefill", concat!("prefill_", $dim)),
         }),*]
     };
@@ -325,7 +319,7 @@ fn attend_shared(architecture: Architecture, dim: usize, sixteens: usize) -> u32
     let tiles = stages * 2 * 64 * dim * 2;
     let rows = sixteens * 16 * (64 + 8 + dim + 8) * 2;
     let sums = 2 * 8 * sixteens * 16 * 5 * 4;
-    (tiles + rows + sums + 128 + 4).next_multiple_of(128) as u32
+    (tiles + rows + sums + 128).next_multiple_of(128) as u32
 }
 
 /// Thread blocks of it per multiprocessor.
