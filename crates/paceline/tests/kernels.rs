@@ -137,3 +137,14 @@ fn steps_of_8_bit_weights_run_the_kernels_that_they_are_known_to_run() {
         "qwen3.5-4b-fp8.txt",
     );
 }
+
+#[test]
+fn steps_of_mixtures_and_of_mamba2_run_the_kernels_that_they_are_known_to_run() {
+    for model in ["qwen3.5-35b-a3b", "nemotron-h-8b"] {
+        compare(
+            &format!("{model}.json"),
+            SpeculationMethod::Off,
+            &format!("{model}.txt"),
+        );
+    }
+}
