@@ -8,18 +8,138 @@
 //! that slows down does not make other sizes look cheap.
 
 mod curve;
-mod estimate;
 
 use crate::times::StepTimes;
 use curve::{Curve, Point};
-use estimate::{CLIP, Estimate, FIRST, STALE};
 
 /// Sizes have a place each up to 8 and four per doubling from there.
 const PLACES: usize = 64;
 const OCTAVE: usize = 4;
+/// Measurements that the first estimate of a size is the median of.
+const FIRST: usize = 5;
+/// Measurements before an estimate is used at all.
+const ENOUGH: usize = 2;
+/// Measurements after which a size has gone stale.
+const STALE: u64 = 64;
+/// Measurements of others after which a size moves along with them in full.
+const ALONG: f64 = 16.0;
+/// A share of the time expected that is too little to be chance.
+const OUTDATED: f64 = 0.6;
+/// A mean error of late that is no chance, as a share.
+const CHANGED: f64 = 0.05;
+/// How far it moves before it is forgotten.
+const FAR: f64 = 1.3;
+/// Measurements that an estimate remembers, as long as they are off either way; when they agree that it is wrong, it
+/// follows fast.
+const MEMORY: usize = 128;
+const FAST: f64 = 1.0 / 4.0;
+/// How fast the errors are averaged that tell one from the other.
+const ERRORS: f64 = 1.0 / 16.0;
+/// How far from the estimate a measurement can be and still count in full.
+const CLIP: f64 = 0.5;
+/// Measurements of which the least counts.
+const RECENT: usize = 4;
+/// How much less than estimated a time may be that rests on one measurement, as a share. What is hoped for is tried,
+/// and what is tried is known: without it, a size that was slow by chance would never be looked at again.
+const HOPE: f64 = 0.2;
 /// How much a token may well cost behind the largest size that was measured, as a share of what it costs before it: steps take the
 /// time of weights first and of tokens later, but as often in stairs, and who stands before one does not see the next.
 const HOPED_SLOPE: f64 = 0.8;
+/// Measurements of others after which one's own count for half.
+const FADE: f64 = 512.0;
+
+/// An estimate that follows its measurements.
+#[derive(Clone, Copy, Debug, Default)]
+struct Estimate {
+    ns: f64,
+    /// Mean error of late, with its sign and without.
+    error: f64,
+    spread: f64,
+    /// How far it was moved along with others since it was measured, as a factor.
+    moved: f64,
+    recent: [f64; RECENT],
+    first: [f64; FIRST],
+    count: usize,
+    /// The measurement that it saw last, of all.
+    seen: u64,
+}
+
+impl Estimate {
+    /// Whether a measurement says that the world has changed since the last: it is far less. Far more may be chance.
+    fn is_outdated(&self, ns: f64, now: u64) -> bool {
+        self.count > 0 && now - self.seen > STALE && ns < OUTDATED * self.ns
+    }
+
+    /// The least of a measurement and those before it.
+    fn least(&mut self, ns: f64) -> f64 {
+        if self.count == 0 {
+            self.recent = [f64::INFINITY; RECENT];
+        }
+        self.recent.rotate_right(1);
+        self.recent[0] = ns;
+        self.recent.into_iter().fold(ns, f64::min)
+    }
+
+    /// Takes a measurement in; returns the factor by which the estimate changed.
+    fn observe(&mut self, ns: f64, now: u64) -> f64 {
+        // Nothing takes no time: errors are relative.
+        let (ns, before) = (self.least(ns.max(1.0)), self.ns);
+        let off = ns / before - 1.0;
+        if self.count >= FIRST && now - self.seen > STALE && off > CLIP {
+            // By chance or not: start again, and the next one tells.
+            self.count = 0;
+        }
+        self.moved = 1.0;
+        if self.count < FIRST {
+            self.first[self.count] = ns;
+            self.count += 1;
+            let first = &mut self.first[..self.count];
+            first.sort_unstable_by(f64::total_cmp);
+            self.ns = first[(self.count - 1) / 2];
+            self.spread = CLIP / 2.0;
+        } else {
+            let off = off.clamp(-CLIP, CLIP);
+            self.error += ERRORS * (off - self.error);
+            self.spread += ERRORS * (off.abs() - self.spread);
+            let agreed = self.error / self.spread.max(f64::MIN_POSITIVE);
+            let follow = (FAST * agreed.powi(4)).max(1.0 / (self.count + 1) as f64);
+            self.count = (self.count + 1).min(MEMORY - 1);
+            self.ns += follow * off * before;
+        }
+        self.seen = now;
+        // Others need to follow where the machine has changed, not where an estimate gets better.
+        let changed = self.count > 2 * FIRST && self.error.abs() > CHANGED.max(self.spread / 2.0);
+        if changed { self.ns / before } else { 1.0 }
+    }
+
+    /// Moves along with an estimate that changed by a factor. What was moved far is forgotten: it is not known whether it
+    /// went along.
+    fn follow(&mut self, change: f64, now: u64) {
+        let unseen = (now - self.seen) as f64 / ALONG;
+        let change = 1.0 + unseen.min(1.0) * (change - 1.0);
+        self.ns *= change;
+        self.recent = self.recent.map(|ns| ns * change);
+        self.moved *= change;
+        if !(1.0 / FAR..FAR).contains(&self.moved) {
+            self.count = 0;
+        }
+    }
+
+    /// Measurements that it rests on; old ones count for less and less.
+    fn weight(&self, now: u64) -> f64 {
+        self.count as f64 / (1.0 + (now - self.seen) as f64 / FADE)
+    }
+
+    /// What it may well be: the less is known, the less.
+    fn hoped(&self, now: u64) -> f64 {
+        self.ns * (1.0 - (HOPE / self.weight(now).sqrt()).min(0.5))
+    }
+
+    fn known(&self) -> bool {
+        self.count >= ENOUGH
+    }
+}
+
 /// What time a step gained or lost by its drafts.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Gain {
@@ -55,8 +175,6 @@ pub struct StepCosts {
     tokens: [f64; PLACES],
     /// By the logarithm of the plan rows that take part.
     draft_forwards: [Estimate; 16],
-    /// Mean plan rows of the draft forwards at a place.
-    drafting: [f64; 16],
     /// Per plan row that wants drafts from its text.
     ngram: Estimate,
     /// Steps that were measured.
@@ -72,7 +190,6 @@ impl Default for StepCosts {
             steps: [Estimate::default(); PLACES],
             tokens: [0.0; PLACES],
             draft_forwards: [Estimate::default(); 16],
-            drafting: [0.0; 16],
             ngram: Estimate::default(),
             now: 0,
             curve: Curve::new(1.0),
@@ -120,10 +237,7 @@ impl StepCosts {
         if times.draft_passes > 0 {
             let rest = drafting - self.ngram.ns * ngram as f64;
             let pass = (rest / times.draft_passes as f64).max(0.0);
-            let at = doublings(neural);
-            let known = self.draft_forwards[at].count as f64;
-            self.drafting[at] += (neural as f64 - self.drafting[at]) / (known + 1.0);
-            self.draft_forwards[at].observe(pass, self.now);
+            self.draft_forwards[doublings(neural)].observe(pass, self.now);
         } else if ngram > 0 {
             self.ngram.observe(drafting / ngram as f64, self.now);
         }
@@ -169,36 +283,18 @@ impl StepCosts {
         known(&self.steps[low..=high]) || (known(&self.steps[..at]) && known(&self.steps[at..]))
     }
 
-    /// Whether what was known of a step of `tokens` tokens has been forgotten, and is told by larger ones alone. Drafts would look
-    /// free up to there.
-    pub fn forgot(&self, tokens: usize) -> bool {
-        let at = place(tokens);
-        self.steps[at].seen > 0 && !self.steps[..=at].iter().any(Estimate::known)
-    }
-
     /// Steps measured since one of `tokens` tokens was.
     pub fn age(&self, tokens: usize) -> u64 {
         self.now - self.steps[place(tokens)].seen
     }
 
-    /// Time of a draft forward for `rows` plan rows; 0 if none was ever measured. Between numbers of rows that were
-    /// measured it is interpolated, and beyond them it is that of the nearest.
+    /// Time of a draft forward for `rows` plan rows; 0 if none was ever measured.
     pub fn pass(&self, rows: usize) -> f64 {
-        let rows = rows as f64;
-        let places = self.draft_forwards.iter().zip(&self.drafting);
-        let (mut below, mut above) = (None, None);
-        for (pass, at) in places.filter(|(pass, _)| pass.known()) {
-            if *at <= rows {
-                below = Some((*at, pass.ns));
-            } else {
-                above = above.or(Some((*at, pass.ns)));
-            }
-        }
-        match (below, above) {
-            (Some((few, low)), Some((many, high))) => low + (high - low) * (rows - few) / (many - few),
-            (Some((_, ns)), None) | (None, Some((_, ns))) => ns,
-            (None, None) => 0.0,
-        }
+        let at = doublings(rows);
+        let known = |place: &usize| self.draft_forwards[*place].known();
+        let below = (0..=at).rev().find(known);
+        let nearest = below.or_else(|| (at..self.draft_forwards.len()).find(known));
+        nearest.map_or(0.0, |place| self.draft_forwards[place].ns)
     }
 
     /// Time of looking drafts up in one row's text.
@@ -301,46 +397,6 @@ mod tests {
         let mut costs = measured(&[(1, 1000), (4, 1200)], 30);
         costs.observe(&step(4, 600_000));
         assert!(costs.time(4.0) < 1230.0);
-    }
-
-    /// A machine that others use holds up half of all steps. What the first few of a size met must not stay for long.
-    #[test]
-    fn quick_steps_prove_a_slow_estimate_wrong() {
-        let mut costs = measured(&[(1, 1000), (4, 2400)], 6);
-        for ns in [1200, 2400, 1200] {
-            costs.observe(&step(4, ns));
-        }
-        assert!(costs.time(4.0) < 1250.0, "{}", costs.time(4.0));
-        assert!((costs.time(1.0) - 1000.0).abs() < 1.0, "the machine is as it was");
-    }
-
-    /// Drafts must not be held against the time of a larger step because that of plain decoding was forgotten.
-    #[test]
-    fn what_was_forgotten_is_not_told_by_larger_sizes() {
-        let mut costs = measured(&[(8, 1000), (16, 2000)], 20);
-        assert!(!costs.forgot(8) && !costs.forgot(4));
-        for _ in 0..200 {
-            costs.observe(&step(16, 9000));
-        }
-        assert!(costs.forgot(8) && costs.knows(8));
-    }
-
-    #[test]
-    fn a_pass_for_numbers_of_rows_between_two_is_between_theirs() {
-        let mut costs = StepCosts::default();
-        for (rows, pass) in [(1, 400), (8, 1800)].repeat(10) {
-            costs.observe(&StepTimes {
-                decodes: rows,
-                decode_tokens: rows,
-                wanted: (0, rows),
-                device_ns: 10_000,
-                draft_ns: pass,
-                draft_passes: 1,
-                ..StepTimes::default()
-            });
-        }
-        let passes = [1, 2, 7, 8, 60].map(|rows| costs.pass(rows) as u64);
-        assert_eq!(passes, [400, 600, 1600, 1800, 1800]);
     }
 
     #[test]

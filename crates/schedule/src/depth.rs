@@ -6,7 +6,6 @@
 //! it, so that each request is looked at once per step.
 
 mod acceptance;
-mod asked;
 mod board;
 mod probe;
 mod scouting;
@@ -17,7 +16,6 @@ use crate::request::RequestId;
 use crate::scheduler::ById;
 use crate::times::StepTimes;
 use acceptance::Chain;
-use asked::Asked;
 use board::{Board, Verdict};
 use paceline_types::{DraftBudget, DraftSource};
 use probe::{Budget, Probe};
@@ -27,14 +25,10 @@ use scouting::Scouting;
 /// known as well as they are.
 const REFRESH: u64 = 1024;
 const REFRESHED: u64 = 4;
-/// Steps after which it is measured again if it was forgotten: a batch that never lasts might never be measured.
-const FORGOTTEN: u64 = 128;
 /// Steps between looks at what a newcomer can expect.
 const LOOK: u64 = 16;
 /// Trials that what is known of newcomers counts for when a scout sets out: else they would have to be many to be believed.
 const DOUBTED: f32 = 8.0;
-/// A chance that is not worth a draft, whatever that costs.
-const HOPELESS: f32 = 0.1;
 /// How fast the chance that a look-up finds something follows, and what is expected of it where none was made.
 const FOLLOW: f32 = 1.0 / 16.0;
 const FOLLOW_ALL: f32 = 1.0 / 128.0;
@@ -54,11 +48,8 @@ pub struct DepthControl {
     newcomer: Verdict,
     looked: Option<u64>,
     scouting: Scouting,
-    /// Most drafts that each verifies in this step: none to learn what plain decoding takes.
-    verified: usize,
-    /// Requests that decode in the step being planned, and whether prompts are under way beside them.
-    decodes: usize,
-    prompts: bool,
+    /// Nothing is verified in this step, to learn what plain decoding takes.
+    plain: bool,
     refreshed: u64,
     budget: Budget,
     /// Passes of the neural drafter asked for in the step being planned.
@@ -93,6 +84,32 @@ impl Record {
     }
 }
 
+/// The sources that were asked for drafts, for the newest plan row to come and for those in flight.
+#[derive(Clone, Copy, Debug, Default)]
+struct Asked {
+    next: [bool; 2],
+    /// By source: a bit per plan row, the newest lowest.
+    rows: [u32; 2],
+    len: u32,
+}
+
+impl Asked {
+    /// A plan row is planned that verifies drafts, or none, with others wanted behind it.
+    fn plan(&mut self, verifies: bool, depths: [usize; 2]) {
+        for (source, depth) in depths.into_iter().enumerate() {
+            self.rows[source] = self.rows[source] << 1 | u32::from(self.next[source] && verifies);
+            self.next[source] = depth > 0;
+        }
+        self.len += 1;
+    }
+
+    /// The oldest plan row is done: the sources that might have had drafts for it.
+    fn done(&mut self) -> [bool; 2] {
+        self.len = self.len.saturating_sub(1);
+        self.rows.map(|row| row >> self.len & 1 == 1)
+    }
+}
+
 const NGRAM: usize = 0;
 const NEURAL: usize = 1;
 
@@ -117,9 +134,7 @@ impl Default for DepthControl {
             newcomer: Verdict::HOPEFUL,
             looked: None,
             scouting: Scouting::START,
-            verified: 0,
-            decodes: 0,
-            prompts: false,
+            plain: true,
             refreshed: 0,
             budget: Budget::default(),
             draft_forwards: 0,
@@ -195,9 +210,7 @@ impl DepthControl {
         ];
         let expected = |source: usize| -> f32 { record.chains[source].reach(depths[source]).sum() };
         let mut found = record.found;
-        // Where the text has drafts, the drafter runs once, to see the row.
-        let spared = verdict.forward * depths[NEURAL].saturating_sub(1) as f32;
-        if caps[NGRAM] == 0 || expected(NEURAL) > expected(NGRAM) + spared {
+        if caps[NGRAM] == 0 || expected(NEURAL) > expected(NGRAM) {
             // There is nothing to be found, or it would take the place of better drafts.
             depths[NGRAM] = 0;
             found = 0.0;
@@ -219,12 +232,11 @@ impl DepthControl {
         }
         self.draft_forwards = self.draft_forwards.max(depths[NEURAL]);
         let trying = record.probes.iter().any(Probe::trying);
-        let verify = if trying {
-            request.ready
-        } else {
-            request.ready.min(worth)
-        }
-        .min(self.verified);
+        let verify = match (self.plain, trying) {
+            (true, _) => 0,
+            (false, true) => request.ready,
+            (false, false) => request.ready.min(worth),
+        };
         if !steps_on {
             // A new start: nothing is in flight that it will hear of.
             record.asked = Asked::default();
@@ -232,7 +244,7 @@ impl DepthControl {
         }
         record.asked.plan(verify > 0, depths);
         if !steps_on {
-            record.asked.expect_none();
+            record.asked.len = 0;
         }
         Choice {
             verify,
@@ -248,14 +260,8 @@ impl DraftPolicy for DepthControl {
     fn begin_step(&mut self, decodes: usize, costs: &StepCosts) {
         self.steps += 1;
         let before = self.verdict;
-        self.decodes = decodes;
-        let beside_prompts = std::mem::take(&mut self.prompts);
-        if decodes == 0 || !costs.knows(decodes) {
-            // A step with prompts tells nothing of what decoding takes, but it can tell whether drafts are right at all.
-            self.verified = usize::from(beside_prompts);
-            if self.everyone[NEURAL].reach(1).all(|chance| chance < HOPELESS) {
-                self.newcomer.draft_forwards = 0;
-            }
+        self.plain = decodes > 0 && !costs.knows(decodes);
+        if self.plain || decodes == 0 {
             // Drafts are made all the same, so that the drafter misses nothing.
             self.verdict = self.newcomer;
             self.board.clear();
@@ -276,24 +282,16 @@ impl DraftPolicy for DepthControl {
             asked.saturating_sub(before.draft_forwards),
         );
         self.budget.begin_step(costs, decodes, draft_forwards);
-        let refreshed = self.steps - self.refreshed;
-        let due =
-            refreshed.min(costs.age(decodes)) > REFRESH || (refreshed > FORGOTTEN && costs.forgot(decodes));
-        if self.verdict.levels > 0 && due {
+        let unmeasured = costs.age(decodes).min(self.steps - self.refreshed);
+        if self.verdict.levels > 0 && unmeasured > REFRESH {
             self.refreshed = self.steps;
         }
-        let refreshing = self.steps - self.refreshed < REFRESHED;
-        self.verified = if refreshing { 0 } else { usize::MAX };
+        self.plain = self.steps - self.refreshed < REFRESHED;
     }
 
     fn choose(&mut self, request: &RequestView) -> Choice {
         let most = [request.most.ngram, request.most.neural];
         self.most = std::array::from_fn(|source| self.most[source].max(most[source]));
-        self.prompts |= match request.stage {
-            Stage::Prompt => true,
-            Stage::PromptEnd => self.decodes > 0,
-            Stage::Decode => false,
-        };
         match request.stage {
             Stage::Prompt => self.choose_prompt(request),
             Stage::PromptEnd => self.choose_drafts(request, self.newcomer),
@@ -375,7 +373,7 @@ mod tests {
             };
             control.choose(&view(Stage::PromptEnd, 0));
             let newcomer = control.requests[&RequestId(id)].found;
-            control.verified = usize::MAX;
+            control.plain = false;
             for _ in 0..400 {
                 control.choose(&view(Stage::Decode, 3));
                 let drafted = if source.is_some() { 3 } else { 0 };
@@ -475,10 +473,6 @@ mod tests {
                 ..StepTimes::default()
             });
         }
-        assert_eq!(verified(&mut control, &costs, 1), 3);
-        // Steps with prompts could not tell either, but they do tell whether drafts are right.
-        control.choose(&view(Stage::Prompt, 0));
-        assert_eq!(verified(&mut control, &StepCosts::default(), 64), 1);
         assert_eq!(verified(&mut control, &costs, 1), 3);
         // A step of forced drafts alone asks nothing here, so what counts behind it is what newcomers can expect.
         control.begin_step(1, &costs);

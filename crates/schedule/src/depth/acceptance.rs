@@ -2,12 +2,11 @@
 
 use paceline_types::MAX_DRAFTS;
 
-/// Trials that an expectation counts for at least and at most. What others have tried counts for a third.
+/// Trials that an expectation counts for at least. What others have tried counts for an eighth.
 const EXPECTED: f32 = 2.0;
-const CONVINCED: f32 = 21.0;
-/// Trials after which older ones fade, of a request and of all: a large batch has as many in a step as a request in all its text.
+/// Trials after which older ones fade.
 const MEMORY: f32 = 32.0;
-const LONG_MEMORY: f32 = 128.0;
+const LONG_MEMORY: f32 = 64.0;
 /// What is expected of a drafter that has not been tried.
 const HOPE: f32 = 0.75;
 /// Bad luck that is too bad to be luck: the text is another now.
@@ -43,9 +42,7 @@ impl Chain {
     pub(super) fn expecting(others: &Self) -> Self {
         Self {
             chance: others.chance,
-            trials: others
-                .trials
-                .map(|trials| (trials / 3.0).clamp(EXPECTED, CONVINCED)),
+            trials: others.trials.map(|trials| (trials / 8.0).max(EXPECTED)),
             luck: 1.0,
             lessons: LESSONS,
         }

@@ -31,8 +31,6 @@ pub(super) struct Verdict {
     pub(super) levels: usize,
     /// Passes of the neural drafter.
     pub(super) draft_forwards: usize,
-    /// Tokens there might be in the time that one row more takes of such a pass.
-    pub(super) forward: f32,
 }
 
 impl Verdict {
@@ -40,14 +38,12 @@ impl Verdict {
     pub(super) const HOPEFUL: Self = Self {
         levels: LEVELS,
         draft_forwards: 1,
-        forward: 0.0,
     };
 
     /// No drafts.
     pub(super) const PLAIN: Self = Self {
         levels: 0,
         draft_forwards: 0,
-        forward: 0.0,
     };
 
     /// How much of a chain is worth it.
@@ -127,7 +123,6 @@ impl Board {
         let plain = rows as f64;
         let scale = plain / self.rows as f64;
         let pass = costs.pass(rows);
-        let row = pass - if rows > 1 { costs.pass(rows - 1) } else { 0.0 };
         let lookup = costs.lookup() * self.lookups as f64 * scale;
         let least = LEAST.min(0.01 / plain) * costs.hoped(plain);
         let mut best = (plain / costs.hoped(plain), Verdict::PLAIN);
@@ -156,7 +151,6 @@ impl Board {
                         Verdict {
                             levels,
                             draft_forwards,
-                            forward: (rate * row) as f32,
                         },
                     );
                 }

@@ -79,8 +79,7 @@ impl Budget {
     /// Pays for a trial, if there is enough. Passes are paid for when they run: others may share them.
     fn pay(&mut self, depth: usize, neural: bool) -> bool {
         let (tokens, draft_forwards) = self.price(depth, neural);
-        // Where nothing is known of costs, nothing is free.
-        let affordable = self.step > 0.0 && tokens + draft_forwards <= self.ns;
+        let affordable = tokens + draft_forwards <= self.ns;
         if affordable {
             self.ns -= tokens;
         }
@@ -124,7 +123,7 @@ enum State {
 impl Probe {
     pub(super) fn new(id: RequestId) -> Self {
         Self {
-            wait: stagger(id, 2 * SHORTEST),
+            wait: SHORTEST + stagger(id, SHORTEST),
             interval: SHORTEST,
             state: State::Idle,
         }
@@ -207,7 +206,6 @@ mod tests {
         let mut budget = Budget {
             ns: 1000.0,
             token: 10.0,
-            step: 100.0,
             row: 100.0,
             ..Budget::default()
         };

@@ -1,14 +1,12 @@
 //! Depth control in worlds whose best answer is known: measured against the best fixed depth, or against somebody who
 //! knows what comes. Times are virtual; what the policy sees of them is noisy, what counts is not.
 
-mod built_in;
 #[path = "../sim/rng.rs"]
 #[allow(dead_code, unreachable_pub, reason = "shared with the simulation")]
 mod rng;
 #[allow(unreachable_pub, reason = "a part of this test")]
 mod world;
 
-use built_in::all_above;
 use paceline_schedule::{Choice, DepthControl, DraftPolicy, RequestView};
 use paceline_types::{DraftBudget, DraftSource};
 use world::{Law, Outcome, PLAIN, Spot, World, fixed};
@@ -187,33 +185,28 @@ fn depth_shrinks_as_the_batch_grows() {
     fn rows(step: u64) -> usize {
         [1, 4, 16, 64][(step / 2_000) as usize % 4]
     }
-    const SEEDS: u64 = 8;
     let law = Law {
         verify: |tokens, _| 1e7_f64.max(1.5e5 * tokens) + 1e4 * tokens,
         chance: |_, _, _| 0.7,
         rows,
         ..PLAIN
     };
-    let sizes: [fn(u64) -> usize; 4] = [|_| 1, |_| 4, |_| 16, |_| 64];
-    let bests = sizes.map(|size| best_fixed(Law { rows: size, ..law }, 2_000, true));
-    let mut means = [0.0; 4];
-    for (noisy, seed) in (0..=SEEDS).map(|seed| (seed > 0, seed)) {
+    for (noisy, seed) in [(false, 1), (true, 1), (true, 2), (true, 3)] {
         let mut world = World::new(Law { noisy, ..law }, Box::new(DepthControl::new()), seed);
+        let sizes: [fn(u64) -> usize; 4] = [|_| 1, |_| 4, |_| 16, |_| 64];
         let mut depths = Vec::new();
-        for ((size, (depth, best)), mean) in sizes.iter().zip(&bests).zip(&mut means) {
+        for size in sizes {
+            let (depth, best) = best_fixed(Law { rows: size, ..law }, 2_000, true);
             let outcome = world.run(2_000);
             let ratio = outcome.rate() / best.rate();
             println!("{} rows: best {depth}, {ratio:.3} of it", size(0));
             // The best is right at the bend of the curve, which noise hides.
             let share = if noisy { 0.9 } else { 0.95 };
             assert!(ratio > share, "{} rows: {ratio} of depth {depth}", size(0));
-            *mean += if noisy { ratio / SEEDS as f64 } else { 0.0 };
             depths.push(outcome.drafted as f64 / (outcome.tokens - outcome.accepted) as f64);
         }
         assert!(depths[0] > 3.0 && depths[3] < 1.5, "{depths:?}");
     }
-    println!("means: {means:.3?}");
-    assert!(means.iter().all(|mean| *mean > 0.955), "{means:.3?}");
 }
 
 #[test]
@@ -230,20 +223,15 @@ fn a_machine_that_becomes_busy_and_free_again_is_followed_both_ways() {
         chance: |_, _, _| 0.75,
         ..PLAIN
     };
-    let phases: [fn(f64, u64) -> f64; 2] = [
-        |tokens, _| law_of(false, tokens),
-        |tokens, _| law_of(true, tokens),
-    ];
-    let bests = phases.map(|verify| best_fixed(Law { verify, ..law }, 3_000, true));
-    let mut worlds: Vec<World> = (1..=8)
-        .map(|seed| World::new(law, Box::new(DepthControl::new()), seed))
-        .collect();
+    let mut world = World::new(law, Box::new(DepthControl::new()), 5);
     for phase in 0..4 {
-        let (depth, best) = &bests[phase % 2];
-        let run = |world: &mut World| world.run(3_000).rate() / best.rate();
-        let ratios: Vec<f64> = worlds.iter_mut().map(run).collect();
-        println!("phase {phase}: best {depth}, {ratios:.3?} of it");
-        all_above(&ratios, 0.88, 0.78);
+        let busy: fn(f64, u64) -> f64 = |tokens, _| law_of(true, tokens);
+        let free: fn(f64, u64) -> f64 = |tokens, _| law_of(false, tokens);
+        let verify = if phase % 2 == 1 { busy } else { free };
+        let (depth, best) = best_fixed(Law { verify, ..law }, 3_000, true);
+        let ratio = world.run(3_000).rate() / best.rate();
+        println!("phase {phase}: best {depth}, {ratio:.3} of it");
+        assert!(ratio > 0.85, "phase {phase}: {ratio} of depth {depth}");
     }
 }
 
@@ -293,18 +281,18 @@ fn the_estimated_gain_is_what_was_gained() {
 fn a_machine_that_others_use_too_changes_no_depth() {
     type Chance = fn(Spot, DraftSource, usize) -> f64;
     // As the built-in model's head fares on stories, on little, and on nothing.
-    let drafters: [(Chance, [f64; 2]); 3] = [
-        (|_, _, place| [0.8, 0.75, 0.7, 0.5][place.min(3)], [0.93, 0.89]),
-        (|_, _, place| [0.5, 0.3, 0.1, 0.0][place.min(3)], [0.95, 0.92]),
-        (|_, _, _| 0.01, [0.99, 0.985]),
+    let drafters: [(Chance, f64); 3] = [
+        (|_, _, place| [0.8, 0.75, 0.7, 0.5][place.min(3)], 0.9),
+        (|_, _, place| [0.5, 0.3, 0.1, 0.0][place.min(3)], 0.92),
+        (|_, _, _| 0.01, 0.98),
     ];
     let machines: [fn(f64, u64) -> f64; 3] = [
         |tokens, _| 4.9e5 + 1.1e5 * tokens,
         |tokens, _| 3e5 + 3e5 * tokens,
         |tokens, _| 5e6 + 1e5 * tokens,
     ];
-    for (drafter, (chance, [mean, least])) in drafters.into_iter().enumerate() {
-        let mut ratios = Vec::new();
+    let mut worst = [f64::INFINITY; 3];
+    for (drafter, (chance, share)) in drafters.into_iter().enumerate() {
         for (machine, verify) in machines.into_iter().enumerate() {
             let law = Law {
                 verify,
@@ -323,11 +311,14 @@ fn a_machine_that_others_use_too_changes_no_depth() {
                 println!(
                     "drafter {drafter}, machine {machine}: best {depth}, drafted {drafted:.2}: {ratio:.3}"
                 );
-                ratios.push(ratio);
+                worst[drafter] = worst[drafter].min(ratio / share);
             }
         }
-        all_above(&ratios, mean, least);
     }
+    assert!(
+        worst.iter().all(|ratio| *ratio > 1.0),
+        "{worst:?} of what it must be"
+    );
 }
 
 /// Caches are cold when an engine starts. What plain decoding seemed to take then must not make drafts look cheap.
@@ -428,4 +419,61 @@ fn costs_are_learned_in_the_first_second_of_work() {
         }
     }
     assert!(worst.0 > 0.92 && worst.1 > 0.92, "{worst:?}");
+}
+
+/// What the built-in model's steps take on two cores, by tokens run: not in proportion to them, and in stairs.
+fn built_in(tokens: f64) -> f64 {
+    const TIMES: [f64; 8] = [2.7e5, 3.3e5, 4.2e5, 4.3e5, 5.1e5, 6e5, 6.9e5, 7.1e5];
+    match tokens as usize {
+        few @ 1..=8 => TIMES[few - 1],
+        _ => 8.8e4 * tokens,
+    }
+}
+
+/// Short texts of the built-in model in an engine that has just started. Whatever its first requests met, whether slow steps, bad
+/// luck or texts that repeat nothing, must not be held against the drafts of those that come later.
+#[test]
+fn a_bad_start_is_not_held_against_drafts() {
+    type Verify = fn(f64, u64) -> f64;
+    type Found = fn(Spot) -> f64;
+    let starts: [(Verify, Found); 4] = [
+        (|tokens, _| built_in(tokens), |_| 0.0),
+        (|tokens, _| built_in(tokens), |_| 0.2),
+        (
+            |tokens, step| built_in(tokens) * if step < 100 { 1.6 } else { 1.0 },
+            |_| 0.0,
+        ),
+        (
+            |tokens, step| built_in(tokens) * if step < 400 { 1.6 } else { 1.0 },
+            |_| 0.2,
+        ),
+    ];
+    let (mut shares, mut worst) = (Vec::new(), f64::INFINITY);
+    for (start, (verify, found)) in starts.into_iter().enumerate() {
+        let law = Law {
+            verify,
+            pass: |_| 4e4,
+            found,
+            chance: |_, source, place| match source {
+                DraftSource::Neural => [0.8, 0.8, 0.8, 0.7, 0.6, 0.5, 0.5][place.min(6)],
+                _ => [0.5, 0.6, 0.8, 0.8, 0.8, 0.8, 0.8][place.min(6)],
+            },
+            length: 110,
+            drafts: 7,
+            ..PLAIN
+        };
+        let usual: Verify = |tokens, _| built_in(tokens);
+        let (depth, best) = best_fixed(Law { verify: usual, ..law }, STEPS / 2, true);
+        for (noisy, seed) in (1..16).flat_map(|seed| [(false, seed), (true, seed)]) {
+            let mut world = World::new(Law { noisy, ..law }, Box::new(DepthControl::new()), seed);
+            world.run_for(5e8);
+            let share = world.run_for(1e9).rate() / best.rate();
+            println!("start {start}, noisy {noisy}, seed {seed}: best {depth}, {share:.3} of it");
+            shares.push(share);
+            worst = worst.min(share);
+        }
+    }
+    let mean = shares.iter().sum::<f64>() / shares.len() as f64;
+    println!("{mean:.3}, at worst {worst:.3}");
+    assert!(mean > 0.96 && worst > 0.87, "{mean:.3}, at worst {worst:.3}");
 }

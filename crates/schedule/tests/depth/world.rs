@@ -24,13 +24,6 @@ pub struct Law {
     pub verify: fn(f64, u64) -> f64,
     /// Time of a pass of the neural drafter for so many rows.
     pub pass: fn(f64) -> f64,
-    /// Time that it takes on top of that for a token of a prompt.
-    pub reading: f64,
-    /// Tokens of each prompt.
-    pub prompt: usize,
-    /// Most requests and most tokens of a step.
-    pub slots: usize,
-    pub step_tokens: usize,
     /// The chance that a look-up finds something.
     pub found: fn(Spot) -> f64,
     /// The chance of a draft at a place, given those before it.
@@ -56,10 +49,6 @@ pub struct Law {
 pub const PLAIN: Law = Law {
     verify: |tokens, _| 1e7 + 1e5 * tokens,
     pass: |_| 4e5,
-    reading: 0.0,
-    prompt: 8,
-    slots: 64,
-    step_tokens: 2048,
     found: |_| 0.0,
     chance: |_, _, _| 0.0,
     rows: |_| 1,
@@ -86,8 +75,6 @@ pub struct Outcome {
     pub ns: f64,
     pub drafted: u64,
     pub accepted: u64,
-    /// Time that went into making drafts.
-    pub drafting: f64,
     /// By the engine's own estimate, and by that of the requests that have ended.
     pub gained: f64,
     pub reported: f64,
@@ -105,7 +92,6 @@ impl Outcome {
             ns: self.ns - before.ns,
             drafted: self.drafted - before.drafted,
             accepted: self.accepted - before.accepted,
-            drafting: self.drafting - before.drafting,
             gained: self.gained - before.gained,
             reported: self.reported - before.reported,
         }
@@ -114,6 +100,8 @@ impl Outcome {
 
 /// Time that a thread runs before others have their turn.
 const SLICE: f64 = 3e6;
+const PROMPT: usize = 8;
+const SLOTS: usize = 64;
 
 pub struct World {
     law: Law,
@@ -131,17 +119,17 @@ pub struct World {
 
 impl World {
     pub fn new(law: Law, policy: Box<dyn DraftPolicy>, seed: u64) -> Self {
-        let blocks = (law.prompt + law.length).div_ceil(16);
+        let blocks = (PROMPT + law.length).div_ceil(16);
         let config = SchedulerConfig {
-            slots: law.slots,
-            max_batched_tokens: law.step_tokens,
+            slots: SLOTS,
+            max_batched_tokens: 2048,
             max_step_ns: None,
-            max_samples: law.step_tokens,
+            max_samples: 2048,
             max_masks: 64,
             block_size: 16,
-            num_blocks: blocks * (law.slots + 1),
+            num_blocks: blocks * (SLOTS + 1),
             blocks_per_request: blocks,
-            max_waiting: law.slots,
+            max_waiting: SLOTS,
             drafts: law.drafts,
             recurrent: None,
             prefix_caching: false,
@@ -149,7 +137,7 @@ impl World {
         Self {
             law,
             scheduler: Scheduler::with_policy(config, policy),
-            slots: vec![Slot::default(); law.slots],
+            slots: vec![Slot::default(); SLOTS],
             rng: Rng::new(seed),
             in_flight: VecDeque::new(),
             names: 1,
@@ -158,25 +146,6 @@ impl World {
             clock: 0.0,
             outcome: Outcome::default(),
         }
-    }
-
-    /// Runs all requests of the first step to their end; returns what they came to.
-    pub fn finish(&mut self) -> Outcome {
-        let before = self.outcome;
-        self.run(1);
-        while self.alive > 0 {
-            match self.scheduler.plan(0) {
-                Some(plan) => {
-                    let output = self.submit(&plan);
-                    self.in_flight.push_back((plan, output));
-                    if self.in_flight.len() == 2 {
-                        self.collect();
-                    }
-                }
-                None => self.collect(),
-            }
-        }
-        self.outcome.since(&before)
     }
 
     /// Runs steps for so much time on the device; returns what they came to.
@@ -212,7 +181,7 @@ impl World {
     fn arrive(&mut self) {
         let new = CheckedRequest {
             id: RequestId(self.names),
-            prompt: vec![1; self.law.prompt].into(),
+            prompt: vec![1; PROMPT].into(),
             generated: Arc::default(),
             params: Arc::new(SamplingParams {
                 seed: self.names,
@@ -223,7 +192,7 @@ impl World {
             deadline: None,
             tenant: 0,
             salt: 0,
-            max_length: self.law.prompt + self.law.length,
+            max_length: PROMPT + self.law.length,
             group: None,
             speculation: CheckedRequest::ANY_DRAFTS,
             constraint: None,
@@ -242,16 +211,13 @@ impl World {
                 ..Slot::default()
             };
         }
-        let (mut tokens, mut draft_forwards, mut drafting, mut read) = (0, 0, 0, 0);
+        let (mut tokens, mut draft_forwards, mut drafting) = (0, 0, 0);
         let mut rows = Vec::with_capacity(plan.rows.len());
         for row in &plan.rows {
             let (done, run) = self.run_row(row);
             tokens += run;
             let slot = &self.slots[row.slot.0 as usize];
             if run > 0 && row.propose.neural > 0 {
-                if matches!(row.work, Work::Prefill { .. }) {
-                    read += run;
-                }
                 drafting += 1;
                 // It sees the row even if drafts were found.
                 draft_forwards = draft_forwards.max(1);
@@ -262,10 +228,8 @@ impl World {
             rows.push(done);
         }
         let verify = (self.law.verify)(tokens as f64, self.steps);
-        let passes = draft_forwards as f64 * (self.law.pass)(f64::from(drafting));
-        let draft = passes + self.law.reading * read as f64;
+        let draft = draft_forwards as f64 * (self.law.pass)(f64::from(drafting));
         self.outcome.ns += verify + draft;
-        self.outcome.drafting += draft;
         let (verify, draft) = (self.measured(verify), self.measured(draft));
         let begin = self.clock + (self.law.stall)(self.steps);
         self.clock = begin + verify + draft;
@@ -316,9 +280,6 @@ impl World {
                 1 + output.drafted
             }
         };
-        if matches!(row.work, Work::Prefill { last: false, .. }) {
-            return (output, run);
-        }
         let spot = Self::spot(&slot);
         let mut accepted = 0;
         if let Some(source) = output.source {
