@@ -25,7 +25,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// Number of the layouts of panels and of the file. A change of any of them is another number: files of the old one are packed anew.
-const LAYOUT: u64 = 2;
+const LAYOUT: u64 = 3;
 
 const MAGIC: &[u8; 8] = b"PACELPAK";
 const HEADER: usize = 64;

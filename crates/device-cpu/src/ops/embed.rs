@@ -57,7 +57,7 @@ impl ForLayout for Lookup<'_> {
     type Output = ();
 
     fn run<L: Layout>(self) {
-        let panel = self.segment.panel(self.output / PANEL);
+        let panel = self.segment.place::<L>(self.output / PANEL);
         for (k, out) in self.out.iter_mut().enumerate() {
             // SAFETY: the row has as many elements as the panel has inputs.
             *out = unsafe { L::weight(panel, k, self.output % PANEL) } * self.scale;

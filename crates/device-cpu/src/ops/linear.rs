@@ -15,7 +15,7 @@ use crate::pool::Pool;
 use crate::simd::Instructions;
 use crate::storage::{In, Out};
 use crate::weight::formats::{ForFormat, Format, with_format};
-use crate::weight::layout::{ForLayout, Layout, with_layout};
+use crate::weight::layout::{ForLayout, Layout, MOST_ABREAST, with_layout};
 use crate::weight::{CpuWeight, PANEL, Segment};
 pub(crate) use activations::{Activations, Scratch};
 use std::marker::PhantomData;
@@ -24,9 +24,8 @@ use std::ops::Range;
 /// Rows that a piece works on at most: their inputs stay in the second-level cache while weights stream by.
 const ROW_BLOCK: usize = 96;
 
-/// Panels of float weights come in multiples of this, as many as a kernel takes at a time. Quantised ones are taken one
-/// by one.
-const PANEL_STEP: usize = 4;
+/// Panels of float weights come in multiples of this, as many as lie side by side. Quantised ones are taken one by one.
+const PANEL_STEP: usize = MOST_ABREAST;
 
 /// Bounds of a piece's estimated nanoseconds: short enough to share out evenly, long enough that claiming it, which takes a line of
 /// memory from the other threads, is little beside it.

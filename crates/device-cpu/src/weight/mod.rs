@@ -14,6 +14,7 @@ mod quantise;
 
 use crate::packed::PackedWeights;
 use crate::storage::Storage;
+use layout::{Layout, Place};
 use paceline_device::{DeviceError, HostMap, RowOrder, WeightPart};
 use paceline_types::DType;
 use std::ops::Range;
@@ -47,6 +48,8 @@ pub(crate) struct Segment {
     pub(crate) first: usize,
     pub(crate) outputs: usize,
     pub(crate) panel_bytes: usize,
+    /// Panels that are stored: more than there are outputs for where these are the first of a weight.
+    stored: usize,
     data: Panels,
 }
 
@@ -56,11 +59,24 @@ impl Segment {
         self.outputs.div_ceil(PANEL)
     }
 
-    /// The start of a panel, `panel_bytes` long and aligned to a cache line.
+    /// The start of a panel, `panel_bytes` long and aligned to a cache line. Panels of this type follow each other.
     pub(crate) fn panel(&self, panel: usize) -> *const u8 {
         assert!(panel < self.panels(), "panel {panel} of {}", self.panels());
         // SAFETY: all panels are there.
         unsafe { self.data.start().add(panel * self.panel_bytes) }
+    }
+
+    /// Where a panel of this layout is.
+    pub(crate) fn place<L: Layout>(&self, panel: usize) -> Place {
+        if L::ABREAST == 1 {
+            let start = self.panel(panel);
+            return Place { start, abreast: 1 };
+        }
+        assert!(panel < self.panels(), "panel {panel} of {}", self.panels());
+        let (at, abreast) = layout::place(panel, self.stored, self.panel_bytes, L::PAIR_BYTES);
+        // SAFETY: all panels are there.
+        let start = unsafe { self.data.start().add(at) };
+        Place { start, abreast }
     }
 
     /// Outputs of a panel, counted in the whole weight.
@@ -121,6 +137,7 @@ impl CpuWeight {
                 first: outputs,
                 outputs: rows.len(),
                 panel_bytes,
+                stored: rows.len().div_ceil(PANEL),
                 data: Panels::Own(storage),
             });
             outputs += rows.len();
@@ -148,11 +165,13 @@ impl CpuWeight {
         let inputs = parts.first()?.columns;
         let (mut segments, mut outputs, mut at) = (Vec::<Segment>::new(), 0, range.start);
         for (dtype, group) in alike(parts, store_as) {
+            let rows: usize = group.iter().map(WeightPart::rows).sum();
             let segment = Segment {
                 dtype,
                 first: outputs,
-                outputs: group.iter().map(WeightPart::rows).sum(),
+                outputs: rows,
                 panel_bytes: pack::panel_bytes(dtype, inputs),
+                stored: rows.div_ceil(PANEL),
                 data: Panels::Mapped(Arc::clone(&map), at),
             };
             if segment.outputs == 0 {

@@ -2,7 +2,7 @@
 
 use super::blocks::{Block, LONGEST};
 use super::formats::{Codes, ForFormat, Format, with_format};
-use super::layout::{SCALE_BYTES, SCALED_BLOCK_BYTES, pair_place};
+use super::layout::{self, SCALE_BYTES, SCALED_BLOCK_BYTES, abreast_by, pair_place};
 use super::{PANEL, Row, bad};
 use crate::dots::GROUP;
 use crate::storage::Storage;
@@ -43,12 +43,30 @@ pub(super) fn pack(
                 return Ok(());
             }
             let rows = &rows[panel * PANEL..rows.len().min((panel + 1) * PANEL)];
-            // SAFETY: the storage is not shared yet, and each panel is claimed once.
-            let target = unsafe {
-                let at = storage.as_ptr().cast::<u8>().add(panel * panel_bytes);
-                std::slice::from_raw_parts_mut(at, panel_bytes)
+            let Some(pair_bytes) = abreast_by(dtype) else {
+                // SAFETY: the storage is not shared yet, and each panel is claimed once.
+                let target = unsafe {
+                    let at = storage.as_ptr().cast::<u8>().add(panel * panel_bytes);
+                    std::slice::from_raw_parts_mut(at, panel_bytes)
+                };
+                bench.panel(rows, dtype, inputs, target)?;
+                continue;
             };
-            bench.panel(rows, dtype, inputs, target)?;
+            let mut whole = std::mem::take(&mut bench.whole);
+            whole.resize(panel_bytes, 0);
+            bench.panel(rows, dtype, inputs, &mut whole)?;
+            let (at, abreast) = layout::place(panel, panels, panel_bytes, pair_bytes);
+            for (pair, from) in whole.chunks_exact(pair_bytes).enumerate() {
+                // SAFETY: as above; no two panels share a place.
+                unsafe {
+                    let to = storage
+                        .as_ptr()
+                        .cast::<u8>()
+                        .add(at + pair * pair_bytes * abreast);
+                    to.copy_from_nonoverlapping(from.as_ptr(), pair_bytes);
+                }
+            }
+            bench.whole = whole;
         }
     };
     if threads == 1 {
@@ -74,11 +92,11 @@ fn packing_threads(bytes: usize, panels: usize, threads: usize) -> usize {
     threads.clamp(1, MOST_THREADS).min(panels)
 }
 
-/// Bytes of a panel, rounded up to a cache line.
+/// Bytes of a panel, rounded up to a cache line, and to whole pairs of inputs.
 pub(super) fn panel_bytes(dtype: DType, inputs: usize) -> usize {
     let bytes = match dtype {
-        DType::F32 => inputs * 4 * PANEL,
-        DType::F16 | DType::BF16 => inputs * 2 * PANEL,
+        DType::F32 => inputs.next_multiple_of(2) * 4 * PANEL,
+        DType::F16 | DType::BF16 => inputs.next_multiple_of(2) * 2 * PANEL,
         DType::F8E4M3 => inputs.div_ceil(SCALE_BLOCK) * SCALE_BYTES + inputs.next_multiple_of(2) * PANEL,
         quantised => with_format(quantised, PanelBytes(inputs)),
     };
@@ -100,6 +118,8 @@ impl ForFormat for PanelBytes {
 struct Bench {
     blocks: Vec<Block>,
     values: Vec<[f32; STRIP]>,
+    /// A panel whose pairs go to places of their own.
+    whole: Vec<u8>,
 }
 
 impl Default for Bench {
@@ -107,6 +127,7 @@ impl Default for Bench {
         Self {
             blocks: vec![Block::ZERO; PANEL],
             values: vec![[0.0; STRIP]; PANEL],
+            whole: Vec::new(),
         }
     }
 }

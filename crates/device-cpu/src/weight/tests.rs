@@ -366,7 +366,7 @@ fn floats_become_eight_bits_with_a_scale_per_row_and_block() {
         for (first, expected) in (0..300).step_by(SCALE_BLOCK).zip(expected.chunks(SCALE_BLOCK)) {
             let largest = expected.iter().fold(0.0_f32, |most, value| most.max(value.abs()));
             for (k, expected) in (first..).zip(expected) {
-                let panel = packed.segments()[0].panel(row / PANEL);
+                let panel = packed.segments()[0].place::<layout::E4m3Panel>(row / PANEL);
                 // SAFETY: an input and an output of the panel.
                 let kept = unsafe { layout::E4m3Panel::weight(panel, k, row % PANEL) };
                 // Three bits of mantissa, and steps of a 512th below the smallest normal number.
@@ -398,14 +398,53 @@ fn a_large_weight_is_packed_by_all_threads_like_a_small_one() {
         let mut part = data.part("w");
         part.order = RowOrder::Picked((first..first + 16).collect());
         let small = CpuWeight::pack(&[part], None, 2).unwrap();
-        let bytes = |weight: &CpuWeight, panel: usize| {
-            let segment = &weight.segments()[0];
-            // SAFETY: a whole panel.
-            unsafe { std::slice::from_raw_parts(segment.panel(panel), segment.panel_bytes) }.to_vec()
+        let bits = |weight: &CpuWeight, panel: usize| -> Vec<u32> {
+            let place = weight.segments()[0].place::<layout::Bf16Panel>(panel);
+            let places = (0..300).flat_map(|k| (0..PANEL).map(move |lane| (k, lane)));
+            // SAFETY: inputs and outputs of the panel.
+            let weight = |(k, lane)| unsafe { layout::Bf16Panel::weight(place, k, lane) }.to_bits();
+            places.map(weight).collect()
         };
         if first % 16 == 0 {
-            assert_eq!(bytes(&whole, first as usize / 16), bytes(&small, 0));
+            assert_eq!(bits(&whole, first as usize / 16), bits(&small, 0));
         }
     }
     assert_eq!(whole.bytes(), 63 * 16 * 300 * 2);
+}
+
+/// A kernel that takes four panels reads one stream, and so does one that takes what the last ones are; a part of a weight finds its
+/// panels where they are.
+#[test]
+fn panels_of_floats_lie_side_by_side_four_at_a_time() {
+    fn check<L: layout::Layout>(dtype: DType) {
+        let data = stored(dtype, 7 * PANEL - 3, 9, 1);
+        let whole = data.pack(None);
+        let part = whole.first_outputs(6 * PANEL);
+        let start = whole.segments()[0].place::<L>(0).start as usize;
+        let four = 4 * 5 * L::PAIR_BYTES; // five pairs: nine inputs and a place that stays empty
+        let expected = [
+            (0, 4),
+            (L::PAIR_BYTES, 4),
+            (2 * L::PAIR_BYTES, 4),
+            (3 * L::PAIR_BYTES, 4),
+            (four, 3),
+            (four + L::PAIR_BYTES, 3),
+            (four + 2 * L::PAIR_BYTES, 3),
+        ];
+        for (panel, expected) in expected.into_iter().enumerate() {
+            for weight in [&whole, &part] {
+                if panel < weight.panels() {
+                    let place = weight.segments()[0].place::<L>(panel);
+                    assert_eq!(
+                        (place.start as usize - start, place.abreast),
+                        expected,
+                        "{dtype}, panel {panel}"
+                    );
+                }
+            }
+        }
+    }
+    check::<layout::F32Panel>(DType::F32);
+    check::<layout::F16Panel>(DType::F16);
+    check::<layout::Bf16Panel>(DType::BF16);
 }

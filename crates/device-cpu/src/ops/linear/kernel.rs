@@ -10,18 +10,15 @@
 use super::Product;
 use crate::simd::{Kernel, PANEL, Simd};
 use crate::weight::Segment;
-use crate::weight::layout::{Layout, SCALE_BYTES, SCALED_BLOCK_BYTES};
+use crate::weight::layout::{Layout, MOST_ABREAST, SCALE_BYTES, SCALED_BLOCK_BYTES};
 use paceline_device::SCALE_BLOCK;
 use std::marker::PhantomData;
 use std::ops::Range;
 use std::sync::atomic::{Ordering, compiler_fence};
 
-/// What is asked for ahead of the weights in use: the next tile, as long as that is not more than this many bytes away, else some
-/// bytes further in the same panels. Arithmetic between two loads keeps the machine from looking as far by itself, and where a tile
-/// begins it has yet to find out that there are streams to follow. Few rows are all loads, and better left alone: asking takes the
-/// place of loads.
-const FAR: usize = 256 << 10;
-const AHEAD: usize = 2 << 10;
+/// How far ahead of the weights in use others are asked for: arithmetic between two loads keeps the machine from looking as far by
+/// itself. Few rows are all loads, and better left alone: asking takes the place of loads.
+const AHEAD: usize = 4 << 10;
 const FEW_ROWS: usize = 3;
 
 /// Bytes of a cache line.
@@ -50,6 +47,13 @@ pub(super) struct Span<'a, L> {
     layout: PhantomData<L>,
 }
 
+/// Where a tile begins.
+#[derive(Clone, Copy)]
+struct Corner {
+    panel: usize,
+    row: usize,
+}
+
 impl<'a, L: Layout> Span<'a, L> {
     pub(super) fn new(
         product: &'a Product<'a>,
@@ -75,40 +79,45 @@ impl<'a, L: Layout> Span<'a, L> {
         let together = T::panels(rows.div_ceil(parts));
         let mut panel = self.panels.start;
         while panel < self.panels.end {
-            let count = match self.panels.end - panel {
+            // Where panels lie side by side, a tile stays among them.
+            let side = match L::ABREAST {
+                1 => self.panels.end,
+                abreast => (panel / abreast + 1) * abreast,
+            };
+            let count = match self.panels.end.min(side) - panel {
                 left if left >= together => together,
                 _ => 1,
             };
             for part in 0..parts {
-                let start = rows * part / parts;
-                T::run(
-                    self,
-                    s,
-                    (panel, count),
-                    first + start,
-                    rows * (part + 1) / parts - start,
-                );
+                let [start, end] = [part, part + 1].map(|part| first + rows * part / parts);
+                let corner = Corner { panel, row: start };
+                T::run(self, s, corner, (end - start, count));
             }
             panel += count;
         }
     }
 
-    /// `R` rows from `row` on by `P` panels from `first` on.
+    /// `R` rows by `P` panels.
     #[inline(always)]
-    fn tile<S: Simd, const R: usize, const P: usize>(&self, s: S, first: usize, row: usize) {
+    fn tile<S: Simd, const R: usize, const P: usize>(&self, s: S, corner: Corner) {
+        let Corner { panel: first, row } = corner;
         let rows: [*const f32; R] = std::array::from_fn(|r| {
             let row = self.product.input_row(row + r);
             self.product.x.row(row).as_ptr()
         });
-        let panels: [*const u8; P] = std::array::from_fn(|p| self.segment.panel(first + p));
-        let inputs = self.product.w.inputs();
-        let ahead = match P * self.segment.panel_bytes {
-            tile if tile <= FAR => tile,
-            _ => AHEAD,
+        let place = self.segment.place::<L>(first);
+        let apart = match P {
+            MOST_ABREAST if L::ABREAST > 1 => P * L::PAIR_BYTES,
+            _ => place.abreast * L::PAIR_BYTES,
         };
+        let panels: [*const u8; P] = std::array::from_fn(|p| match L::ABREAST {
+            1 => self.segment.panel(first + p),
+            _ => place.start.wrapping_add(p * L::PAIR_BYTES),
+        });
+        let inputs = self.product.w.inputs();
         let mut lanes = [[[0.0; PANEL]; P]; R];
         if const { !L::SCALED } {
-            let sums = Self::sums(s, rows, panels, (inputs, ahead));
+            let sums = Self::sums(s, rows, panels, (inputs, apart));
             unrolled!(r < R, {
                 unrolled!(p < P, {
                     // SAFETY: a panel fills the array.
@@ -121,7 +130,7 @@ impl<'a, L: Layout> Span<'a, L> {
                 let x = rows.map(|row| row.wrapping_add(first));
                 let at = panels.map(|panel| panel.wrapping_add(block * SCALED_BLOCK_BYTES));
                 let weights = at.map(|at| at.wrapping_add(SCALE_BYTES));
-                let sums = Self::sums(s, x, weights, (SCALE_BLOCK.min(inputs - first), ahead));
+                let sums = Self::sums(s, x, weights, (SCALE_BLOCK.min(inputs - first), apart));
                 // SAFETY: a block of the panels, and panels fill the arrays.
                 unsafe { add_scaled(s, at, sums, &mut lanes) };
             }
@@ -133,23 +142,21 @@ impl<'a, L: Layout> Span<'a, L> {
         }
     }
 
-    /// The products of `inputs` inputs, added up one after the other; weights `ahead` bytes further are asked for on the way.
+    /// The products of `inputs` inputs, added up one after the other; pairs of inputs are `apart` bytes apart.
     #[inline(always)]
     fn sums<S: Simd, const R: usize, const P: usize>(
         s: S,
         rows: [*const f32; R],
         panels: [*const u8; P],
-        (inputs, ahead): (usize, usize),
+        (inputs, apart): (usize, usize),
     ) -> [[S::P; P]; R] {
         let mut sums = [[s.panel_splat(0.0); P]; R];
         for pair in 0..inputs / 2 {
             let x = rows.map(|row| row.wrapping_add(2 * pair));
-            let weights = panels.map(|panel| panel.wrapping_add(pair * L::PAIR_BYTES));
+            let weights = pairs_of::<L, P>(panels, pair * apart);
             if R > FEW_ROWS {
-                for line in 0..L::PAIR_BYTES / LINE {
-                    for p in 0..P {
-                        s.prefetch(weights[p].wrapping_add(ahead + line * LINE));
-                    }
+                for line in 0..P * L::PAIR_BYTES / LINE {
+                    s.prefetch(weights[0].wrapping_add(AHEAD + line * LINE));
                 }
             }
             // SAFETY: both inputs are inside the rows and the panels.
@@ -160,12 +167,22 @@ impl<'a, L: Layout> Span<'a, L> {
         }
         if inputs % 2 == 1 {
             let x = rows.map(|row| row.wrapping_add(inputs - 1));
-            let weights = panels.map(|panel| panel.wrapping_add(inputs / 2 * L::PAIR_BYTES));
+            let weights = pairs_of::<L, P>(panels, inputs / 2 * apart);
             // SAFETY: the input is inside the rows and the panels.
             unsafe { add_input::<S, L, 0, R, P>(s, x, weights, &mut sums) };
         }
         sums
     }
+}
+
+/// Where a pair of inputs is in each panel: one address is enough for panels side by side.
+#[inline(always)]
+fn pairs_of<L: Layout, const P: usize>(panels: [*const u8; P], at: usize) -> [*const u8; P] {
+    if L::ABREAST == 1 {
+        return panels.map(|panel| panel.wrapping_add(at));
+    }
+    let first = panels[0].wrapping_add(at);
+    std::array::from_fn(|p| first.wrapping_add(p * L::PAIR_BYTES))
 }
 
 /// Adds the sums of a block, each times the scale of its output.
@@ -230,8 +247,8 @@ fn settle() {
 trait Tile<S: Simd, L: Layout> {
     /// Panels that `rows` rows at most take at a time.
     fn panels(rows: usize) -> usize;
-    /// Runs the tile of `count` panels from `panel` on, one or as many as `panels` says, by `rows` rows from `row` on.
-    fn run(span: &Span<'_, L>, s: S, panels: (usize, usize), row: usize, rows: usize);
+    /// Runs the tile of so many rows and panels, which are one or as many as `panels` says.
+    fn run(span: &Span<'_, L>, s: S, at: Corner, size: (usize, usize));
 }
 
 /// Thirty-two panels in registers: up to 24 sums, the weights of an input, and one input.
@@ -243,26 +260,26 @@ impl<S: Simd, L: Layout> Tile<S, L> for Large {
     }
 
     #[inline(always)]
-    fn run(span: &Span<'_, L>, s: S, (panel, count): (usize, usize), row: usize, rows: usize) {
-        match (rows, count) {
-            (1, 4) => span.tile::<S, 1, 4>(s, panel, row),
-            (2, 4) => span.tile::<S, 2, 4>(s, panel, row),
-            (3, 4) => span.tile::<S, 3, 4>(s, panel, row),
-            (4, 4) => span.tile::<S, 4, 4>(s, panel, row),
-            (5, 4) => span.tile::<S, 5, 4>(s, panel, row),
-            (6, 4) => span.tile::<S, 6, 4>(s, panel, row),
-            (6, 3) => span.tile::<S, 6, 3>(s, panel, row),
-            (7, 3) => span.tile::<S, 7, 3>(s, panel, row),
-            (8, 3) => span.tile::<S, 8, 3>(s, panel, row),
-            (1, _) => span.tile::<S, 1, 1>(s, panel, row),
-            (2, _) => span.tile::<S, 2, 1>(s, panel, row),
-            (3, _) => span.tile::<S, 3, 1>(s, panel, row),
-            (4, _) => span.tile::<S, 4, 1>(s, panel, row),
-            (5, _) => span.tile::<S, 5, 1>(s, panel, row),
-            (6, _) => span.tile::<S, 6, 1>(s, panel, row),
-            (7, _) => span.tile::<S, 7, 1>(s, panel, row),
-            (8, _) => span.tile::<S, 8, 1>(s, panel, row),
-            _ => unreachable!("a tile of {rows} rows"),
+    fn run(span: &Span<'_, L>, s: S, at: Corner, size: (usize, usize)) {
+        match size {
+            (1, 4) => span.tile::<S, 1, 4>(s, at),
+            (2, 4) => span.tile::<S, 2, 4>(s, at),
+            (3, 4) => span.tile::<S, 3, 4>(s, at),
+            (4, 4) => span.tile::<S, 4, 4>(s, at),
+            (5, 4) => span.tile::<S, 5, 4>(s, at),
+            (6, 4) => span.tile::<S, 6, 4>(s, at),
+            (6, 3) if const { L::SCALED } => span.tile::<S, 6, 3>(s, at),
+            (7, 3) if const { L::SCALED } => span.tile::<S, 7, 3>(s, at),
+            (8, 3) if const { L::SCALED } => span.tile::<S, 8, 3>(s, at),
+            (1, 1) => span.tile::<S, 1, 1>(s, at),
+            (2, 1) => span.tile::<S, 2, 1>(s, at),
+            (3, 1) => span.tile::<S, 3, 1>(s, at),
+            (4, 1) => span.tile::<S, 4, 1>(s, at),
+            (5, 1) => span.tile::<S, 5, 1>(s, at),
+            (6, 1) => span.tile::<S, 6, 1>(s, at),
+            (7, 1) if const { L::SCALED } => span.tile::<S, 7, 1>(s, at),
+            (8, 1) if const { L::SCALED } => span.tile::<S, 8, 1>(s, at),
+            _ => unreachable!("a tile of {size:?} rows and panels"),
         }
     }
 }
@@ -280,16 +297,16 @@ impl<S: Simd, L: Layout> Tile<S, L> for Small {
     }
 
     #[inline(always)]
-    fn run(span: &Span<'_, L>, s: S, (panel, count): (usize, usize), row: usize, rows: usize) {
-        match (rows, count) {
-            (1, 4) => span.tile::<S, 1, 4>(s, panel, row),
-            (2, 2) => span.tile::<S, 2, 2>(s, panel, row),
-            (1, _) => span.tile::<S, 1, 1>(s, panel, row),
-            (2, _) => span.tile::<S, 2, 1>(s, panel, row),
-            (3, _) => span.tile::<S, 3, 1>(s, panel, row),
-            (4, _) => span.tile::<S, 4, 1>(s, panel, row),
-            (5, _) => span.tile::<S, 5, 1>(s, panel, row),
-            _ => unreachable!("a tile of {rows} rows"),
+    fn run(span: &Span<'_, L>, s: S, at: Corner, size: (usize, usize)) {
+        match size {
+            (1, 4) => span.tile::<S, 1, 4>(s, at),
+            (2, 2) => span.tile::<S, 2, 2>(s, at),
+            (1, 1) => span.tile::<S, 1, 1>(s, at),
+            (2, 1) => span.tile::<S, 2, 1>(s, at),
+            (3, 1) => span.tile::<S, 3, 1>(s, at),
+            (4, 1) => span.tile::<S, 4, 1>(s, at),
+            (5, 1) => span.tile::<S, 5, 1>(s, at),
+            _ => unreachable!("a tile of {size:?} rows and panels"),
         }
     }
 }
@@ -300,7 +317,8 @@ impl<L: Layout> Kernel for Span<'_, L> {
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
         if const { S::PANEL_REGISTERS >= 32 } {
-            self.pass::<S, Large>(s, 8);
+            // Eight rows would meet three panels, and four lie side by side.
+            self.pass::<S, Large>(s, if L::SCALED { 8 } else { 6 });
         } else {
             self.pass::<S, Small>(s, 5);
         }
