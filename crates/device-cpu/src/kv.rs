@@ -22,6 +22,9 @@ pub struct CpuKvCache {
     values: Numbers,
 }
 
+/// Bytes of a cache line.
+const LINE: usize = 64;
+
 /// Numbers as they are stored.
 #[derive(Clone)]
 enum Numbers {
@@ -154,6 +157,24 @@ impl CpuKvCache {
         unsafe { self.values.widen(s, strips, to, stride) };
     }
 
+    /// Asks for the keys and values of a run. Blocks lie anywhere, so a machine does not find out by itself where the next one is.
+    #[inline(always)]
+    pub(crate) fn prefetch<S: Simd>(&self, s: S, run: Run) {
+        let KvShape {
+            block_size, head_dim, ..
+        } = self.shape;
+        if run.len == block_size {
+            self.keys.prefetch(s, run.head, block_size * head_dim);
+        } else {
+            for dimension in 0..head_dim {
+                self.keys
+                    .prefetch(s, run.head + run.first + dimension * block_size, run.len);
+            }
+        }
+        self.values
+            .prefetch(s, run.head + run.first * head_dim, run.len * head_dim);
+    }
+
     /// Stores the key and the value of the first position of a run, `head_dim` numbers each.
     ///
     /// # Safety
@@ -274,6 +295,18 @@ impl Numbers {
                     }
                 }
             }
+        }
+    }
+
+    /// Asks for the lines of `len` numbers from `at` on.
+    #[inline(always)]
+    fn prefetch<S: Simd>(&self, s: S, at: usize, len: usize) {
+        let (start, size) = match self {
+            Self::F32(storage) => (storage.as_ptr().cast::<u8>(), size_of::<f32>()),
+            Self::F16(storage) | Self::Bf16(storage) => (storage.as_ptr().cast::<u8>(), size_of::<u16>()),
+        };
+        for byte in (at * size..(at + len) * size).step_by(LINE) {
+            s.prefetch(start.wrapping_add(byte));
         }
     }
 

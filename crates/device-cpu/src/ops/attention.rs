@@ -224,6 +224,12 @@ impl Kernel for Section<'_> {
         let end = piece.end().min((number + 1) * SECTION);
         for start in (number * SECTION..end).step_by(TILE) {
             let positions = start..end.min(start + TILE);
+            Tile::ask_for(
+                s,
+                piece.args.cache,
+                (blocks, piece.kv_head),
+                positions.end..end.min(positions.end + TILE),
+            );
             // SAFETY: blocks are only read by this operation, and a tile is gone before the next one is found.
             unsafe {
                 let tile = Tile::find(s, piece.args.cache, (blocks, piece.kv_head), positions, &mut wide);

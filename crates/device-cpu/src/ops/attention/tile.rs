@@ -86,6 +86,22 @@ impl Tile {
         tile
     }
 
+    /// Asks for a tile that comes next, while one is at work.
+    #[inline(always)]
+    pub(super) fn ask_for<S: Simd>(
+        s: S,
+        cache: &CpuKvCache,
+        (blocks, head): (&[i32], usize),
+        positions: Range<usize>,
+    ) {
+        let mut at = positions.start;
+        while at < positions.end {
+            let run = cache.run(blocks, head, (at, positions.end));
+            cache.prefetch(s, run);
+            at += run.len;
+        }
+    }
+
     /// `out[r][i] = q[r] · keys[i]`, one chain each over the dimensions; what is beyond the tile's positions is not
     /// defined.
     ///
