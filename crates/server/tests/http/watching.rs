@@ -237,13 +237,19 @@ async fn a_viewer_that_never_reads_holds_nothing_up() {
         let reply = server.ok("/v1/completions", &body).await;
         assert_eq!(reply["usage"]["completion_tokens"], 400);
     }
+    // The last step of a request may end behind its reply.
+    let before = done(&server);
     let mut viewer = Viewer::open(&server).await;
     let kept = viewer.named("steps").await;
     let (first, count) = (
         kept["steps"][0]["step"].as_u64().unwrap(),
         kept["steps"].as_array().unwrap().len(),
     );
-    assert_eq!((count, first), (512, done(&server) - 511));
+    let newest = before..=done(&server);
+    assert!(
+        count == 512 && newest.contains(&(first + 511)),
+        "{count} steps from {first} on, of {newest:?}"
+    );
     drop(silent);
 }
 
