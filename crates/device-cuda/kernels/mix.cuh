@@ -12,15 +12,39 @@ constexpr int BATCH = 4;                    // tokens at a time: their keys and 
 struct Weights {
     float (*by_key)[BATCH], (*by_query)[BATCH], *decay;
 };
-// The `i`th pair of an entry and a token of a batch, whose tokens are entries from `at` on; behind all entries, the grid position.
-constexpr int PAIRS = (CHUNK + 1) * BATCH;
-__device__ __forceinline__ void weigh(const Weights& w, const float (*dots)[2][CHUNK], const float (&g)[CHUNK], int at, int live, int i) {
-    const int s = i / BATCH, t = i % BATCH;
+// Of tokens from entry `at` on; a thread per pair.
+__device__ __forceinline__ void weigh(const Weights& w, const float (*dots)[2][CHUNK], const float (&g)[CHUNK], int at, int live) {
+    const int s = threadIdx.x / BATCH, t = threadIdx.x % BATCH;
     if (s < CHUNK && t < live && s <= at + t) {
         const float factor = decay_between(g, s, at + t);
         w.by_key[s][t] = factor * dots[t][0][s], w.by_query[s][t] = factor * dots[t][1][s];
     }
     if (s == CHUNK && t < live) w.decay[t] = decay_between(g, -1, at + t);
+}
+
+// u of a batch's tokens, by the thread of a column that has S'k, and their outputs, by the one that has S'q (`Pair`): `sum` is that times the decay; entries are added in order, old and new alike.
+// `u` is by entry, `v` and `beta` by token. What is past the last token is never looked at.
+template <class Pair, int Room>
+__device__ __forceinline__ void add_entries(float (&sum)[BATCH], const float (*weights)[BATCH], float (*u)[Room], float (*v)[C], const float* beta, int at, int live) {
+    const int c = Pair::column();
+    auto add = [&](int s, float u, int from) {
+        const float4 w = *reinterpret_cast<const float4*>(weights[s]);
+        if (from <= 0) sum[0] = __fmaf_rn(w.x, u, sum[0]);
+        if (from <= 1) sum[1] = __fmaf_rn(w.y, u, sum[1]);
+        if (from <= 2) sum[2] = __fmaf_rn(w.z, u, sum[2]);
+        sum[3] = __fmaf_rn(w.w, u, sum[3]);
+    };
+#pragma unroll 4
+    for (int s = 0; s < at; s++) add(s, u[s][c], 0);
+#pragma unroll
+    for (int t = 0; t < BATCH; t++) {
+        if (t >= live) break;
+        const float own = __shfl_sync(0xffffffffu, beta[t] * (v[t][c] - sum[t]), Pair::lane_of_key());
+        add(at + t, own, t);
+        __syncwarp(); // both have read the value
+        if (Pair::has_key()) u[at + t][c] = own;
+        else v[t][c] = sum[t];
+    }
 }
 
 // The gated norm of a token's outputs, by a warp.

@@ -146,33 +146,6 @@ __device__ __forceinline__ void products(Memory& m, const State& state, const Sp
         for (int e = 0; e < 2; e++) Tile::write(&m.part[State::chain(own)][2 * Tile::t() + e][State::column() + Tile::column()], sums[0], e);
     }
 }
-// u of a batch's tokens, by the thread of a column that has S'k, and their outputs, by the one that has S'q: `sum` is that times the decay; entries are added in order, old and new alike.
-// What is past the last token is never looked at.
-__device__ __forceinline__ void add_entries(Memory& m, float (&sum)[BATCH], int at, int first, int live) {
-    const float(*weights)[BATCH] = Pair::has_key() ? m.by_key : m.by_query;
-    const float* beta = m.beta + at;
-    float(*v)[C] = m.v + first;
-    const int c = Pair::column();
-    auto add = [&](int s, float u, int from) {
-        const float4 w = *reinterpret_cast<const float4*>(weights[s]);
-        if (from <= 0) sum[0] = __fmaf_rn(w.x, u, sum[0]);
-        if (from <= 1) sum[1] = __fmaf_rn(w.y, u, sum[1]);
-        if (from <= 2) sum[2] = __fmaf_rn(w.z, u, sum[2]);
-        sum[3] = __fmaf_rn(w.w, u, sum[3]);
-    };
-#pragma unroll 4
-    for (int s = 0; s < at; s++) add(s, m.u[s][c], 0);
-#pragma unroll
-    for (int t = 0; t < BATCH; t++) {
-        if (t >= live) break;
-        const float own = __shfl_sync(0xffffffffu, beta[t] * (v[t][c] - sum[t]), Pair::lane_of_key());
-        add(at + t, own, t);
-        __syncwarp(); // both have read the value
-        if (Pair::has_key()) m.u[at + t][c] = own;
-        else v[t][c] = sum[t];
-    }
-}
-
 // u of a batch, and its outputs.
 __device__ __forceinline__ void run_tokens(Memory& m, int at, int first, int live) {
     const int c = Pair::column(), kind = Pair::has_key() ? 0 : BATCH;
@@ -184,7 +157,7 @@ __device__ __forceinline__ void run_tokens(Memory& m, int at, int first, int liv
         for (int chain = 1; chain < CHAINS; chain++) total = __fadd_rn(total, m.part[chain][kind + t][c]);
         sum[t] = m.decay[t] * total;
     }
-    add_entries(m, sum, at, first, live);
+    add_entries<Pair>(sum, Pair::has_key() ? m.by_key : m.by_query, m.u, m.v + first, m.beta + at, at, live);
 }
 
 // The entries of a chunk's tokens that no stored state contains, a warp per entry.
@@ -227,7 +200,7 @@ __device__ __forceinline__ void run_batch(Memory& m, const State& state, const M
     relate(m, span, first, live);
     products(m, state, span, first, live);
     __syncthreads();
-    weigh({m.by_key, m.by_query, m.decay}, m.dots, m.g, at, live, threadIdx.x);
+    weigh({m.by_key, m.by_query, m.decay}, m.dots, m.g, at, live);
     __syncthreads();
     if (threadIdx.x < 2 * C) run_tokens(m, at, first, live);
     __syncthreads();

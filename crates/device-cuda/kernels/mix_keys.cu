@@ -272,7 +272,5 @@ template <bool Pieced, int Run> __device__ __forceinline__ void mix_keys_of(cons
 }
 // Thread blocks per multiprocessor are what `src/ops/mix.rs` counts on.
 extern "C" __global__ void __launch_bounds__(32 * WARPS, HOPPER ? 6 : 5) mix_keys(const __grid_constant__ MixArgs a) { mix_keys_of<false, 4>(a); }
-// For steps without drafts, and for many requests: a token at a time takes few registers, so that more thread blocks are at work.
-extern "C" __global__ void __launch_bounds__(32 * WARPS, HOPPER ? 8 : 6) mix_keys_many(const __grid_constant__ MixArgs a) { mix_keys_of<false, 1>(a); }
 // For few tokens, with more registers, and warps for gates that are in pieces.
 extern "C" __global__ void __launch_bounds__(48 * WARPS, HOPPER ? 3 : 2) mix_keys_pieced(const __grid_constant__ MixArgs a) { mix_keys_of<true, 2>(a); }

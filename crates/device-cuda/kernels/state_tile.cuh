@@ -117,41 +117,30 @@ template <int M> struct StateTile {
                 for (int four = 0; four < 4; four++) b[j][four] = own[four * 4 * stride + 8 * j];
         }
     };
-    // What a fold needs of the values of a full chunk: u by entry, `stride` apart, from sixteen columns' first on; `rest(s)`: the decay from entry s to the end of the chunk.
-    struct Gains {
-        Split a[2][4];
-        template <class Rest> __device__ __forceinline__ void load(const float* values, int stride, Rest rest) {
+    // A full chunk goes into the state. `decay`: that of the state. `values`: u by entry, `stride` apart, from the tile's first column on; `rest(s)`: the decay from entry s to the end of the chunk.
+    template <class Rest> __device__ __forceinline__ void fold(float decay, const float* values, int stride, Rest rest, const Keys& keys) {
+#pragma unroll
+        for (int i = 0; i < M; i++) {
+            Split a[2][4];
 #pragma unroll
             for (int four = 0; four < 4; four++) { // entries: two fours of either step
                 const int s = four * 4 + t();
                 const float factor = rest(s);
-                const float2 u = *reinterpret_cast<const float2*>(values + s * stride + column());
+                const float2 u = *reinterpret_cast<const float2*>(values + s * stride + column() + 2 * i);
                 a[four / 2][four % 2 * 2] = split(factor * u.x), a[four / 2][four % 2 * 2 + 1] = split(factor * u.y);
             }
-        }
-    };
-    // They go into sixteen columns of a state that has decayed. Several eights of rows at a time, so that instructions have something else to wait for than each other.
-    template <int Together> __device__ __forceinline__ void add(int i, float decay, const Gains& gains, const Keys& keys) {
 #pragma unroll
-        for (int j = 0; j < STATE_TILE_ROWS / 8; j += Together) {
-            SplitSums sums[Together];
+            for (int j = 0; j < STATE_TILE_ROWS / 8; j += 2) { // two at a time, so that instructions have something else to wait for than each other
+                SplitSums sums[2];
 #pragma unroll
-            for (int step = 0; step < 2; step++)
+                for (int step = 0; step < 2; step++)
 #pragma unroll
-                for (int n = 0; n < Together; n++) sums[n].add(gains.a[step], split(keys.b[j + n][2 * step]), split(keys.b[j + n][2 * step + 1]));
+                    for (int n = 0; n < 2; n++) sums[n].add(a[step], split(keys.b[j + n][2 * step]), split(keys.b[j + n][2 * step + 1]));
 #pragma unroll
-            for (int n = 0; n < Together; n++)
+                for (int n = 0; n < 2; n++)
 #pragma unroll
-                for (int e = 0; e < 4; e++) x[j + n][i][e] = __fmaf_rn(decay, x[j + n][i][e], sums[n].total(e));
-        }
-    }
-    // A full chunk goes into the state. `decay`: that of the state.
-    template <class Rest> __device__ __forceinline__ void fold(float decay, const float* values, int stride, Rest rest, const Keys& keys) {
-#pragma unroll
-        for (int i = 0; i < M; i++) {
-            Gains gains;
-            gains.load(values + 2 * i, stride, rest);
-            add<2>(i, decay, gains, keys);
+                    for (int e = 0; e < 4; e++) x[j + n][i][e] = __fmaf_rn(decay, x[j + n][i][e], sums[n].total(e));
+            }
         }
     }
 };

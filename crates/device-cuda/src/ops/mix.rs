@@ -52,7 +52,6 @@ arguments! { "mix.h";
 }
 
 const MIX_KEYS: Kernel<MixArgs> = Kernel::new("mix_keys", "mix_keys");
-const MIX_KEYS_MANY: Kernel<MixArgs> = Kernel::new("mix_keys", "mix_keys_many");
 const MIX_KEYS_PIECED: Kernel<MixArgs> = Kernel::new("mix_keys", "mix_keys_pieced");
 const MIX_STATES: Kernel<MixArgs> = Kernel::new("mix", "mix_states");
 const MIX_FEW: Kernel<MixArgs> = Kernel::new("mix_few", "mix_few");
@@ -60,22 +59,21 @@ const MIX_FEW: Kernel<MixArgs> = Kernel::new("mix_few", "mix_few");
 /// Rows and columns of a state, and taps of the convolution, that the kernels are made for.
 const SIDE: usize = 128;
 const TAPS: usize = 4;
-/// Thread blocks of `mix_states` per multiprocessor, where registers can change hands.
+/// Thread blocks of `mix_states` per multiprocessor.
 const TOGETHER: u32 = 2;
 /// Those of `mix_keys`, by its registers, and their threads: a warp per vector, two of a group and the values of its heads, which are
-/// often two; the same for a token at a time; and where their gates are in pieces, too.
+/// often two; and the same where their gates are in pieces, too.
 const KEYS: (u32, u32) = (6, 128);
-const KEYS_MANY: (u32, u32) = (8, 128);
 const KEYS_PIECED: (u32, u32) = (3, 192);
 /// Threads of a thread block of each kernel.
-const STATE_THREADS: u32 = 512;
+const STATE_THREADS: u32 = 320;
 const FEW_THREADS: u32 = 512;
 
 /// Tokens up to which the kernels add up the pieces of the product ahead themselves.
 const MOST_PIECED: usize = 64;
 
 /// Shared memory of a thread block of `mix_states` and of `mix_few`: the size of `Memory` in their files.
-const STATE_SHARED: u32 = 115_104;
+const STATE_SHARED: u32 = 115_392;
 const FEW_SHARED: u32 = 52_448;
 
 impl Cuda {
@@ -148,22 +146,14 @@ impl Cuda {
             args.unit_queries = scratch.unit_queries;
             args.dots = scratch.dots;
             args.factors = scratch.factors;
-            let groups = shape.groups as u32 * requests;
-            let (kernel, (together, threads)) = if !args.pieces.data.is_null() {
-                (&MIX_KEYS_PIECED, KEYS_PIECED)
-            } else if self.has_many_groups(conv) {
-                (&MIX_KEYS_MANY, KEYS_MANY)
-            } else {
+            let (kernel, (together, threads)) = if args.pieces.data.is_null() {
                 (&MIX_KEYS, KEYS)
-            };
-            let blocks = groups.min(together * self.multiprocessors());
-            self.enqueue(kernel, Grid::new(blocks, threads), &args);
-            let together = if self.context.architecture == Architecture::Sm90a {
-                TOGETHER
             } else {
-                1
+                (&MIX_KEYS_PIECED, KEYS_PIECED)
             };
-            let blocks = (heads * requests).min(together * self.multiprocessors());
+            let blocks = (shape.groups as u32 * requests).min(together * self.multiprocessors());
+            self.enqueue(kernel, Grid::new(blocks, threads), &args);
+            let blocks = (heads * requests).min(TOGETHER * self.multiprocessors());
             let grid = Grid::new(blocks, STATE_THREADS).shared(STATE_SHARED);
             self.enqueue(&MIX_STATES, grid, &args);
         } else {
@@ -176,14 +166,6 @@ impl Cuda {
     /// Whether there may be a state for every multiprocessor.
     fn has_many_states(&self, conv: &CausalConv<'_, Self>) -> bool {
         conv.cache.shape().heads * conv.step.requests.bucket >= self.multiprocessors() as usize
-    }
-
-    /// Whether a token at a time is best: in steps without drafts, and where verify windows of their usual length have more
-    /// groups than thread blocks that take all of a window.
-    fn has_many_groups(&self, conv: &CausalConv<'_, Self>) -> bool {
-        let (step, shape) = (conv.step, conv.cache.shape());
-        let windows = (step.tokens.bucket / (shape.drafts + 1)).min(step.requests.bucket);
-        shape.drafts == 0 || shape.groups * windows > (KEYS.0 * self.multiprocessors()) as usize
     }
 
     /// The arguments but for scratch and the place of rounded results, if the kernels serve this shape.
