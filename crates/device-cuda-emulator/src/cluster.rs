@@ -61,6 +61,26 @@ pub(crate) struct BulkLoad {
     pub(crate) line: u32,
 }
 
+/// Shared memory that a warp's part of a product reads until it is waited for, and a hash of what it has read.
+#[derive(Clone, Debug)]
+pub(crate) struct Operands {
+    pub(crate) warp: usize,
+    /// Pieces of sixteen bytes.
+    pub(crate) pieces: Vec<u32>,
+    pub(crate) hash: u64,
+    /// The number of its group, or `u32::MAX` while that is open.
+    pub(crate) group: u32,
+    pub(crate) line: u32,
+}
+
+/// Products of a warpgroup: they are done when all four warps have asked for them, so that who waits waits for the others.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Products {
+    /// By warp, groups that were closed.
+    pub(crate) closed: [u32; 4],
+    pub(crate) operands: Vec<Operands>,
+}
+
 /// What the thread blocks of a cluster share.
 pub(crate) struct Common {
     shared: Vec<Vec<u8>>,
@@ -71,6 +91,8 @@ pub(crate) struct Common {
     pub(crate) cluster_arrived: u32,
     pub(crate) cluster_opened: u32,
     pub(crate) loads: Vec<BulkLoad>,
+    /// By thread block and warpgroup.
+    pub(crate) products: Vec<Vec<Products>>,
     /// Counts what somebody may wait for.
     pub(crate) happened: u64,
     pub(crate) random: Random,
@@ -87,6 +109,7 @@ impl Common {
             cluster_arrived: 0,
             cluster_opened: 0,
             loads: Vec::new(),
+            products: vec![Vec::new(); blocks],
             happened: 0,
             random,
             timing,
@@ -104,6 +127,7 @@ impl Common {
         self.live.fill(warps);
         (self.cluster_arrived, self.cluster_opened) = (0, 0);
         self.loads.clear();
+        self.products.fill(vec![Products::default(); (warps as usize).div_ceil(4)]);
         self.happened += 1;
     }
 

@@ -4,7 +4,7 @@ use crate::decode;
 use crate::exec::Trouble;
 use crate::grid::{self, Shape};
 use crate::kernel::Kernel;
-use crate::memory::{Memory, POISON};
+use crate::memory::Memory;
 use crate::parser::{Module, parse};
 use crate::settings::Settings;
 use std::collections::{BTreeMap, HashMap};
@@ -281,10 +281,5 @@ impl Driver {
         });
         // Nobody is there to be told that it cannot be written.
         let _ = std::fs::write(path, lines.collect::<String>());
-    }
-
-    /// Fills memory with what is of no use.
-    pub(crate) fn spoil(&self, at: u64, bytes: usize) {
-        let _ = self.memory.fill(at, &POISON, bytes);
     }
 }

@@ -5,7 +5,7 @@
 mod cluster;
 mod decode;
 mod driver;
-mod entry;
+pub mod entry;
 mod exec;
 mod grid;
 mod kernel;

@@ -16,15 +16,18 @@ pub(crate) enum Kind {
     WordConstant,
     DoubleConstant,
     Special,
+    /// 0 is false, 1 is true.
+    PredicateConstant,
 }
 
-const KINDS: [Kind; 6] = [
+const KINDS: [Kind; 7] = [
     Kind::Predicate,
     Kind::Word,
     Kind::Double,
     Kind::WordConstant,
     Kind::DoubleConstant,
     Kind::Special,
+    Kind::PredicateConstant,
 ];
 const SHIFT: u32 = 28;
 
@@ -157,6 +160,7 @@ impl<'e, 'a> Names<'e, 'a> {
             Operand::Name(name) => self
                 .register(name, scope, Class::Predicate)?
                 .ok_or_else(|| format!("{name} is no predicate")),
+            Operand::Number(value) => Ok(tagged(Kind::PredicateConstant, usize::from(*value != 0))),
             other => Err(format!("{other:?} is no predicate")),
         }
     }

@@ -25,6 +25,7 @@ pub(crate) fn assign(code: &mut [Inst], lists: &mut [u32], names: Names<'_, '_>)
         Some((Kind::WordConstant, index)) => (rows.words + index) as u32,
         Some((Kind::Special, index)) => (constants + index) as u32,
         Some((Kind::DoubleConstant, index)) => (rows.doubles + index) as u32,
+        Some((Kind::PredicateConstant, index)) => (rows.predicates + index) as u32,
     };
     for inst in code {
         inst.guard = row(inst.guard);

@@ -2,7 +2,7 @@
 
 /// When copies that go on beside the threads happen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Timing {
+pub(crate) enum Timing {
     /// At the last moment that the rules allow.
     Late,
     /// At once.
@@ -13,19 +13,19 @@ pub enum Timing {
 
 /// How the device behaves.
 #[derive(Clone, Debug)]
-pub struct Settings {
+pub(crate) struct Settings {
     /// Of the order in which warps run, and of copies at random times.
-    pub seed: u64,
+    pub(crate) seed: u64,
     /// When copies happen.
-    pub timing: Timing,
+    pub(crate) timing: Timing,
     /// How many multiprocessors there seem to be.
-    pub multiprocessors: u32,
+    pub(crate) multiprocessors: u32,
     /// Bytes of memory that there seem to be.
-    pub memory: u64,
+    pub(crate) memory: u64,
     /// Instructions of warps after which a kernel is taken for one that never ends.
-    pub limit: u64,
+    pub(crate) limit: u64,
     /// A file that gets a table of kernels and what they took.
-    pub times: Option<std::path::PathBuf>,
+    pub(crate) times: Option<std::path::PathBuf>,
 }
 
 impl Default for Settings {
@@ -44,7 +44,7 @@ impl Default for Settings {
 impl Settings {
     /// What the environment says. What cannot be read is as if it were not there, but for the seed of a run, which may be any
     /// text.
-    pub fn from_environment() -> Self {
+    pub(crate) fn from_environment() -> Self {
         let text = |name: &str| std::env::var(format!("PACELINE_EMULATOR_{name}")).ok();
         let number = |name: &str| text(name).and_then(|text| text.parse().ok());
         let usual = Self::default();

@@ -50,7 +50,7 @@ pub(crate) enum Request {
         line: u32,
     },
     /// A barrier is told when all copies before are done.
-    Arrive { mask: u32, barrier: Row<u32>, line: u32 },
+    Arrive { mask: u32, barrier: Row<u32> },
 }
 
 /// A copy from shared to global memory.
@@ -62,15 +62,6 @@ pub(crate) struct BulkStore {
     pub(crate) bytes: u32,
     /// What was read, once it was.
     pub(crate) data: Option<Vec<u8>>,
-    pub(crate) group: u32,
-    pub(crate) line: u32,
-}
-
-/// Shared memory that a product reads until it is waited for, and a hash of what it has read.
-#[derive(Clone, Debug)]
-pub(crate) struct Operands {
-    pub(crate) pieces: Vec<(u32, u32)>,
-    pub(crate) hash: u64,
     pub(crate) group: u32,
     pub(crate) line: u32,
 }
@@ -95,8 +86,6 @@ pub(crate) struct Warp {
     pub(crate) closed: Row<u32>,
     pub(crate) stores: Vec<BulkStore>,
     pub(crate) stores_closed: Row<u32>,
-    pub(crate) operands: Vec<Operands>,
-    pub(crate) products_closed: u32,
     /// How often the cluster's barrier had opened when this warp arrived.
     pub(crate) cluster_seen: u32,
     /// What had happened in the cluster when it last could not go on.
@@ -120,7 +109,7 @@ impl Warp {
             all: 0,
             exited: 0,
             groups: Vec::new(),
-            predicates: vec![0; *predicates],
+            predicates: [vec![0; *predicates], vec![0, u32::MAX]].concat(),
             words: vec![[0; LANES]; words + word_constants.len() + specials.len()],
             doubles: vec![[0; LANES]; doubles + double_constants.len()],
             local: vec![0xff; kernel.local * LANES],
@@ -129,8 +118,6 @@ impl Warp {
             closed: [0; LANES],
             stores: Vec::new(),
             stores_closed: [0; LANES],
-            operands: Vec::new(),
-            products_closed: 0,
             cluster_seen: 0,
             stalled_at: None,
         };
@@ -158,7 +145,6 @@ impl Warp {
         });
         self.requests.clear();
         self.stores.clear();
-        self.operands.clear();
         self.stalled_at = None;
         self.local.fill(0xff);
         let first = kernel.rows.words + kernel.rows.word_constants.len();

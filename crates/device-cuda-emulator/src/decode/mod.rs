@@ -85,7 +85,7 @@ fn place<'a>(shared: &[&Variable<'a>], entry: &Entry<'a>, variables: &mut HashMa
     let open = || shared.iter().filter(|variable| variable.bytes == 0 && named(variable.name));
     open().for_each(|variable| last = last.max(variable.align));
     end = end.next_multiple_of(last);
-    open().for_each(|variable| drop(variables.insert(variable.name, end)));
+    variables.extend(open().map(|variable| (variable.name, end)));
     end as usize
 }
 

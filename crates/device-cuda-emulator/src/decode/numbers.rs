@@ -94,12 +94,6 @@ impl<'a> Decoder<'_, 'a> {
             return Ok((parts.len() == 2).then_some(inst));
         }
         match (kind, from) {
-            ("pred", Operand::Number(value)) => {
-                let mut inst = plain(Op::MovePredicate);
-                inst.to[0] = self.predicate_to(line, 0)?;
-                inst.number = i64::from(*value != 0);
-                Ok(Some(inst))
-            }
             ("pred", _) => {
                 let mut inst = plain(Op::MovePredicate);
                 inst.to[0] = self.predicate_to(line, 0)?;

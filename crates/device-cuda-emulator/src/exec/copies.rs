@@ -37,7 +37,6 @@ impl Turn<'_> {
                 self.warp.requests.push(Request::Arrive {
                     mask: active,
                     barrier,
-                    line: inst.line,
                 });
                 let late = self.common.is_late();
                 if !late {
@@ -237,7 +236,7 @@ fn tell(warp: &mut Warp, common: &mut Common) -> Result<(), Problem> {
     for request in &mut warp.requests {
         match request {
             Request::Copy { mask, .. } => open |= *mask,
-            Request::Arrive { mask, barrier, .. } => {
+            Request::Arrive { mask, barrier } => {
                 for lane in lanes(*mask & !open) {
                     if common.update(warp.rank, barrier[lane], arrives) != Ok(Some(())) {
                         failed = Some(barrier[lane]);

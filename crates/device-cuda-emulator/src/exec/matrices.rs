@@ -4,10 +4,11 @@
 //! Instructions of a warpgroup are computed when they are issued; what they have read must still be there when they are waited for.
 
 use super::floats::bf16;
-use super::{Problem, Trouble, Turn};
+use super::{Problem, Step, Trouble, Turn};
+use crate::cluster::{Operands, Products};
 use crate::kernel::{Factor, Inst, Op, Wide};
 use crate::memory::Wrong;
-use crate::warp::{LANES, Operands, Row};
+use crate::warp::{LANES, Row};
 use half::f16;
 
 /// Rows of a product of a warp, and how deep it is.
@@ -184,18 +185,26 @@ impl Turn<'_> {
     }
 
     #[cfg_attr(target_arch = "x86_64", target_feature(enable = "avx2,fma,f16c,popcnt,lzcnt,bmi1,bmi2"))]
-    pub(super) fn wide(&mut self, inst: &Inst) -> Result<(), Problem> {
+    pub(super) fn wide(&mut self, inst: &Inst) -> Result<Step, Problem> {
         match inst.op {
-            Op::MultiplyWide(wide) => self.multiply_wide(wide, inst),
+            Op::MultiplyWide(wide) => self.multiply_wide(wide, inst).map(|()| Step::Next),
             Op::MultiplyCommit => {
-                let number = self.warp.products_closed;
-                let open = self.warp.operands.iter_mut().filter(|operands| operands.group == u32::MAX);
-                open.for_each(|operands| operands.group = number);
-                self.warp.products_closed += 1;
-                Ok(())
+                let warp = self.warp.index;
+                let products = self.products();
+                let number = products.closed[warp % 4];
+                let own = products.operands.iter_mut().filter(|operands| operands.warp == warp);
+                own.filter(|operands| operands.group == u32::MAX).for_each(|operands| operands.group = number);
+                products.closed[warp % 4] += 1;
+                self.common.happened += 1;
+                Ok(Step::Next)
             }
             _ => self.products_wait(inst.number as u32),
         }
+    }
+
+    /// Those of this warp's warpgroup.
+    fn products(&mut self) -> &mut Products {
+        &mut self.common.products[self.warp.rank][self.warp.index / 4]
     }
 
     #[cfg_attr(target_arch = "x86_64", target_feature(enable = "avx2,fma,f16c,popcnt,lzcnt,bmi1,bmi2"))]
@@ -215,7 +224,7 @@ impl Turn<'_> {
             for (row, values) in left.iter_mut().enumerate() {
                 for half in 0..2 {
                     let at = tile.along(first + row, 8 * half);
-                    pieces.push((at, 16));
+                    pieces.push(at);
                     let eight = self.eight(at)?;
                     (0..8).for_each(|index| values[8 * half + index] = number(wide.factor, u32::from(eight[index])));
                 }
@@ -243,7 +252,9 @@ impl Turn<'_> {
             self.keep_words(*row, &new, u32::MAX);
         }
         let hash = self.hash(&pieces)?;
-        self.warp.operands.push(Operands {
+        let warp = self.warp.index;
+        self.products().operands.push(Operands {
+            warp,
             pieces,
             hash,
             group: u32::MAX,
@@ -254,13 +265,13 @@ impl Turn<'_> {
 
     /// The right factor, by depth and then by column.
     #[inline(always)]
-    fn right(&self, wide: Wide, tile: Tile, right: &mut [f64], pieces: &mut Vec<(u32, u32)>) -> Result<(), Problem> {
+    fn right(&self, wide: Wide, tile: Tile, right: &mut [f64], pieces: &mut Vec<u32>) -> Result<(), Problem> {
         let columns = usize::from(wide.columns);
         if wide.by_rows {
             for depth in 0..DEPTH {
                 for first in (0..columns).step_by(8) {
                     let at = tile.across(first, depth);
-                    pieces.push((at, 16));
+                    pieces.push(at);
                     let eight = self.eight(at)?;
                     let to = &mut right[depth * columns + first..][..8];
                     (0..8).for_each(|index| to[index] = number(wide.factor, u32::from(eight[index])));
@@ -271,7 +282,7 @@ impl Turn<'_> {
         for column in 0..columns {
             for first in [0, 8] {
                 let at = tile.along(column, first);
-                pieces.push((at, 16));
+                pieces.push(at);
                 let eight = self.eight(at)?;
                 for (index, value) in eight.iter().enumerate() {
                     right[(first + index) * columns + column] = number(wide.factor, u32::from(*value));
@@ -283,11 +294,11 @@ impl Turn<'_> {
 
     /// A hash of what is at these places.
     #[cfg_attr(target_arch = "x86_64", target_feature(enable = "avx2,fma,f16c,popcnt,lzcnt,bmi1,bmi2"))]
-    fn hash(&self, pieces: &[(u32, u32)]) -> Result<u64, Problem> {
+    fn hash(&self, pieces: &[u32]) -> Result<u64, Problem> {
         let mut hash = 0_u64;
-        for (at, bytes) in pieces {
-            let found = self.common.load(self.warp.rank, *at, u64::from(*bytes));
-            let value = found.map_err(|wrong| self.wrong(wrong, "a matrix", 0, u64::from(*at), u64::from(*bytes)))?;
+        for at in pieces {
+            let found = self.common.load(self.warp.rank, *at, 16);
+            let value = found.map_err(|wrong| self.wrong(wrong, "a matrix", 0, u64::from(*at), 16))?;
             for part in [value as u64, (value >> 64) as u64] {
                 hash = (hash.rotate_left(5) ^ part).wrapping_mul(0x517c_c1b7_2722_0a95);
             }
@@ -296,21 +307,25 @@ impl Turn<'_> {
     }
 
     #[cfg_attr(target_arch = "x86_64", target_feature(enable = "avx2,fma,f16c,popcnt,lzcnt,bmi1,bmi2"))]
-    fn products_wait(&mut self, left: u32) -> Result<(), Problem> {
-        let until = self.warp.products_closed.saturating_sub(left);
-        let operands = std::mem::take(&mut self.warp.operands);
+    fn products_wait(&mut self, left: u32) -> Result<Step, Problem> {
+        let warp = self.warp.index;
+        let products = self.products();
+        let until = products.closed[warp % 4].saturating_sub(left);
+        if products.closed.iter().any(|closed| *closed < until) {
+            return Ok(Step::Stall);
+        }
+        let operands = std::mem::take(&mut products.operands);
         let (waited, rest): (Vec<_>, Vec<_>) = operands.into_iter().partition(|operands| operands.group < until);
-        self.warp.operands = rest;
+        products.operands = rest;
         for operands in waited {
             if self.hash(&operands.pieces)? != operands.hash {
-                let (warp, line) = (self.warp.index, operands.line);
-                let text = format!(
-                    "warp {warp}: what the product of line {line} reads was written again before it was waited for"
-                );
+                let Operands { warp, line, .. } = operands;
+                let text =
+                    format!("warp {warp}: what the product of line {line} reads was written again before it was waited for");
                 return Err(Problem::new(Trouble::Rule, text));
             }
         }
-        Ok(())
+        Ok(Step::Next)
     }
 }
 

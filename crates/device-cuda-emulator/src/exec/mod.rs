@@ -231,7 +231,7 @@ impl Turn<'_> {
                 if !self.is_whole(active) {
                     return Ok(Step::Stall);
                 }
-                self.wide(inst)?;
+                return self.wide(inst);
             }
             Op::Trap => return Err(Problem::new(Trouble::Trap, "the kernel gave up (trap)")),
             Op::Meet { .. }

@@ -1,7 +1,7 @@
 //! Whole numbers, predicates and bits.
 
 use super::Turn;
-use crate::kernel::{Bits, Compare, Inst, NONE, Op, Type, Whole};
+use crate::kernel::{Bits, Compare, Inst, Op, Type, Whole};
 use crate::warp::{LANES, Row};
 
 /// Sixteen bits as a signed number.
@@ -223,9 +223,6 @@ impl Turn<'_> {
         let mut words = [0; LANES];
         match inst.op {
             Op::MoveDouble | Op::FromGeneric | Op::ToGeneric(_) | Op::Clock | Op::PlaceOf => self.address(inst, mask),
-            Op::MovePredicate if a == NONE => {
-                self.keep_predicate(inst.to[0], (inst.number as u32).wrapping_neg(), mask);
-            }
             Op::MovePredicate => self.keep_predicate(inst.to[0], self.warp.predicates[a as usize], mask),
             Op::NotPredicate => self.keep_predicate(inst.to[0], !self.warp.predicates[a as usize], mask),
             Op::Logic(op) => {
