@@ -21,6 +21,8 @@ pub struct Judgement {
     pub mixes: usize,
     /// One of the device's other ways of working, by its name.
     pub way: Option<String>,
+    /// Shapes of large models with few tokens alone, also on a device that is usually faster than the host.
+    pub short: bool,
 }
 
 /// What is told while a device is judged.
@@ -72,6 +74,7 @@ impl OnFreshDevices for Task<'_> {
             root,
             mixes,
             way,
+            short,
         } = self.judgement;
         let open = opener(openers, way)?;
         let info = open(DType::F32)?.info();
@@ -79,7 +82,7 @@ impl OnFreshDevices for Task<'_> {
         let mut report = |outcome: &Outcome| (self.report)(Told::Outcome(outcome));
         let config = OperationsConfig {
             seed,
-            effort: if info.shares_host_memory {
+            effort: if short || info.shares_host_memory {
                 Effort::Short
             } else {
                 Effort::Whole

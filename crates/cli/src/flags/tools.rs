@@ -128,6 +128,9 @@ pub(crate) struct SelftestFlags {
     /// Judge the device as it works in another way, such as `without wgmma`.
     #[arg(long, value_name = "WAY", hide = true)]
     pub(crate) way: Option<String>,
+    /// Try shapes of large models with few tokens alone, as on a CPU: for devices that are no faster.
+    #[arg(long, hide = true)]
+    pub(crate) short: bool,
 }
 
 const COMPLETIONS: &str = "\
