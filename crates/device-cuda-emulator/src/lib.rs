@@ -15,4 +15,7 @@ mod names;
 mod parser;
 mod rows;
 mod settings;
+#[cfg(test)]
+#[allow(clippy::unwrap_used, clippy::float_cmp, reason = "a failure here fails the test")]
+mod tests;
 mod warp;
