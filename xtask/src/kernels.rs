@@ -75,7 +75,10 @@ pub(crate) fn run(root: &Path, mode: Mode, only: Option<&str>) -> Result<(), Str
 
 /// Keeps the PTX of Hopper's kernels for tests.
 fn keep_ptx(root: &Path, compiled: &Results) -> Result<(), String> {
-    let files: Vec<_> = compiled.iter().map(|(file, compiled)| (file.clone(), compiled.ptx.clone())).collect();
+    let files: Vec<_> = compiled
+        .iter()
+        .map(|(file, compiled)| (file.clone(), compiled.ptx.clone()))
+        .collect();
     let folder = root.join(EMULATED.0);
     let path = folder.join(kept_name(EMULATED.1));
     std::fs::create_dir_all(&folder)

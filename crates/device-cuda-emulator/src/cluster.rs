@@ -37,7 +37,11 @@ pub(crate) struct Barrier {
 impl Barrier {
     pub(crate) fn to_bits(self) -> u64 {
         let bytes = (self.bytes + BALANCE) as u64;
-        VALID | u64::from(self.phase) << 62 | bytes << 40 | u64::from(self.expected) << 20 | u64::from(self.pending)
+        VALID
+            | u64::from(self.phase) << 62
+            | bytes << 40
+            | u64::from(self.expected) << 20
+            | u64::from(self.pending)
     }
 
     pub(crate) fn from_bits(bits: u64) -> Option<Self> {
@@ -127,7 +131,8 @@ impl Common {
         self.live.fill(warps);
         (self.cluster_arrived, self.cluster_opened) = (0, 0);
         self.loads.clear();
-        self.products.fill(vec![Products::default(); (warps as usize).div_ceil(4)]);
+        self.products
+            .fill(vec![Products::default(); (warps as usize).div_ceil(4)]);
         self.happened += 1;
     }
 
@@ -216,7 +221,14 @@ impl Common {
     }
 
     /// Copies from global memory.
-    pub(crate) fn copy(&mut self, memory: &Memory, rank: usize, to: u32, from: u64, bytes: u32) -> Result<(), Wrong> {
+    pub(crate) fn copy(
+        &mut self,
+        memory: &Memory,
+        rank: usize,
+        to: u32,
+        from: u64,
+        bytes: u32,
+    ) -> Result<(), Wrong> {
         let to = self.bytes_mut(rank, to, u64::from(bytes))?;
         memory.read(from, to)
     }
@@ -257,7 +269,11 @@ impl Common {
     pub(crate) fn meet(&mut self, rank: usize, number: usize) {
         let live = self.live[rank] * 32;
         let meeting = &mut self.meetings[rank][number];
-        let expected = if meeting.threads == 0 { live } else { meeting.threads };
+        let expected = if meeting.threads == 0 {
+            live
+        } else {
+            meeting.threads
+        };
         if meeting.arrived > 0 && meeting.arrived >= expected {
             meeting.arrived = 0;
             meeting.opened = meeting.opened.wrapping_add(1);

@@ -147,7 +147,8 @@ impl Driver {
         if let Ok(text) = CString::new(text.as_str())
             && !text.is_empty()
         {
-            self.messages.insert(*code as u32, Box::leak(text.into_boxed_c_str()));
+            self.messages
+                .insert(*code as u32, Box::leak(text.into_boxed_c_str()));
         }
     }
 
@@ -173,10 +174,19 @@ impl Driver {
         let kept: &'static str = Box::leak(text.to_owned().into_boxed_str());
         let module = parse(kept).map_err(|why| (Code::InvalidPtx, why))?;
         let mut globals = HashMap::new();
-        for variable in module.variables.iter().filter(|variable| variable.space != ".shared") {
+        for variable in module
+            .variables
+            .iter()
+            .filter(|variable| variable.space != ".shared")
+        {
             let at = self.take(variable.bytes as usize, false)?;
             let written = self.memory.write(at, &variable.contents);
-            written.map_err(|_| (Code::InvalidPtx, format!("{}: more values than room", variable.name)))?;
+            written.map_err(|_| {
+                (
+                    Code::InvalidPtx,
+                    format!("{}: more values than room", variable.name),
+                )
+            })?;
             globals.insert(variable.name, at);
         }
         self.images.push(Image {
@@ -190,7 +200,10 @@ impl Driver {
 
     /// Looks for a kernel.
     pub(crate) fn function(&mut self, image: usize, name: &str) -> Result<usize, Failure> {
-        let image = self.images.get_mut(image).ok_or((Code::InvalidHandle, String::new()))?;
+        let image = self
+            .images
+            .get_mut(image)
+            .ok_or((Code::InvalidHandle, String::new()))?;
         if let Some(known) = image.kernels.get(name) {
             return Ok(*known);
         }
@@ -208,9 +221,15 @@ impl Driver {
 
     /// Allows a kernel so much shared memory beside its own.
     pub(crate) fn allow(&mut self, function: usize, bytes: usize) -> Result<(), Failure> {
-        let function = self.functions.get_mut(function).ok_or((Code::InvalidHandle, String::new()))?;
+        let function = self
+            .functions
+            .get_mut(function)
+            .ok_or((Code::InvalidHandle, String::new()))?;
         if bytes > MOST_SHARED {
-            return Err((Code::InvalidValue, format!("{bytes} bytes of shared memory, where {MOST_SHARED} are the most")));
+            return Err((
+                Code::InvalidValue,
+                format!("{bytes} bytes of shared memory, where {MOST_SHARED} are the most"),
+            ));
         }
         function.allowed = bytes;
         Ok(())
@@ -218,18 +237,27 @@ impl Driver {
 
     /// Bytes of a kernel's parameters, and where each one is.
     pub(crate) fn parameters(&self, function: usize) -> Option<&[(usize, usize)]> {
-        self.functions.get(function).map(|function| function.kernel.parameters.as_slice())
+        self.functions
+            .get(function)
+            .map(|function| function.kernel.parameters.as_slice())
     }
 
     /// Runs a kernel, or adds it to the graph that is being captured.
     pub(crate) fn launch(&mut self, stream: usize, launch: Launch) -> Result<(), Failure> {
-        let function = self.functions.get(launch.function).ok_or((Code::InvalidHandle, String::new()))?;
+        let function = self
+            .functions
+            .get(launch.function)
+            .ok_or((Code::InvalidHandle, String::new()))?;
         let (shape, kernel) = (&launch.shape, &function.kernel);
         let own = kernel.shared_end - crate::names::SHARED_BASE as usize;
         let fits = shape.shared <= function.allowed && shape.shared + own <= MOST_SHARED;
-        let whole = shape.blocks[0].is_multiple_of(shape.cluster.max(1)) && shape.blocks.iter().all(|blocks| *blocks > 0);
+        let whole = shape.blocks[0].is_multiple_of(shape.cluster.max(1))
+            && shape.blocks.iter().all(|blocks| *blocks > 0);
         if !fits || !whole || !(1..=1024).contains(&shape.threads) {
-            return Err((Code::InvalidValue, format!("kernel {}: {shape:?} cannot be launched", kernel.name)));
+            return Err((
+                Code::InvalidValue,
+                format!("kernel {}: {shape:?} cannot be launched", kernel.name),
+            ));
         }
         if let Some(captured) = self.captures.get_mut(&stream) {
             captured.push(launch);
@@ -240,7 +268,11 @@ impl Driver {
 
     /// Runs a graph.
     pub(crate) fn launch_graph(&mut self, graph: usize) -> Result<(), Failure> {
-        let launches = self.graphs.get(graph).cloned().ok_or((Code::InvalidHandle, String::new()))?;
+        let launches = self
+            .graphs
+            .get(graph)
+            .cloned()
+            .ok_or((Code::InvalidHandle, String::new()))?;
         launches.iter().try_for_each(|launch| self.run(launch))
     }
 
@@ -250,7 +282,14 @@ impl Driver {
         self.launches += 1;
         let seed = self.settings.seed.wrapping_add(self.launches << 20);
         let began = Instant::now();
-        let done = grid::run(&kernel, &launch.shape, &launch.parameters, &self.memory, &self.settings, seed);
+        let done = grid::run(
+            &kernel,
+            &launch.shape,
+            &launch.parameters,
+            &self.memory,
+            &self.settings,
+            seed,
+        );
         let taken = self.taken.entry(kernel.name.clone()).or_default();
         taken.launches += 1;
         taken.time += began.elapsed();
@@ -277,7 +316,9 @@ impl Driver {
             let (seconds, lanes) = (taken.time.as_secs_f64(), taken.lanes);
             let rate = lanes as f64 / seconds.max(1e-9) / 1e6;
             let (launches, instructions) = (taken.launches, taken.instructions);
-            format!("{seconds:9.3} s {rate:8.1} M/s {launches:7} launches {instructions:12} {lanes:14} {name}\n")
+            format!(
+                "{seconds:9.3} s {rate:8.1} M/s {launches:7} launches {instructions:12} {lanes:14} {name}\n"
+            )
         });
         // Nobody is there to be told that it cannot be written.
         let _ = std::fs::write(path, lines.collect::<String>());

@@ -287,9 +287,21 @@ calls! {
 /// The name of a code, with a zero behind it.
 fn name(code: u32) -> &'static CStr {
     const KNOWN: [Code; 11] = [
-        Code::InvalidValue, Code::OutOfMemory, Code::InvalidImage, Code::InvalidPtx, Code::InvalidHandle, Code::NotFound,
-        Code::IllegalAddress, Code::LaunchTimeout, Code::IllegalInstruction, Code::Misaligned, Code::LaunchFailed,
+        Code::InvalidValue,
+        Code::OutOfMemory,
+        Code::InvalidImage,
+        Code::InvalidPtx,
+        Code::InvalidHandle,
+        Code::NotFound,
+        Code::IllegalAddress,
+        Code::LaunchTimeout,
+        Code::IllegalInstruction,
+        Code::Misaligned,
+        Code::LaunchFailed,
     ];
-    let known = KNOWN.into_iter().find(|known| *known as u32 == code).unwrap_or(Code::Success);
+    let known = KNOWN
+        .into_iter()
+        .find(|known| *known as u32 == code)
+        .unwrap_or(Code::Success);
     CStr::from_bytes_with_nul(known.name().as_bytes()).unwrap_or(c"an error")
 }

@@ -55,7 +55,12 @@ pub(crate) fn run(
         parameters,
         memory,
     };
-    let clusters = shape.blocks.iter().map(|blocks| u64::from(*blocks)).product::<u64>() / u64::from(shape.cluster);
+    let clusters = shape
+        .blocks
+        .iter()
+        .map(|blocks| u64::from(*blocks))
+        .product::<u64>()
+        / u64::from(shape.cluster);
     let mut random = Random::new(seed);
     let (mut next, mut count) = (0, Count::default());
     let mut running: Vec<Cluster> = Vec::new();
@@ -64,7 +69,9 @@ pub(crate) fn run(
     let mut turn = 0;
     loop {
         if next < clusters && running.len() < most && turn >= running.len() {
-            let mut cluster = spare.pop().unwrap_or_else(|| Cluster::new(kernel, shape, settings, random.next()));
+            let mut cluster = spare
+                .pop()
+                .unwrap_or_else(|| Cluster::new(kernel, shape, settings, random.next()));
             cluster.begin(kernel, shape, next * u64::from(shape.cluster));
             next += 1;
             running.push(cluster);
@@ -73,21 +80,31 @@ pub(crate) fn run(
             return Ok(count);
         }
         turn = if turn < running.len() { turn } else { 0 };
-        let over = running[turn].run(&setting, &mut count).map_err(|(why, line, block)| {
-            let at = place_of(shape, block);
-            let text = format!("kernel {}, thread block {at:?}, line {line}: {}\n    {}", kernel.name, kernel.line(line), why.text);
-            Fault {
-                trouble: why.trouble,
-                text,
-            }
-        })?;
+        let over = running[turn]
+            .run(&setting, &mut count)
+            .map_err(|(why, line, block)| {
+                let at = place_of(shape, block);
+                let text = format!(
+                    "kernel {}, thread block {at:?}, line {line}: {}\n    {}",
+                    kernel.name,
+                    kernel.line(line),
+                    why.text
+                );
+                Fault {
+                    trouble: why.trouble,
+                    text,
+                }
+            })?;
         if over {
             spare.push(running.swap_remove(turn));
         } else {
             turn += 1;
         }
         if count.instructions > settings.limit {
-            let text = format!("kernel {}: {} instructions, and no end", kernel.name, count.instructions);
+            let text = format!(
+                "kernel {}: {} instructions, and no end",
+                kernel.name, count.instructions
+            );
             return Err(Fault {
                 trouble: Trouble::Stuck,
                 text,
@@ -184,7 +201,10 @@ impl Cluster {
             .map(|(warp, group)| {
                 let line = setting.kernel.code[group.at as usize].line;
                 let (block, index, text) = (warp.rank, warp.index, setting.kernel.line(line));
-                format!("    warp {index} of block {block} of the cluster, lanes {:#x}, line {line}: {text}", group.mask)
+                format!(
+                    "    warp {index} of block {block} of the cluster, lanes {:#x}, line {line}: {text}",
+                    group.mask
+                )
             })
             .collect();
         let text = format!("nothing can go on any more:\n{}", waiting.join("\n"));
@@ -194,7 +214,9 @@ impl Cluster {
     /// Does a copy that is under way, any of them; false if there is none.
     fn advance(&mut self, setting: &Setting<'_>) -> Result<bool, (Problem, u32, u64)> {
         let loads = self.common.loads.len();
-        let asking: Vec<usize> = (0..self.warps.len()).filter(|index| !self.warps[*index].requests.is_empty()).collect();
+        let asking: Vec<usize> = (0..self.warps.len())
+            .filter(|index| !self.warps[*index].requests.is_empty())
+            .collect();
         let choices = loads + asking.len();
         if choices == 0 {
             return Ok(false);

@@ -16,6 +16,10 @@ mod parser;
 mod rows;
 mod settings;
 #[cfg(test)]
-#[allow(clippy::unwrap_used, clippy::float_cmp, reason = "a failure here fails the test")]
+#[allow(
+    clippy::unwrap_used,
+    clippy::float_cmp,
+    reason = "a failure here fails the test"
+)]
 mod tests;
 mod warp;

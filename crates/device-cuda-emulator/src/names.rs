@@ -101,7 +101,12 @@ impl<'e, 'a> Names<'e, 'a> {
     }
 
     /// A place for a result.
-    pub(crate) fn result(&mut self, operand: &Operand<'a>, scope: usize, class: Class) -> Result<u32, String> {
+    pub(crate) fn result(
+        &mut self,
+        operand: &Operand<'a>,
+        scope: usize,
+        class: Class,
+    ) -> Result<u32, String> {
         let kind = match class {
             Class::Predicate => Kind::Predicate,
             Class::Word => Kind::Word,
@@ -184,7 +189,12 @@ impl<'e, 'a> Names<'e, 'a> {
     }
 
     fn special(&mut self, name: &str) -> Result<u32, String> {
-        let axis = |end: &str| ["x", "y", "z"].iter().position(|axis| *axis == end).map(|axis| axis as u8);
+        let axis = |end: &str| {
+            ["x", "y", "z"]
+                .iter()
+                .position(|axis| *axis == end)
+                .map(|axis| axis as u8)
+        };
         let (head, end) = name.split_once('.').unwrap_or((name, ""));
         let special = match (head, axis(end)) {
             ("%tid", Some(axis)) => Special::Thread(axis),
@@ -206,7 +216,11 @@ impl<'e, 'a> Names<'e, 'a> {
     }
 
     /// A base and an offset, and whether the base is a double.
-    pub(crate) fn address(&mut self, operand: &Operand<'a>, scope: usize) -> Result<(u32, i64, bool), String> {
+    pub(crate) fn address(
+        &mut self,
+        operand: &Operand<'a>,
+        scope: usize,
+    ) -> Result<(u32, i64, bool), String> {
         let Operand::Address(base, offset) = operand else {
             return Err(format!("{operand:?} is no address"));
         };

@@ -42,7 +42,10 @@ fn used(inst: &Inst, lists: &[u32], kind: Kind) -> (Vec<usize>, Vec<usize>) {
     let list = &lists[start as usize..start as usize + usize::from(all)];
     let (written, read) = list.split_at(usize::from(written));
     let pick = |ids: &mut dyn Iterator<Item = u32>| -> Vec<usize> {
-        ids.filter_map(untagged).filter(|(found, _)| *found == kind).map(|(_, index)| index).collect()
+        ids.filter_map(untagged)
+            .filter(|(found, _)| *found == kind)
+            .map(|(_, index)| index)
+            .collect()
     };
     let reads = pick(&mut inst.from.iter().chain(read).copied().chain([inst.guard]));
     let writes = pick(&mut inst.to.iter().chain(written).copied());
@@ -76,7 +79,9 @@ fn spans(code: &[Inst], lists: &[u32], kind: Kind, count: usize) -> Vec<Option<(
         for (index, &(start, end)) in blocks.iter().enumerate().rev() {
             let mut live = vec![0_u64; words];
             for &behind in &next[index] {
-                live.iter_mut().zip(&inside[behind]).for_each(|(live, more)| *live |= more);
+                live.iter_mut()
+                    .zip(&inside[behind])
+                    .for_each(|(live, more)| *live |= more);
             }
             for at in (start..end).rev() {
                 step(&mut live, &code[at], &uses[at]);
@@ -96,7 +101,11 @@ fn spans(code: &[Inst], lists: &[u32], kind: Kind, count: usize) -> Vec<Option<(
             each_bit(&inside[behind], |register| touch(register, end - 1));
         }
         for at in start..end {
-            uses[at].0.iter().chain(&uses[at].1).for_each(|register| touch(*register, at));
+            uses[at]
+                .0
+                .iter()
+                .chain(&uses[at].1)
+                .for_each(|register| touch(*register, at));
         }
     }
     spans
@@ -149,7 +158,9 @@ fn share(spans: &[Option<(usize, usize)>]) -> (Vec<u32>, usize) {
     let mut busy: BinaryHeap<(std::cmp::Reverse<usize>, u32)> = BinaryHeap::new();
     let mut free = Vec::new();
     for index in order {
-        let Some((start, end)) = spans[index] else { continue };
+        let Some((start, end)) = spans[index] else {
+            continue;
+        };
         while let Some((std::cmp::Reverse(until), row)) = busy.peek().copied()
             && until < start
         {

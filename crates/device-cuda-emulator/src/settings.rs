@@ -55,7 +55,8 @@ impl Settings {
                 Some("random") => Timing::Random,
                 _ => Timing::Late,
             },
-            multiprocessors: number("MULTIPROCESSORS").map_or(usual.multiprocessors, |count: u64| count as u32),
+            multiprocessors: number("MULTIPROCESSORS")
+                .map_or(usual.multiprocessors, |count: u64| count as u32),
             memory: number("MEMORY").unwrap_or(usual.memory),
             limit: number("LIMIT").unwrap_or(usual.limit),
             times: text("TIMES").map(Into::into),

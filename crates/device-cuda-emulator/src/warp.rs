@@ -134,7 +134,11 @@ impl Warp {
     pub(crate) fn begin(&mut self, kernel: &Kernel, place: &Place) {
         (self.rank, self.index) = (place.rank, place.warp);
         let threads = place.threads - place.warp as u32 * 32;
-        self.all = if threads >= 32 { u32::MAX } else { (1 << threads) - 1 };
+        self.all = if threads >= 32 {
+            u32::MAX
+        } else {
+            (1 << threads) - 1
+        };
         self.exited = !self.all;
         self.groups.clear();
         self.groups.push(Group {

@@ -41,7 +41,10 @@ pub fn digest() -> String {
 
 /// The text of a source in `kernels/`, by its name.
 pub fn source(name: &str) -> Option<&'static str> {
-    SOURCES.iter().find(|(source, _)| *source == name).map(|(_, text)| *text)
+    SOURCES
+        .iter()
+        .find(|(source, _)| *source == name)
+        .map(|(_, text)| *text)
 }
 
 /// The name of the file that kernels of an architecture that no pack is for are kept in.
@@ -137,7 +140,10 @@ impl Compiler {
         let name = format!("{file}.cu");
         let text = |(name, text): &(&'static str, &'static str)| {
             let other = edited.iter().find(|(edited, _)| edited == name);
-            (name.to_owned(), other.map_or(*text, |(_, other)| other).to_owned())
+            (
+                name.to_owned(),
+                other.map_or(*text, |(_, other)| other).to_owned(),
+            )
         };
         let sources: Vec<(&str, String)> = SOURCES.iter().map(text).collect();
         if !sources.iter().any(|(source, _)| *source == name) {

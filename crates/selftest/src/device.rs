@@ -23,6 +23,8 @@ pub struct Judgement {
     pub way: Option<String>,
     /// Shapes of large models with few tokens alone, also on a device that is usually faster than the host.
     pub short: bool,
+    /// Of operations, nothing but cases that have this in their name.
+    pub case: Option<String>,
 }
 
 /// What is told while a device is judged.
@@ -75,6 +77,7 @@ impl OnFreshDevices for Task<'_> {
             mixes,
             way,
             short,
+            case,
         } = self.judgement;
         let open = opener(openers, way)?;
         let info = open(DType::F32)?.info();
@@ -88,6 +91,7 @@ impl OnFreshDevices for Task<'_> {
                 Effort::Whole
             },
             only: only.clone(),
+            case,
             keep_going: true,
         };
         let mut outcomes = operations(open, &config, &mut report)?;

@@ -20,6 +20,7 @@ pub(crate) fn run(flags: &SelftestFlags) -> Result<Ending> {
         mixes: flags.mixes,
         way: flags.way.clone(),
         short: flags.short,
+        case: flags.case.clone(),
     };
     let without_models = judgement.root.is_none();
     let device = engine::device(flags.device)?;

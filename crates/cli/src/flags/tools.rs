@@ -131,6 +131,9 @@ pub(crate) struct SelftestFlags {
     /// Try shapes of large models with few tokens alone, as on a CPU: for devices that are no faster.
     #[arg(long, hide = true)]
     pub(crate) short: bool,
+    /// Of operations, try only cases that have TEXT in their name.
+    #[arg(long, value_name = "TEXT", hide = true)]
+    pub(crate) case: Option<String>,
 }
 
 const COMPLETIONS: &str = "\

@@ -31,7 +31,9 @@ pub(crate) struct Edit {
 fn compiler() -> Option<Compiler> {
     let folder = repository("target/nvrtc");
     let library = folder.join("nvidia/cu13/lib/libnvrtc.so.13");
-    library.exists().then(|| Compiler::open(&library, &folder).unwrap())
+    library
+        .exists()
+        .then(|| Compiler::open(&library, &folder).unwrap())
 }
 
 /// The PTX of all kernels as they are, from `cargo xtask kernels` or compiled here; its name has the hash of the sources. `None`
@@ -44,7 +46,9 @@ fn ptx() -> Option<PathBuf> {
     let lock = File::create(folder.join("lock")).unwrap();
     lock.lock().unwrap();
     if !path.exists() {
-        let compiled = compiler()?.compile_files(&kernel_files(), ARCHITECTURE.1).unwrap();
+        let compiled = compiler()?
+            .compile_files(&kernel_files(), ARCHITECTURE.1)
+            .unwrap();
         let of = |(file, compiled): (String, Compiled)| (file, compiled.ptx);
         let files: Vec<_> = compiled.into_iter().map(of).collect();
         let whole = tempfile::NamedTempFile::new_in(&folder).unwrap();
@@ -63,7 +67,10 @@ impl Emulator {
         };
         let folder = tempfile::tempdir().unwrap();
         let tests = std::env::current_exe().unwrap();
-        let library = tests.parent().unwrap().join("libpaceline_device_cuda_emulator.so");
+        let library = tests
+            .parent()
+            .unwrap()
+            .join("libpaceline_device_cuda_emulator.so");
         assert!(library.exists(), "{}", library.display());
         for name in ["libcuda.so.1", "libcuda.so"] {
             symlink(&library, folder.path().join(name)).unwrap();
@@ -79,11 +86,21 @@ impl Emulator {
         let emulator = Self::new()?;
         let compiler = compiler()?;
         let before = source(edit.name).unwrap();
-        assert_eq!(before.matches(edit.from).count(), 1, "{}: {}", edit.name, edit.from);
+        assert_eq!(
+            before.matches(edit.from).count(),
+            1,
+            "{}: {}",
+            edit.name,
+            edit.from
+        );
         let after = before.replace(edit.from, edit.to);
         let compiled = compiler.compile_edited(edit.kernels, ARCHITECTURE.1, &[(edit.name, &after)]);
         let changed = compiled.unwrap().ptx;
-        let path = emulator.folder.path().join("paceline/kernels").join(kept_name(ARCHITECTURE.0));
+        let path = emulator
+            .folder
+            .path()
+            .join("paceline/kernels")
+            .join(kept_name(ARCHITECTURE.0));
         let mut files = bundle::split(&fs::read(&path).unwrap()).unwrap();
         let file = files.iter_mut().find(|(name, _)| name == edit.kernels).unwrap();
         assert_ne!(file.1, changed, "{}: nothing has changed", edit.name);
@@ -97,7 +114,9 @@ impl Emulator {
     pub(crate) fn paceline(&self) -> Command {
         let mut command = paceline();
         let folder: &Path = self.folder.path();
-        command.env("LD_LIBRARY_PATH", folder).env("XDG_CACHE_HOME", folder);
+        command
+            .env("LD_LIBRARY_PATH", folder)
+            .env("XDG_CACHE_HOME", folder);
         command
     }
 

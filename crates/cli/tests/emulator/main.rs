@@ -14,7 +14,11 @@ use std::process::Command;
 fn passes(command: &mut Command) {
     let output = command.output().unwrap();
     let text = stdout(&output);
-    assert!(output.status.success(), "{command:?}\n{text}{}", common::stderr(&output));
+    assert!(
+        output.status.success(),
+        "{command:?}\n{text}{}",
+        common::stderr(&output)
+    );
     assert!(text.contains("emulator of a GPU"), "{text}");
 }
 
@@ -32,6 +36,8 @@ fn a_planted_fault_is_found() {
         to: "x",
         kernels: "norm",
     };
-    let Some(emulator) = Emulator::edited(&edit) else { return };
+    let Some(emulator) = Emulator::edited(&edit) else {
+        return;
+    };
     drop(emulator);
 }

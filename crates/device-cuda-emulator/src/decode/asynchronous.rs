@@ -24,8 +24,11 @@ impl<'a> Decoder<'_, 'a> {
                 };
                 inst.from[2] = self.predicate(line, 2)?;
                 inst.from[1] = self.names.word_constant(0);
-                inst.to[usize::from(kind == "pred")] =
-                    if kind == "pred" { self.predicate_to(line, 0)? } else { self.word_to(line, 0)? };
+                inst.to[usize::from(kind == "pred")] = if kind == "pred" {
+                    self.predicate_to(line, 0)?
+                } else {
+                    self.word_to(line, 0)?
+                };
                 Ok(Some(inst))
             }
             ["barrier", "cluster", "arrive", ..] => Ok(Some(plain(Op::ClusterArrive))),
@@ -70,7 +73,13 @@ impl<'a> Decoder<'_, 'a> {
     }
 
     /// An address in shared memory, which is a word.
-    fn shared_address(&mut self, line: &Line<'_, 'a>, at: usize, inst: &mut Inst, slot: usize) -> Result<(), String> {
+    fn shared_address(
+        &mut self,
+        line: &Line<'_, 'a>,
+        at: usize,
+        inst: &mut Inst,
+        slot: usize,
+    ) -> Result<(), String> {
         let Operand::Address(base, offset) = line.operand(at)? else {
             return Err(format!("operand {at} is no address"));
         };
@@ -81,7 +90,13 @@ impl<'a> Decoder<'_, 'a> {
         Ok(())
     }
 
-    fn global_address(&mut self, line: &Line<'_, 'a>, at: usize, inst: &mut Inst, slot: usize) -> Result<(), String> {
+    fn global_address(
+        &mut self,
+        line: &Line<'_, 'a>,
+        at: usize,
+        inst: &mut Inst,
+        slot: usize,
+    ) -> Result<(), String> {
         let (base, offset, far) = self.names.address(line.operand(at)?, line.scope)?;
         if offset != 0 || !far {
             return Err("the emulator has no such address here".to_owned());
@@ -93,7 +108,9 @@ impl<'a> Decoder<'_, 'a> {
     /// Copies, and products of matrices.
     pub(super) fn copies(&mut self, line: &Line<'_, 'a>) -> Decoded {
         match line.parts[..] {
-            ["cp", "async", "ca" | "cg", "shared" | "shared::cta", "global", ..] if line.operands.len() == 3 => {
+            ["cp", "async", "ca" | "cg", "shared" | "shared::cta", "global", ..]
+                if line.operands.len() == 3 =>
+            {
                 let mut inst = plain(Op::Copy);
                 self.shared_address(line, 0, &mut inst, 0)?;
                 self.global_address(line, 1, &mut inst, 1)?;
@@ -106,13 +123,23 @@ impl<'a> Decoder<'_, 'a> {
                 inst.number = line.number(0)?;
                 Ok(Some(inst))
             }
-            ["cp", "async", "mbarrier", "arrive", "noinc", "shared::cta" | "shared", "b64"] => {
+            [
+                "cp",
+                "async",
+                "mbarrier",
+                "arrive",
+                "noinc",
+                "shared::cta" | "shared",
+                "b64",
+            ] => {
                 let mut inst = plain(Op::CopyArrive);
                 self.shared_address(line, 0, &mut inst, 0)?;
                 Ok(Some(inst))
             }
             ["cp", "async", "bulk", ..] => self.bulk(line),
-            ["ldmatrix", "sync", "aligned", "m8n8", count, ref rest @ ..] => self.load_matrix(line, count, rest),
+            ["ldmatrix", "sync", "aligned", "m8n8", count, ref rest @ ..] => {
+                self.load_matrix(line, count, rest)
+            }
             ["mma", "sync", "aligned", shape, "row", "col", "f32", a, b, "f32"] if a == b => {
                 let factor = match (shape, a) {
                     ("m16n8k16", "bf16") => Factor::Bf16,
@@ -121,7 +148,10 @@ impl<'a> Decoder<'_, 'a> {
                     _ => return Ok(None),
                 };
                 let mut inst = plain(Op::Multiply(factor));
-                let read: Vec<_> = [1, 2, 3].iter().flat_map(|index| each(&line.operands[*index])).collect();
+                let read: Vec<_> = [1, 2, 3]
+                    .iter()
+                    .flat_map(|index| each(&line.operands[*index]))
+                    .collect();
                 inst.list = self.list(line, Class::Word, &each(line.operand(0)?), &read)?;
                 Ok((inst.list.2 == 14).then_some(inst))
             }
@@ -132,7 +162,12 @@ impl<'a> Decoder<'_, 'a> {
 
     fn bulk(&mut self, line: &Line<'_, 'a>) -> Decoded {
         let mut inst = match line.parts[3..] {
-            ["shared::cluster" | "shared::cta", "global", "mbarrier::complete_tx::bytes", ..] => {
+            [
+                "shared::cluster" | "shared::cta",
+                "global",
+                "mbarrier::complete_tx::bytes",
+                ..,
+            ] => {
                 let mut inst = plain(Op::BulkLoad);
                 self.shared_address(line, 0, &mut inst, 0)?;
                 self.global_address(line, 1, &mut inst, 1)?;
@@ -147,7 +182,9 @@ impl<'a> Decoder<'_, 'a> {
             }
             ["commit_group"] => return Ok(Some(plain(Op::BulkCommit))),
             ["wait_group", ref read @ ..] => {
-                let mut inst = plain(Op::BulkWait { read: !read.is_empty() });
+                let mut inst = plain(Op::BulkWait {
+                    read: !read.is_empty(),
+                });
                 inst.number = line.number(0)?;
                 return Ok(Some(inst));
             }
@@ -185,13 +222,17 @@ impl<'a> Decoder<'_, 'a> {
             ["mma_async", "sync", "aligned", shape, "f32", "f16", "f16"] => (shape, Factor::F16),
             _ => return Ok(None),
         };
-        let columns = shape.strip_prefix("m64n").and_then(|rest| rest.strip_suffix("k16"));
+        let columns = shape
+            .strip_prefix("m64n")
+            .and_then(|rest| rest.strip_suffix("k16"));
         let Some(columns) = columns.and_then(|columns| columns.parse().ok()) else {
             return Ok(None);
         };
         let held = matches!(line.operand(1)?, Operand::List(_));
         let expected: &[i64] = if held { &[1, 1] } else { &[1, 1, 0] };
-        let signs: Vec<i64> = (4..4 + expected.len()).map(|index| line.number(index)).collect::<Result<_, _>>()?;
+        let signs: Vec<i64> = (4..4 + expected.len())
+            .map(|index| line.number(index))
+            .collect::<Result<_, _>>()?;
         let by_rows = line.number(line.operands.len() - 1)? != 0;
         if signs != expected || line.operands.len() != expected.len() + 5 {
             return Ok(None);

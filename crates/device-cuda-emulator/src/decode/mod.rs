@@ -35,7 +35,11 @@ pub(crate) fn kernel(
         .collect();
     let shared_end = place(&shared, entry, &mut variables);
     let mut local = 0;
-    for variable in entry.variables.iter().filter(|variable| variable.space == ".local") {
+    for variable in entry
+        .variables
+        .iter()
+        .filter(|variable| variable.space == ".local")
+    {
         local = u64::next_multiple_of(local, variable.align);
         variables.insert(variable.name, local);
         local += variable.bytes;
@@ -70,19 +74,30 @@ pub(crate) fn kernel(
 /// Gives the shared variables that a kernel names their places, and what has no size the one behind them.
 fn place<'a>(shared: &[&Variable<'a>], entry: &Entry<'a>, variables: &mut HashMap<&'a str, u64>) -> usize {
     let named = |name: &str| {
-        entry.statements.iter().flat_map(|statement| &statement.operands).any(|operand| match operand {
-            Operand::Name(found) => *found == name,
-            Operand::Address(base, _) => **base == Operand::Name(name),
-            _ => false,
-        })
+        entry
+            .statements
+            .iter()
+            .flat_map(|statement| &statement.operands)
+            .any(|operand| match operand {
+                Operand::Name(found) => *found == name,
+                Operand::Address(base, _) => **base == Operand::Name(name),
+                _ => false,
+            })
     };
     let (mut end, mut last) = (SHARED_BASE, 16);
-    for variable in shared.iter().filter(|variable| variable.bytes > 0 && named(variable.name)) {
+    for variable in shared
+        .iter()
+        .filter(|variable| variable.bytes > 0 && named(variable.name))
+    {
         end = end.next_multiple_of(variable.align);
         variables.insert(variable.name, end);
         end += variable.bytes;
     }
-    let open = || shared.iter().filter(|variable| variable.bytes == 0 && named(variable.name));
+    let open = || {
+        shared
+            .iter()
+            .filter(|variable| variable.bytes == 0 && named(variable.name))
+    };
     open().for_each(|variable| last = last.max(variable.align));
     end = end.next_multiple_of(last);
     variables.extend(open().map(|variable| (variable.name, end)));
@@ -151,7 +166,15 @@ impl<'a> Decoder<'_, 'a> {
             scope: statement.scope,
         };
         let mut decoded = self.moves(&line)?;
-        for family in [Self::whole, Self::floating, Self::predicates, Self::accesses, Self::warps, Self::waits, Self::copies] {
+        for family in [
+            Self::whole,
+            Self::floating,
+            Self::predicates,
+            Self::accesses,
+            Self::warps,
+            Self::waits,
+            Self::copies,
+        ] {
             if decoded.is_none() {
                 decoded = family(self, &line)?;
             }
@@ -174,7 +197,8 @@ impl<'a> Decoder<'_, 'a> {
     }
 
     pub(crate) fn predicate_to(&mut self, line: &Line<'_, 'a>, index: usize) -> Result<u32, String> {
-        self.names.result(line.operand(index)?, line.scope, Class::Predicate)
+        self.names
+            .result(line.operand(index)?, line.scope, Class::Predicate)
     }
 
     pub(crate) fn word(&mut self, line: &Line<'_, 'a>, index: usize) -> Result<u32, String> {

@@ -77,18 +77,34 @@ impl<'a> Decoder<'_, 'a> {
         }
         if let Operand::List(_) = from {
             let parts = each(from);
-            let op = if kind == "b64" { Op::JoinWords } else { Op::JoinHalves };
+            let op = if kind == "b64" {
+                Op::JoinWords
+            } else {
+                Op::JoinHalves
+            };
             let mut inst = plain(op);
-            inst.to[0] = if kind == "b64" { self.double_to(line, 0)? } else { self.word_to(line, 0)? };
+            inst.to[0] = if kind == "b64" {
+                self.double_to(line, 0)?
+            } else {
+                self.word_to(line, 0)?
+            };
             inst.from[0] = self.names.word(parts[0], line.scope)?;
             inst.from[1] = self.names.word(parts[1], line.scope)?;
             return Ok((parts.len() == 2).then_some(inst));
         }
         if let Operand::List(_) = to {
             let parts = each(to);
-            let op = if kind == "b64" { Op::SplitDouble } else { Op::SplitWord };
+            let op = if kind == "b64" {
+                Op::SplitDouble
+            } else {
+                Op::SplitWord
+            };
             let mut inst = plain(op);
-            inst.from[0] = if kind == "b64" { self.double(line, 1)? } else { self.word(line, 1)? };
+            inst.from[0] = if kind == "b64" {
+                self.double(line, 1)?
+            } else {
+                self.word(line, 1)?
+            };
             inst.to[0] = self.names.result(parts[0], line.scope, Class::Word)?;
             inst.to[1] = self.names.result(parts[1], line.scope, Class::Word)?;
             return Ok((parts.len() == 2).then_some(inst));
@@ -120,7 +136,11 @@ impl<'a> Decoder<'_, 'a> {
             }
             let mut inst = self.doubles(line, Op::WholeDouble(op), 1)?;
             let shift = matches!(op, Whole::Left | Whole::Right | Whole::RightSigned);
-            inst.from[1] = if shift { self.word(line, 2)? } else { self.double(line, 2)? };
+            inst.from[1] = if shift {
+                self.word(line, 2)?
+            } else {
+                self.double(line, 2)?
+            };
             return Ok(Some(inst));
         }
         match name {
@@ -164,16 +184,28 @@ impl<'a> Decoder<'_, 'a> {
             ("lo", false, 64) => self.doubles(line, Op::WholeDouble(Whole::Mul), 2)?,
             ("lo", false, _) => self.words(line, Op::Whole(Whole::Mul, half), 2)?,
             ("hi", false, 32) => {
-                let op = if signed { Whole::MulHighSigned } else { Whole::MulHigh };
+                let op = if signed {
+                    Whole::MulHighSigned
+                } else {
+                    Whole::MulHigh
+                };
                 self.words(line, Op::Whole(op, false), 2)?
             }
             ("hi", false, 64) => {
-                let op = if signed { Whole::MulHighSigned } else { Whole::MulHigh };
+                let op = if signed {
+                    Whole::MulHighSigned
+                } else {
+                    Whole::MulHigh
+                };
                 self.doubles(line, Op::WholeDouble(op), 2)?
             }
             ("wide", false, 16) => self.words(line, Op::MulWide { signed, half }, 2)?,
             ("wide", _, 32) => {
-                let op = if adds { Op::MulAddWide { signed } } else { Op::MulWide { signed, half } };
+                let op = if adds {
+                    Op::MulAddWide { signed }
+                } else {
+                    Op::MulWide { signed, half }
+                };
                 let mut inst = plain(op);
                 inst.to[0] = self.double_to(line, 0)?;
                 inst.from[0] = self.word(line, 1)?;
@@ -202,7 +234,10 @@ impl<'a> Decoder<'_, 'a> {
             _ if line.has("shiftamt") => Bits::ShiftToHighest,
             _ => Bits::Highest,
         };
-        let counts = matches!(op, Bits::Ones | Bits::LeadingZeros | Bits::Highest | Bits::ShiftToHighest);
+        let counts = matches!(
+            op,
+            Bits::Ones | Bits::LeadingZeros | Bits::Highest | Bits::ShiftToHighest
+        );
         if bits == 64 && counts {
             let mut inst = plain(Op::CountDouble(op));
             inst.to[0] = self.word_to(line, 0)?;
@@ -228,7 +263,8 @@ impl<'a> Decoder<'_, 'a> {
             return Ok(None);
         }
         let double = kind == "f64";
-        let rounds_otherwise = line.has("ru") || (line.has("rm") && name != "fma") || (line.has("rz") && name != "add");
+        let rounds_otherwise =
+            line.has("ru") || (line.has("rm") && name != "fma") || (line.has("rz") && name != "add");
         let float = match name {
             _ if rounds_otherwise => return Ok(None),
             "add" if line.has("rz") => Float::AddToZero,
@@ -239,7 +275,18 @@ impl<'a> Decoder<'_, 'a> {
             "min" if !line.has("NaN") => Float::Min,
             "max" if !line.has("NaN") => Float::Max,
             "fma" if double => return self.doubles(line, Op::FmaDouble, 3).map(Some),
-            "fma" => return self.words(line, Op::Fma { down: line.has("rm"), flush }, 3).map(Some),
+            "fma" => {
+                return self
+                    .words(
+                        line,
+                        Op::Fma {
+                            down: line.has("rm"),
+                            flush,
+                        },
+                        3,
+                    )
+                    .map(Some);
+            }
             "selp" => return self.selected(line, double),
             _ => return self.functions(line, double, flush),
         };
@@ -321,8 +368,16 @@ impl<'a> Decoder<'_, 'a> {
             whole,
             saturates,
         }));
-        inst.to[0] = if is_double(to) { self.double_to(line, 0)? } else { self.word_to(line, 0)? };
-        inst.from[0] = if is_double(from) { self.double(line, 1)? } else { self.word(line, 1)? };
+        inst.to[0] = if is_double(to) {
+            self.double_to(line, 0)?
+        } else {
+            self.word_to(line, 0)?
+        };
+        inst.from[0] = if is_double(from) {
+            self.double(line, 1)?
+        } else {
+            self.word(line, 1)?
+        };
         Ok(Some(inst))
     }
 
@@ -378,7 +433,11 @@ impl<'a> Decoder<'_, 'a> {
         let mut inst: Inst = plain(Op::Compare(compare, kind));
         inst.to[0] = self.predicate_to(line, 0)?;
         for index in 0..2 {
-            inst.from[index] = if is_double(kind) { self.double(line, 1 + index)? } else { self.word(line, 1 + index)? };
+            inst.from[index] = if is_double(kind) {
+                self.double(line, 1 + index)?
+            } else {
+                self.word(line, 1 + index)?
+            };
         }
         Ok(Some(inst))
     }

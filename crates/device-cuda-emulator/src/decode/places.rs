@@ -6,7 +6,8 @@ use crate::parser::{Class, Operand, size_of};
 
 /// Words of an opcode that say how memory is cached or ordered, which changes nothing here.
 const HINTS: [&str; 14] = [
-    "volatile", "relaxed", "acquire", "release", "acq_rel", "weak", "gpu", "cta", "sys", "nc", "cg", "cv", "ca", "cs",
+    "volatile", "relaxed", "acquire", "release", "acq_rel", "weak", "gpu", "cta", "sys", "nc", "cg", "cv",
+    "ca", "cs",
 ];
 
 fn space_of(part: &str) -> Option<Space> {
@@ -27,7 +28,8 @@ impl<'a> Decoder<'_, 'a> {
             "atom" | "red" => self.change(line),
             "cvta" => self.addresses(line),
             "mapa" => self.words(line, Op::PlaceOf, 2).map(Some),
-            "prefetch" | "membar" | "fence" | "nanosleep" | "griddepcontrol" | "setmaxnreg" | "createpolicy" => {
+            "prefetch" | "membar" | "fence" | "nanosleep" | "griddepcontrol" | "setmaxnreg"
+            | "createpolicy" => {
                 // Created policies are never read.
                 Ok(Some(plain(Op::Nothing)))
             }
@@ -55,7 +57,9 @@ impl<'a> Decoder<'_, 'a> {
         let (address, value) = if load { (1, 0) } else { (0, 1) };
         let (base, offset, far) = self.names.address(line.operand(address)?, line.scope)?;
         let values = each(line.operand(value)?);
-        let class = values.iter().find_map(|value| self.names.class_of(value, line.scope));
+        let class = values
+            .iter()
+            .find_map(|value| self.names.class_of(value, line.scope));
         let double = class.map_or(bytes == 8, |class| class == Class::Double);
         let class = if double { Class::Double } else { Class::Word };
         if values.len() != count as usize || space == Space::Parameter && !load {
@@ -126,7 +130,11 @@ impl<'a> Decoder<'_, 'a> {
         let values = if change == Change::CompareExchange { 2 } else { 1 };
         for index in 0..values {
             let at = first + 1 + index;
-            inst.from[1 + index] = if double { self.double(line, at)? } else { self.word(line, at)? };
+            inst.from[1 + index] = if double {
+                self.double(line, at)?
+            } else {
+                self.word(line, at)?
+            };
         }
         Ok(Some(inst))
     }
@@ -205,7 +213,11 @@ impl<'a> Decoder<'_, 'a> {
             _ => return Ok(None),
         };
         let mut inst = plain(Op::Vote(vote));
-        inst.to[0] = if vote == Vote::Ballot { self.word_to(line, 0)? } else { self.predicate_to(line, 0)? };
+        inst.to[0] = if vote == Vote::Ballot {
+            self.word_to(line, 0)?
+        } else {
+            self.predicate_to(line, 0)?
+        };
         inst.from[0] = self.predicate(line, 1)?;
         inst.from[1] = self.word(line, 2)?;
         Ok(Some(inst))

@@ -41,9 +41,14 @@ impl Turn<'_> {
                         bytes: 0,
                     };
                     if count == 0 || count >= 1 << 20 {
-                        return Err(Problem::new(Trouble::Rule, format!("a barrier for {count} arrivals")));
+                        return Err(Problem::new(
+                            Trouble::Rule,
+                            format!("a barrier for {count} arrivals"),
+                        ));
                     }
-                    let stored = self.common.store(self.warp.rank, at, 8, u128::from(barrier.to_bits()));
+                    let stored = self
+                        .common
+                        .store(self.warp.rank, at, 8, u128::from(barrier.to_bits()));
                     stored.map_err(|wrong| self.shared_problem(wrong, "a barrier", lane, at))?;
                 }
             }
@@ -68,7 +73,12 @@ impl Turn<'_> {
     }
 
     /// Changes the barrier that a lane names.
-    fn update(&mut self, inst: &Inst, lane: usize, change: impl FnOnce(&mut Barrier) -> bool) -> Result<(), Problem> {
+    fn update(
+        &mut self,
+        inst: &Inst,
+        lane: usize,
+        change: impl FnOnce(&mut Barrier) -> bool,
+    ) -> Result<(), Problem> {
         let at = self.words(inst.from[0])[lane];
         let updated = self.common.update(self.warp.rank, at, change);
         let done = updated.map_err(|wrong| self.shared_problem(wrong, "a barrier", lane, at))?;
@@ -76,7 +86,10 @@ impl Turn<'_> {
     }
 
     fn no_barrier(&self, at: u32) -> Problem {
-        let text = format!("warp {}: at {at:#x} there is no barrier, or it does not expect that many", self.warp.index);
+        let text = format!(
+            "warp {}: at {at:#x} there is no barrier, or it does not expect that many",
+            self.warp.index
+        );
         Problem::new(Trouble::Rule, text)
     }
 
@@ -109,15 +122,22 @@ impl Turn<'_> {
         let meeting = self.common.meetings[self.warp.rank].get_mut(number as usize);
         let meeting = meeting.ok_or_else(|| rule(format!("there is no barrier {number}")))?;
         if meeting.arrived > 0 && meeting.threads != threads {
-            return Err(rule(format!("barrier {number} takes {} threads, not {threads}", meeting.threads)));
+            return Err(rule(format!(
+                "barrier {number} takes {} threads, not {threads}",
+                meeting.threads
+            )));
         }
         if !threads.is_multiple_of(LANES as u32) {
-            return Err(rule(format!("barrier {number} for {threads} threads, which are no whole warps")));
+            return Err(rule(format!(
+                "barrier {number} for {threads} threads, which are no whole warps"
+            )));
         }
         meeting.threads = threads;
         meeting.arrived += LANES as u32;
         if threads != 0 && meeting.arrived > threads {
-            return Err(rule(format!("barrier {number}: more than {threads} threads have come")));
+            return Err(rule(format!(
+                "barrier {number}: more than {threads} threads have come"
+            )));
         }
         Ok(number as usize)
     }

@@ -104,11 +104,18 @@ fn converted(by: Conversion, bits: u64) -> u64 {
 /// Rounded to f16.
 #[inline(always)]
 fn to_f16(x: f32) -> u32 {
-    if x.is_nan() { 0x7fff } else { u32::from(f16::from_f32(x).to_bits()) }
+    if x.is_nan() {
+        0x7fff
+    } else {
+        u32::from(f16::from_f32(x).to_bits())
+    }
 }
 
 impl Turn<'_> {
-    #[cfg_attr(target_arch = "x86_64", target_feature(enable = "avx2,fma,f16c,popcnt,lzcnt,bmi1,bmi2"))]
+    #[cfg_attr(
+        target_arch = "x86_64",
+        target_feature(enable = "avx2,fma,f16c,popcnt,lzcnt,bmi1,bmi2")
+    )]
     pub(super) fn convert(&mut self, by: Conversion, inst: &Inst, mask: u32) {
         let plain = !by.saturates && !by.whole;
         let (to, from) = (inst.to[0], inst.from[0]);
@@ -131,7 +138,9 @@ impl Turn<'_> {
                 self.keep_words(to, &words, mask);
             }
             (Type::S32, Type::F32) if plain => self.word_of_one(inst, mask, |x| (x as i32 as f32).to_bits()),
-            (Type::U32 | Type::U16, Type::F32) if plain => self.word_of_one(inst, mask, |x| (x as f32).to_bits()),
+            (Type::U32 | Type::U16, Type::F32) if plain => {
+                self.word_of_one(inst, mask, |x| (x as f32).to_bits())
+            }
             (Type::Bf16, Type::F32) if plain => self.word_of_one(inst, mask, |x| x << 16),
             (Type::F32, Type::Bf16) if plain => self.word_of_one(inst, mask, |x| to_bf16(f32::from_bits(x))),
             (Type::F32, Type::F32) if by.saturates => self.word_of_one(inst, mask, |x| {
@@ -141,7 +150,11 @@ impl Turn<'_> {
             }),
             _ => {
                 for lane in 0..LANES {
-                    let bits = if is_double(by.from) { self.doubles(from)[lane] } else { u64::from(self.words(from)[lane]) };
+                    let bits = if is_double(by.from) {
+                        self.doubles(from)[lane]
+                    } else {
+                        u64::from(self.words(from)[lane])
+                    };
                     doubles[lane] = converted(by, bits);
                     words[lane] = doubles[lane] as u32;
                 }
@@ -155,7 +168,10 @@ impl Turn<'_> {
     }
 
     /// Two numbers to the halves of a word; the first is the upper one.
-    #[cfg_attr(target_arch = "x86_64", target_feature(enable = "avx2,fma,f16c,popcnt,lzcnt,bmi1,bmi2"))]
+    #[cfg_attr(
+        target_arch = "x86_64",
+        target_feature(enable = "avx2,fma,f16c,popcnt,lzcnt,bmi1,bmi2")
+    )]
     pub(super) fn round_pair(&mut self, factor: Factor, inst: &Inst, mask: u32) {
         let number = f32::from_bits;
         if factor == Factor::Bf16 {

@@ -51,7 +51,8 @@ impl Turn<'_> {
                 for lane in lanes(active) {
                     let number = self.warp.stores_closed[lane];
                     let open = self.warp.stores.iter_mut().filter(|store| store.lane == lane);
-                    open.filter(|store| store.group == u32::MAX).for_each(|store| store.group = number);
+                    open.filter(|store| store.group == u32::MAX)
+                        .for_each(|store| store.group = number);
                     self.warp.stores_closed[lane] += 1;
                 }
                 Ok(())
@@ -67,12 +68,17 @@ impl Turn<'_> {
         let late = self.common.is_late();
         for lane in lanes(active) {
             // Both ends are looked at now, so that the message names this instruction.
-            let found = self.setting.memory.load(&mut self.warp.window, from[lane], u64::from(bytes));
-            let value = found.map_err(|wrong| self.wrong(wrong, "a copy", lane, from[lane], u64::from(bytes)))?;
+            let found = self
+                .setting
+                .memory
+                .load(&mut self.warp.window, from[lane], u64::from(bytes));
+            let value =
+                found.map_err(|wrong| self.wrong(wrong, "a copy", lane, from[lane], u64::from(bytes)))?;
             let poison = u128::from_le_bytes(std::array::from_fn(|index| POISON[index % 4]));
             let now = if late { poison } else { value };
             let stored = self.common.store(self.warp.rank, to[lane], u64::from(bytes), now);
-            stored.map_err(|wrong| self.wrong(wrong, "a copy", lane, u64::from(to[lane]), u64::from(bytes)))?;
+            stored
+                .map_err(|wrong| self.wrong(wrong, "a copy", lane, u64::from(to[lane]), u64::from(bytes)))?;
         }
         if late {
             self.warp.requests.push(Request::Copy {
@@ -98,7 +104,10 @@ impl Turn<'_> {
                 line: inst.line,
             };
             if load.to % 16 != 0 || load.from % 16 != 0 || load.bytes % 16 != 0 {
-                return Err(Problem::new(Trouble::Misaligned, format!("{load:x?}: not in sixteens")));
+                return Err(Problem::new(
+                    Trouble::Misaligned,
+                    format!("{load:x?}: not in sixteens"),
+                ));
             }
             let memory = self.setting.memory;
             let wrong = |wrong: Wrong| Problem::new(Trouble::Address, format!("{load:x?}: {wrong:?}"));
@@ -125,7 +134,10 @@ impl Turn<'_> {
                 line: inst.line,
             };
             if store.to % 16 != 0 || store.from % 16 != 0 || store.bytes % 16 != 0 {
-                return Err(Problem::new(Trouble::Misaligned, format!("{store:x?}: not in sixteens")));
+                return Err(Problem::new(
+                    Trouble::Misaligned,
+                    format!("{store:x?}: not in sixteens"),
+                ));
             }
             let spoilt = self.setting.memory.fill(store.to, &POISON, store.bytes as usize);
             spoilt.map_err(|wrong| Problem::new(Trouble::Address, format!("{store:x?}: {wrong:?}")))?;
@@ -217,17 +229,33 @@ fn finish_all(
     let rank = warp.rank;
     let mut failed = None;
     for request in &mut warp.requests {
-        let Request::Copy { mask, to, from, bytes, group, .. } = request else { continue };
+        let Request::Copy {
+            mask,
+            to,
+            from,
+            bytes,
+            group,
+            ..
+        } = request
+        else {
+            continue;
+        };
         for lane in lanes(*mask & active) {
             // A group that is still open has the highest number.
             if group[lane] < until[lane] || until[lane] == u32::MAX {
-                failed = common.copy(memory, rank, to[lane], from[lane], *bytes).err().or(failed);
+                failed = common
+                    .copy(memory, rank, to[lane], from[lane], *bytes)
+                    .err()
+                    .or(failed);
                 *mask &= !(1 << lane);
             }
         }
     }
-    warp.requests.retain(|request| !matches!(request, Request::Copy { mask: 0, .. }));
-    failed.map_or(Ok(()), |wrong| Err(Problem::new(Trouble::Address, format!("a copy: {wrong:?}"))))
+    warp.requests
+        .retain(|request| !matches!(request, Request::Copy { mask: 0, .. }));
+    failed.map_or(Ok(()), |wrong| {
+        Err(Problem::new(Trouble::Address, format!("a copy: {wrong:?}")))
+    })
 }
 
 /// Tells barriers whose copies are all done.
@@ -246,22 +274,41 @@ fn tell(warp: &mut Warp, common: &mut Common) -> Result<(), Problem> {
             }
         }
     }
-    warp.requests.retain(|request| !matches!(request, Request::Arrive { mask: 0, .. }));
+    warp.requests
+        .retain(|request| !matches!(request, Request::Arrive { mask: 0, .. }));
     match failed {
-        Some(at) => Err(Problem::new(Trouble::Rule, format!("a copy tells {at:#x}, where there is no barrier"))),
+        Some(at) => Err(Problem::new(
+            Trouble::Rule,
+            format!("a copy tells {at:#x}, where there is no barrier"),
+        )),
         None => Ok(()),
     }
 }
 
 /// Does one of the copies that a warp has asked for; false if there are none.
 pub(crate) fn advance(warp: &mut Warp, common: &mut Common, memory: &Memory) -> Result<bool, (Problem, u32)> {
-    let choices = warp.requests.iter().filter(|request| matches!(request, Request::Copy { .. })).count();
+    let choices = warp
+        .requests
+        .iter()
+        .filter(|request| matches!(request, Request::Copy { .. }))
+        .count();
     if choices == 0 {
         return Ok(false);
     }
     let choice = common.random.below(choices as u64) as usize;
-    let mut copies = warp.requests.iter_mut().filter(|request| matches!(request, Request::Copy { .. }));
-    let Some(Request::Copy { mask, to, from, bytes, line, .. }) = copies.nth(choice) else {
+    let mut copies = warp
+        .requests
+        .iter_mut()
+        .filter(|request| matches!(request, Request::Copy { .. }));
+    let Some(Request::Copy {
+        mask,
+        to,
+        from,
+        bytes,
+        line,
+        ..
+    }) = copies.nth(choice)
+    else {
         return Ok(false);
     };
     let (line, rank) = (*line, warp.rank);
@@ -270,7 +317,8 @@ pub(crate) fn advance(warp: &mut Warp, common: &mut Common, memory: &Memory) -> 
         copied.map_err(|wrong| (Problem::new(Trouble::Address, format!("a copy: {wrong:?}")), line))?;
     }
     *mask = 0;
-    warp.requests.retain(|request| !matches!(request, Request::Copy { mask: 0, .. }));
+    warp.requests
+        .retain(|request| !matches!(request, Request::Copy { mask: 0, .. }));
     tell(warp, common).map_err(|why| (why, line))?;
     Ok(true)
 }

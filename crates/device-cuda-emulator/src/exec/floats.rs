@@ -8,7 +8,11 @@ const NAN: u32 = 0x7fff_ffff;
 
 #[inline(always)]
 fn flushed(x: f32, flush: bool) -> f32 {
-    if flush && x.abs() < f32::MIN_POSITIVE { 0.0_f32.copysign(x) } else { x }
+    if flush && x.abs() < f32::MIN_POSITIVE {
+        0.0_f32.copysign(x)
+    } else {
+        x
+    }
 }
 
 /// A result's bits: what is no number is always the same one.
@@ -29,7 +33,11 @@ fn two_sum(a: f64, b: f64) -> (f64, f64) {
 #[inline(always)]
 fn beside(x: f32, away: bool) -> f32 {
     let bits = x.to_bits();
-    f32::from_bits(if away { bits.wrapping_add(1) } else { bits.wrapping_sub(1) })
+    f32::from_bits(if away {
+        bits.wrapping_add(1)
+    } else {
+        bits.wrapping_sub(1)
+    })
 }
 
 /// `sum + rest`, rounded down.
@@ -52,20 +60,32 @@ fn rounded_to_zero(sum: f64, rest: f64) -> f32 {
     let near = sum as f32;
     let wide = f64::from(near);
     let far = wide.abs() > sum.abs() || (wide == sum && rest != 0.0 && (rest < 0.0) == (sum > 0.0));
-    if far && near != 0.0 { beside(near, false) } else { near }
+    if far && near != 0.0 {
+        beside(near, false)
+    } else {
+        near
+    }
 }
 
 /// `a * b + c`, rounded down.
 #[inline(always)]
 fn fma_down(a: f32, b: f32, c: f32) -> f32 {
     let (sum, rest) = two_sum(f64::from(a) * f64::from(b), f64::from(c));
-    if sum.is_finite() { rounded_down(sum, rest) } else { sum as f32 }
+    if sum.is_finite() {
+        rounded_down(sum, rest)
+    } else {
+        sum as f32
+    }
 }
 
 #[inline(always)]
 fn add_to_zero(a: f32, b: f32) -> f32 {
     let (sum, rest) = two_sum(f64::from(a), f64::from(b));
-    if sum.is_finite() { rounded_to_zero(sum, rest) } else { sum as f32 }
+    if sum.is_finite() {
+        rounded_to_zero(sum, rest)
+    } else {
+        sum as f32
+    }
 }
 
 /// The smaller number; -0 is below 0, and what is no number is left out.
@@ -174,12 +194,18 @@ impl Turn<'_> {
     #[inline(always)]
     fn floats(&mut self, flush: bool, inst: &Inst, mask: u32, f: impl Fn(f32, f32) -> f32) {
         self.word_of_two(inst, mask, |a, b| {
-            let (a, b) = (flushed(f32::from_bits(a), flush), flushed(f32::from_bits(b), flush));
+            let (a, b) = (
+                flushed(f32::from_bits(a), flush),
+                flushed(f32::from_bits(b), flush),
+            );
             bits(flushed(f(a, b), flush))
         });
     }
 
-    #[cfg_attr(target_arch = "x86_64", target_feature(enable = "avx2,fma,f16c,popcnt,lzcnt,bmi1,bmi2"))]
+    #[cfg_attr(
+        target_arch = "x86_64",
+        target_feature(enable = "avx2,fma,f16c,popcnt,lzcnt,bmi1,bmi2")
+    )]
     pub(super) fn float(&mut self, op: Float, flush: bool, inst: &Inst, mask: u32) {
         match op {
             Float::Add => self.floats(flush, inst, mask, |a, b| a + b),
@@ -192,11 +218,16 @@ impl Turn<'_> {
         }
     }
 
-    #[cfg_attr(target_arch = "x86_64", target_feature(enable = "avx2,fma,f16c,popcnt,lzcnt,bmi1,bmi2"))]
+    #[cfg_attr(
+        target_arch = "x86_64",
+        target_feature(enable = "avx2,fma,f16c,popcnt,lzcnt,bmi1,bmi2")
+    )]
     pub(super) fn fma(&mut self, down: bool, flush: bool, inst: &Inst, mask: u32) {
         let number = |x: u32| flushed(f32::from_bits(x), flush);
         if down {
-            self.word_of_three(inst, mask, |a, b, c| bits(flushed(fma_down(number(a), number(b), number(c)), flush)));
+            self.word_of_three(inst, mask, |a, b, c| {
+                bits(flushed(fma_down(number(a), number(b), number(c)), flush))
+            });
         } else if flush {
             self.word_of_three(inst, mask, |a, b, c| {
                 bits(flushed(number(a).mul_add(number(b), number(c)), flush))
@@ -208,14 +239,20 @@ impl Turn<'_> {
         }
     }
 
-    #[cfg_attr(target_arch = "x86_64", target_feature(enable = "avx2,fma,f16c,popcnt,lzcnt,bmi1,bmi2"))]
+    #[cfg_attr(
+        target_arch = "x86_64",
+        target_feature(enable = "avx2,fma,f16c,popcnt,lzcnt,bmi1,bmi2")
+    )]
     pub(super) fn fma_pair(&mut self, inst: &Inst, mask: u32) {
         self.word_of_three(inst, mask, |a, b, c| {
             fma_bf16(a >> 16, b >> 16, c >> 16) << 16 | fma_bf16(a, b, c)
         });
     }
 
-    #[cfg_attr(target_arch = "x86_64", target_feature(enable = "avx2,fma,f16c,popcnt,lzcnt,bmi1,bmi2"))]
+    #[cfg_attr(
+        target_arch = "x86_64",
+        target_feature(enable = "avx2,fma,f16c,popcnt,lzcnt,bmi1,bmi2")
+    )]
     pub(super) fn float_double(&mut self, op: Float, inst: &Inst, mask: u32) {
         self.double_of_two(inst, mask, |a, b| {
             let (a, b) = (f64::from_bits(a), f64::from_bits(b));
@@ -231,7 +268,10 @@ impl Turn<'_> {
         });
     }
 
-    #[cfg_attr(target_arch = "x86_64", target_feature(enable = "avx2,fma,f16c,popcnt,lzcnt,bmi1,bmi2"))]
+    #[cfg_attr(
+        target_arch = "x86_64",
+        target_feature(enable = "avx2,fma,f16c,popcnt,lzcnt,bmi1,bmi2")
+    )]
     pub(super) fn function(&mut self, function: Function, flush: bool, inst: &Inst, mask: u32) {
         let number = |x: u32| flushed(f32::from_bits(x), flush);
         let result = |x: f32| bits(flushed(x, flush));

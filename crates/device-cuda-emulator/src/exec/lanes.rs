@@ -112,7 +112,11 @@ impl Turn<'_> {
 
     #[inline(always)]
     pub(crate) fn double_of_two(&mut self, inst: &Inst, mask: u32, f: impl Fn(u64, u64) -> u64) {
-        let (a, b, mut new) = (*self.doubles(inst.from[0]), *self.doubles(inst.from[1]), [0; LANES]);
+        let (a, b, mut new) = (
+            *self.doubles(inst.from[0]),
+            *self.doubles(inst.from[1]),
+            [0; LANES],
+        );
         for lane in 0..LANES {
             new[lane] = f(a[lane], b[lane]);
         }

@@ -88,10 +88,15 @@ impl Turn<'_> {
         let found = self.common.load(self.warp.rank, at, 16);
         let value = found.map_err(|wrong: Wrong| self.wrong(wrong, "a matrix", 0, u64::from(at), 16))?;
         let bytes = value.to_le_bytes();
-        Ok(std::array::from_fn(|index| u16::from_le_bytes([bytes[2 * index], bytes[2 * index + 1]])))
+        Ok(std::array::from_fn(|index| {
+            u16::from_le_bytes([bytes[2 * index], bytes[2 * index + 1]])
+        }))
     }
 
-    #[cfg_attr(target_arch = "x86_64", target_feature(enable = "avx2,fma,f16c,popcnt,lzcnt,bmi1,bmi2"))]
+    #[cfg_attr(
+        target_arch = "x86_64",
+        target_feature(enable = "avx2,fma,f16c,popcnt,lzcnt,bmi1,bmi2")
+    )]
     pub(super) fn matrix(&mut self, inst: &Inst) -> Result<(), Problem> {
         match inst.op {
             Op::LoadMatrix { count, transposed } => self.load_matrix(inst, usize::from(count), transposed),
@@ -103,7 +108,10 @@ impl Turn<'_> {
         }
     }
 
-    #[cfg_attr(target_arch = "x86_64", target_feature(enable = "avx2,fma,f16c,popcnt,lzcnt,bmi1,bmi2"))]
+    #[cfg_attr(
+        target_arch = "x86_64",
+        target_feature(enable = "avx2,fma,f16c,popcnt,lzcnt,bmi1,bmi2")
+    )]
     fn load_matrix(&mut self, inst: &Inst, count: usize, transposed: bool) -> Result<(), Problem> {
         let addresses = *self.words(inst.from[0]);
         let start = inst.list.0 as usize;
@@ -148,7 +156,10 @@ impl Turn<'_> {
         left
     }
 
-    #[cfg_attr(target_arch = "x86_64", target_feature(enable = "avx2,fma,f16c,popcnt,lzcnt,bmi1,bmi2"))]
+    #[cfg_attr(
+        target_arch = "x86_64",
+        target_feature(enable = "avx2,fma,f16c,popcnt,lzcnt,bmi1,bmi2")
+    )]
     fn product(&mut self, factor: Factor, inst: &Inst) {
         let start = inst.list.0 as usize;
         let kernel = self.setting.kernel;
@@ -184,7 +195,10 @@ impl Turn<'_> {
         }
     }
 
-    #[cfg_attr(target_arch = "x86_64", target_feature(enable = "avx2,fma,f16c,popcnt,lzcnt,bmi1,bmi2"))]
+    #[cfg_attr(
+        target_arch = "x86_64",
+        target_feature(enable = "avx2,fma,f16c,popcnt,lzcnt,bmi1,bmi2")
+    )]
     pub(super) fn wide(&mut self, inst: &Inst) -> Result<Step, Problem> {
         match inst.op {
             Op::MultiplyWide(wide) => self.multiply_wide(wide, inst).map(|()| Step::Next),
@@ -192,8 +206,12 @@ impl Turn<'_> {
                 let warp = self.warp.index;
                 let products = self.products();
                 let number = products.closed[warp % 4];
-                let own = products.operands.iter_mut().filter(|operands| operands.warp == warp);
-                own.filter(|operands| operands.group == u32::MAX).for_each(|operands| operands.group = number);
+                let own = products
+                    .operands
+                    .iter_mut()
+                    .filter(|operands| operands.warp == warp);
+                own.filter(|operands| operands.group == u32::MAX)
+                    .for_each(|operands| operands.group = number);
                 products.closed[warp % 4] += 1;
                 self.common.happened += 1;
                 Ok(Step::Next)
@@ -207,7 +225,10 @@ impl Turn<'_> {
         &mut self.common.products[self.warp.rank][self.warp.index / 4]
     }
 
-    #[cfg_attr(target_arch = "x86_64", target_feature(enable = "avx2,fma,f16c,popcnt,lzcnt,bmi1,bmi2"))]
+    #[cfg_attr(
+        target_arch = "x86_64",
+        target_feature(enable = "avx2,fma,f16c,popcnt,lzcnt,bmi1,bmi2")
+    )]
     fn multiply_wide(&mut self, wide: Wide, inst: &Inst) -> Result<(), Problem> {
         let columns = usize::from(wide.columns);
         let start = inst.list.0 as usize;
@@ -226,7 +247,9 @@ impl Turn<'_> {
                     let at = tile.along(first + row, 8 * half);
                     pieces.push(at);
                     let eight = self.eight(at)?;
-                    (0..8).for_each(|index| values[8 * half + index] = number(wide.factor, u32::from(eight[index])));
+                    (0..8).for_each(|index| {
+                        values[8 * half + index] = number(wide.factor, u32::from(eight[index]))
+                    });
                 }
             }
             left
@@ -243,7 +266,13 @@ impl Turn<'_> {
                 }
             }
         }
-        multiply(&left, &right[..DEPTH * columns], &mut sums[..ROWS * columns], columns, DEPTH);
+        multiply(
+            &left,
+            &right[..DEPTH * columns],
+            &mut sums[..ROWS * columns],
+            columns,
+            DEPTH,
+        );
         for (index, row) in sums_rows.iter().enumerate() {
             let mut new: Row<u32> = [0; LANES];
             for (lane, value) in new.iter_mut().enumerate() {
@@ -293,7 +322,10 @@ impl Turn<'_> {
     }
 
     /// A hash of what is at these places.
-    #[cfg_attr(target_arch = "x86_64", target_feature(enable = "avx2,fma,f16c,popcnt,lzcnt,bmi1,bmi2"))]
+    #[cfg_attr(
+        target_arch = "x86_64",
+        target_feature(enable = "avx2,fma,f16c,popcnt,lzcnt,bmi1,bmi2")
+    )]
     fn hash(&self, pieces: &[u32]) -> Result<u64, Problem> {
         let mut hash = 0_u64;
         for at in pieces {
@@ -306,7 +338,10 @@ impl Turn<'_> {
         Ok(hash)
     }
 
-    #[cfg_attr(target_arch = "x86_64", target_feature(enable = "avx2,fma,f16c,popcnt,lzcnt,bmi1,bmi2"))]
+    #[cfg_attr(
+        target_arch = "x86_64",
+        target_feature(enable = "avx2,fma,f16c,popcnt,lzcnt,bmi1,bmi2")
+    )]
     fn products_wait(&mut self, left: u32) -> Result<Step, Problem> {
         let warp = self.warp.index;
         let products = self.products();
@@ -315,13 +350,15 @@ impl Turn<'_> {
             return Ok(Step::Stall);
         }
         let operands = std::mem::take(&mut products.operands);
-        let (waited, rest): (Vec<_>, Vec<_>) = operands.into_iter().partition(|operands| operands.group < until);
+        let (waited, rest): (Vec<_>, Vec<_>) =
+            operands.into_iter().partition(|operands| operands.group < until);
         products.operands = rest;
         for operands in waited {
             if self.hash(&operands.pieces)? != operands.hash {
                 let Operands { warp, line, .. } = operands;
-                let text =
-                    format!("warp {warp}: what the product of line {line} reads was written again before it was waited for");
+                let text = format!(
+                    "warp {warp}: what the product of line {line} reads was written again before it was waited for"
+                );
                 return Err(Problem::new(Trouble::Rule, text));
             }
         }

@@ -67,13 +67,19 @@ impl Turn<'_> {
     /// Runs up to so many instructions. An error comes with the line that it happened in.
     pub(crate) fn take(&mut self, budget: u64) -> Result<Ended, (Problem, u32)> {
         // SAFETY: the driver does not start on a processor without these instructions.
-        #[cfg_attr(not(target_arch = "x86_64"), allow(unused_unsafe, reason = "others have what is needed"))]
+        #[cfg_attr(
+            not(target_arch = "x86_64"),
+            allow(unused_unsafe, reason = "others have what is needed")
+        )]
         unsafe {
             self.run(budget)
         }
     }
 
-    #[cfg_attr(target_arch = "x86_64", target_feature(enable = "avx2,fma,f16c,popcnt,lzcnt,bmi1,bmi2"))]
+    #[cfg_attr(
+        target_arch = "x86_64",
+        target_feature(enable = "avx2,fma,f16c,popcnt,lzcnt,bmi1,bmi2")
+    )]
     fn run(&mut self, budget: u64) -> Result<Ended, (Problem, u32)> {
         for group in &mut self.warp.groups {
             group.stalled = false;
@@ -85,7 +91,11 @@ impl Turn<'_> {
                 return Ok(Ended::Paused);
             }
         }
-        if self.warp.groups.is_empty() { Ok(Ended::Over) } else { Ok(Ended::Stalled) }
+        if self.warp.groups.is_empty() {
+            Ok(Ended::Over)
+        } else {
+            Ok(Ended::Stalled)
+        }
     }
 
     /// Joins groups that have met, and names the one furthest behind of those that can go on.
@@ -106,12 +116,20 @@ impl Turn<'_> {
     }
 
     /// Runs a group until it parts, meets another, waits or ends.
-    #[cfg_attr(target_arch = "x86_64", target_feature(enable = "avx2,fma,f16c,popcnt,lzcnt,bmi1,bmi2"))]
+    #[cfg_attr(
+        target_arch = "x86_64",
+        target_feature(enable = "avx2,fma,f16c,popcnt,lzcnt,bmi1,bmi2")
+    )]
     fn follow(&mut self, index: usize, end: u64) -> Result<(), (Problem, u32)> {
         let kernel = self.setting.kernel;
         let Group { mut at, mask, .. } = self.warp.groups[index];
         let alone = self.warp.groups.len() == 1;
-        let ahead = self.warp.groups.iter().map(|group| group.at).filter(|other| *other > at);
+        let ahead = self
+            .warp
+            .groups
+            .iter()
+            .map(|group| group.at)
+            .filter(|other| *other > at);
         let limit = ahead.min().unwrap_or(u32::MAX);
         while self.count.instructions < end && at < limit {
             let inst = &kernel.code[at as usize];
@@ -142,7 +160,10 @@ impl Turn<'_> {
                     at += 1;
                     break;
                 }
-                _ => match self.step(inst, active, mask, index).map_err(|why| (why, inst.line))? {
+                _ => match self
+                    .step(inst, active, mask, index)
+                    .map_err(|why| (why, inst.line))?
+                {
                     Step::Next => at += 1,
                     Step::Stall => {
                         self.warp.groups[index].stalled = true;
@@ -196,7 +217,10 @@ impl Turn<'_> {
         }
     }
 
-    #[cfg_attr(target_arch = "x86_64", target_feature(enable = "avx2,fma,f16c,popcnt,lzcnt,bmi1,bmi2"))]
+    #[cfg_attr(
+        target_arch = "x86_64",
+        target_feature(enable = "avx2,fma,f16c,popcnt,lzcnt,bmi1,bmi2")
+    )]
     fn step(&mut self, inst: &Inst, active: u32, mask: u32, index: usize) -> Result<Step, Problem> {
         match inst.op {
             Op::Nothing => {}
@@ -215,7 +239,9 @@ impl Turn<'_> {
             Op::FmaBf16x2 => self.fma_pair(inst, active),
             Op::FloatDouble(op) => self.float_double(op, inst, active),
             Op::FmaDouble => self.double_of_three(inst, active, |a, b, c| {
-                f64::from_bits(a).mul_add(f64::from_bits(b), f64::from_bits(c)).to_bits()
+                f64::from_bits(a)
+                    .mul_add(f64::from_bits(b), f64::from_bits(c))
+                    .to_bits()
             }),
             Op::Change { .. } => self.change(inst, active)?,
             Op::Shuffle(_) | Op::Vote(_) | Op::Match | Op::Fold(_) | Op::ActiveMask | Op::MeetWarp => {

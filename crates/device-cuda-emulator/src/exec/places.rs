@@ -33,8 +33,15 @@ impl Turn<'_> {
             Wrong::Outside => "outside of all memory that is there",
             Wrong::Crooked => "not at a multiple of its size",
         };
-        let trouble = if wrong == Wrong::Outside { Trouble::Address } else { Trouble::Misaligned };
-        Problem::new(trouble, format!("thread {thread}: {what} of {bytes} bytes at {at:#x}: {why}"))
+        let trouble = if wrong == Wrong::Outside {
+            Trouble::Address
+        } else {
+            Trouble::Misaligned
+        };
+        Problem::new(
+            trouble,
+            format!("thread {thread}: {what} of {bytes} bytes at {at:#x}: {why}"),
+        )
     }
 
     /// Up to sixteen bytes that a lane sees at an address.
@@ -47,13 +54,22 @@ impl Turn<'_> {
             Space::Generic if at & MARKS == SHARED_MARK => self.common.load(self.warp.rank, at as u32, bytes),
             Space::Generic | Space::Local => {
                 let own = self.local(lane, at, bytes)?;
-                Ok(self.warp.local[own].iter().rev().fold(0, |value, byte| value << 8 | u128::from(*byte)))
+                Ok(self.warp.local[own]
+                    .iter()
+                    .rev()
+                    .fold(0, |value, byte| value << 8 | u128::from(*byte)))
             }
             Space::Parameter => {
                 let from = at as usize;
-                let bytes = self.setting.parameters.get(from..from.wrapping_add(bytes as usize));
+                let bytes = self
+                    .setting
+                    .parameters
+                    .get(from..from.wrapping_add(bytes as usize));
                 let bytes = bytes.ok_or(Wrong::Outside)?;
-                Ok(bytes.iter().rev().fold(0, |value, byte| value << 8 | u128::from(*byte)))
+                Ok(bytes
+                    .iter()
+                    .rev()
+                    .fold(0, |value, byte| value << 8 | u128::from(*byte)))
             }
         }
     }
@@ -63,8 +79,12 @@ impl Turn<'_> {
         match space {
             Space::Global => self.setting.memory.store(&mut self.warp.window, at, bytes, value),
             Space::Shared => self.common.store(self.warp.rank, at as u32, bytes, value),
-            Space::Generic if at & MARKS == 0 => self.setting.memory.store(&mut self.warp.window, at, bytes, value),
-            Space::Generic if at & MARKS == SHARED_MARK => self.common.store(self.warp.rank, at as u32, bytes, value),
+            Space::Generic if at & MARKS == 0 => {
+                self.setting.memory.store(&mut self.warp.window, at, bytes, value)
+            }
+            Space::Generic if at & MARKS == SHARED_MARK => {
+                self.common.store(self.warp.rank, at as u32, bytes, value)
+            }
             Space::Generic | Space::Local => {
                 let own = self.local(lane, at, bytes)?;
                 self.warp.local[own].copy_from_slice(&value.to_le_bytes()[..bytes as usize]);
@@ -87,7 +107,10 @@ impl Turn<'_> {
         Ok(first..first + bytes as usize)
     }
 
-    #[cfg_attr(target_arch = "x86_64", target_feature(enable = "avx2,fma,f16c,popcnt,lzcnt,bmi1,bmi2"))]
+    #[cfg_attr(
+        target_arch = "x86_64",
+        target_feature(enable = "avx2,fma,f16c,popcnt,lzcnt,bmi1,bmi2")
+    )]
     pub(super) fn load(&mut self, access: Access, inst: &Inst, mask: u32) -> Result<(), Problem> {
         let at = self.addresses(inst, access.far);
         let (size, count) = (u64::from(access.bytes), usize::from(access.count));
@@ -115,7 +138,10 @@ impl Turn<'_> {
         Ok(())
     }
 
-    #[cfg_attr(target_arch = "x86_64", target_feature(enable = "avx2,fma,f16c,popcnt,lzcnt,bmi1,bmi2"))]
+    #[cfg_attr(
+        target_arch = "x86_64",
+        target_feature(enable = "avx2,fma,f16c,popcnt,lzcnt,bmi1,bmi2")
+    )]
     pub(super) fn store(&mut self, access: Access, inst: &Inst, mask: u32) -> Result<(), Problem> {
         let at = self.addresses(inst, access.far);
         let (size, count) = (u64::from(access.bytes), usize::from(access.count));
@@ -126,7 +152,11 @@ impl Turn<'_> {
         for lane in lanes(mask) {
             let mut value = 0;
             for (index, row) in lists.iter().enumerate() {
-                let element = if access.double { self.doubles(*row)[lane] } else { u64::from(self.words(*row)[lane]) };
+                let element = if access.double {
+                    self.doubles(*row)[lane]
+                } else {
+                    u64::from(self.words(*row)[lane])
+                };
                 value |= (u128::from(element) & low) << (8 * size * index as u64);
             }
             let stored = self.put(access.space, lane, at[lane], all, value);
@@ -137,17 +167,34 @@ impl Turn<'_> {
 
     /// Lanes change memory one after the other.
     pub(super) fn change(&mut self, inst: &Inst, mask: u32) -> Result<(), Problem> {
-        let Op::Change { change, space, double, far } = inst.op else {
+        let Op::Change {
+            change,
+            space,
+            double,
+            far,
+        } = inst.op
+        else {
             unreachable!("it is a change")
         };
         let at = self.addresses(inst, far);
         let size = if double { 8 } else { 4 };
         for lane in lanes(mask) {
-            let read = |turn: &Self, row: u32| if double { turn.doubles(row)[lane] } else { u64::from(turn.words(row)[lane]) };
+            let read = |turn: &Self, row: u32| {
+                if double {
+                    turn.doubles(row)[lane]
+                } else {
+                    u64::from(turn.words(row)[lane])
+                }
+            };
             let by = read(self, inst.from[1]);
-            let other = if change == Change::CompareExchange { read(self, inst.from[2]) } else { 0 };
+            let other = if change == Change::CompareExchange {
+                read(self, inst.from[2])
+            } else {
+                0
+            };
             let found = self.fetch(space, lane, at[lane], size);
-            let old = found.map_err(|wrong| self.wrong(wrong, "an atomic change", lane, at[lane], size))? as u64;
+            let old =
+                found.map_err(|wrong| self.wrong(wrong, "an atomic change", lane, at[lane], size))? as u64;
             let new = changed(change, double, old, by, other);
             let stored = self.put(space, lane, at[lane], size, u128::from(new));
             stored.map_err(|wrong| self.wrong(wrong, "an atomic change", lane, at[lane], size))?;
@@ -164,7 +211,11 @@ impl Turn<'_> {
     pub(super) fn address(&mut self, inst: &Inst, mask: u32) {
         match inst.op {
             Op::ToGeneric(space) => {
-                let mark = if space == Space::Shared { SHARED_MARK } else { LOCAL_MARK };
+                let mark = if space == Space::Shared {
+                    SHARED_MARK
+                } else {
+                    LOCAL_MARK
+                };
                 self.double_of_one(inst, mask, |at| at | mark);
             }
             Op::FromGeneric => self.double_of_one(inst, mask, |at| at & !MARKS),
@@ -192,7 +243,11 @@ impl Turn<'_> {
 fn narrowed(value: u64, access: Access) -> u64 {
     let spare = 64 - 8 * u32::from(access.bytes);
     let value = value << spare;
-    if access.signed { ((value as i64) >> spare) as u64 } else { value >> spare }
+    if access.signed {
+        ((value as i64) >> spare) as u64
+    } else {
+        value >> spare
+    }
 }
 
 fn changed(change: Change, double: bool, old: u64, by: u64, other: u64) -> u64 {

@@ -6,7 +6,10 @@ use crate::warp::{LANES, lanes};
 
 impl Turn<'_> {
     /// An instruction that all lanes of its mask have to be at.
-    #[cfg_attr(target_arch = "x86_64", target_feature(enable = "avx2,fma,f16c,popcnt,lzcnt,bmi1,bmi2"))]
+    #[cfg_attr(
+        target_arch = "x86_64",
+        target_feature(enable = "avx2,fma,f16c,popcnt,lzcnt,bmi1,bmi2")
+    )]
     pub(super) fn together(&mut self, inst: &Inst, active: u32, mask: u32) -> Result<Step, Problem> {
         let row = match inst.op {
             Op::Shuffle(_) => inst.from[3],
@@ -45,13 +48,20 @@ impl Turn<'_> {
         Ok(Step::Next)
     }
 
-    #[cfg_attr(target_arch = "x86_64", target_feature(enable = "avx2,fma,f16c,popcnt,lzcnt,bmi1,bmi2"))]
+    #[cfg_attr(
+        target_arch = "x86_64",
+        target_feature(enable = "avx2,fma,f16c,popcnt,lzcnt,bmi1,bmi2")
+    )]
     fn shuffle(&mut self, shuffle: Shuffle, inst: &Inst, active: u32) {
         let values = *self.words(inst.from[0]);
         let (by, bounds) = (*self.words(inst.from[1]), *self.words(inst.from[2]));
         let (mut new, mut inside) = ([0; LANES], 0_u32);
         for lane in 0..LANES as u32 {
-            let (by, clamp, segment) = (by[lane as usize] & 31, bounds[lane as usize] & 31, bounds[lane as usize] >> 8 & 31);
+            let (by, clamp, segment) = (
+                by[lane as usize] & 31,
+                bounds[lane as usize] & 31,
+                bounds[lane as usize] >> 8 & 31,
+            );
             let last = lane & segment | clamp & !segment;
             let first = lane & segment;
             let (from, within) = match shuffle {
@@ -64,7 +74,11 @@ impl Turn<'_> {
             inside |= u32::from(within) << lane;
             // A lane that is not here has nothing to give.
             let here = active >> (from & 31) & 1 != 0;
-            new[lane as usize] = if here { values[(from & 31) as usize] } else { 0x7fff_7fff };
+            new[lane as usize] = if here {
+                values[(from & 31) as usize]
+            } else {
+                0x7fff_7fff
+            };
         }
         self.keep_words(inst.to[0], &new, active);
         self.keep_predicate(inst.to[1], inside, active);

@@ -44,7 +44,11 @@ fn permute(a: u32, b: u32, selector: u32) -> u32 {
     (0..4).fold(0, |word, index| {
         let choice = selector >> (4 * index);
         let byte = (bytes >> (8 * (choice & 7))) as u8;
-        let byte = if choice & 8 == 0 { byte } else { ((byte as i8) >> 7) as u8 };
+        let byte = if choice & 8 == 0 {
+            byte
+        } else {
+            ((byte as i8) >> 7) as u8
+        };
         word | u32::from(byte) << (8 * index)
     })
 }
@@ -53,22 +57,38 @@ fn lop3(a: u32, b: u32, c: u32, table: u32) -> u32 {
     (0..8).fold(0, |word, index| {
         let pick = |x: u32, bit: u32| if index & bit == 0 { !x } else { x };
         let term = pick(a, 4) & pick(b, 2) & pick(c, 1);
-        if table >> index & 1 == 0 { word } else { word | term }
+        if table >> index & 1 == 0 {
+            word
+        } else {
+            word | term
+        }
     })
 }
 
 fn extract(x: u32, at: u32, length: u32, signed: bool) -> u32 {
     let (at, length) = (at & 255, length & 255);
-    let wide = if signed { i64::from(x as i32) as u64 } else { u64::from(x) };
+    let wide = if signed {
+        i64::from(x as i32) as u64
+    } else {
+        u64::from(x)
+    };
     if length == 0 {
         return 0;
     }
-    let shifted = if signed { ((wide as i64) >> at.min(63)) as u64 } else { wide.checked_shr(at).unwrap_or(0) };
+    let shifted = if signed {
+        ((wide as i64) >> at.min(63)) as u64
+    } else {
+        wide.checked_shr(at).unwrap_or(0)
+    };
     if length >= 32 {
         return shifted as u32;
     }
     let kept = shifted as u32 & ((1 << length) - 1);
-    if signed && kept >> (length - 1) & 1 != 0 { kept | !0 << length } else { kept }
+    if signed && kept >> (length - 1) & 1 != 0 {
+        kept | !0 << length
+    } else {
+        kept
+    }
 }
 
 fn insert(field: u64, into: u64, at: u32, length: u32, bits: u32) -> u64 {
@@ -82,23 +102,36 @@ fn insert(field: u64, into: u64, at: u32, length: u32, bits: u32) -> u64 {
 }
 
 impl Turn<'_> {
-    #[cfg_attr(target_arch = "x86_64", target_feature(enable = "avx2,fma,f16c,popcnt,lzcnt,bmi1,bmi2"))]
+    #[cfg_attr(
+        target_arch = "x86_64",
+        target_feature(enable = "avx2,fma,f16c,popcnt,lzcnt,bmi1,bmi2")
+    )]
     pub(super) fn whole(&mut self, op: Whole, inst: &Inst, mask: u32) {
         match op {
             Whole::Add => self.word_of_two(inst, mask, u32::wrapping_add),
             Whole::Sub => self.word_of_two(inst, mask, u32::wrapping_sub),
             Whole::Mul => self.word_of_two(inst, mask, u32::wrapping_mul),
-            Whole::MulHigh => self.word_of_two(inst, mask, |a, b| ((u64::from(a) * u64::from(b)) >> 32) as u32),
+            Whole::MulHigh => {
+                self.word_of_two(inst, mask, |a, b| ((u64::from(a) * u64::from(b)) >> 32) as u32)
+            }
             Whole::MulHighSigned => self.word_of_two(inst, mask, |a, b| {
                 ((i64::from(a as i32) * i64::from(b as i32)) >> 32) as u32
             }),
             Whole::Div => self.word_of_two(inst, mask, |a, b| a.checked_div(b).unwrap_or(u32::MAX)),
             Whole::Rem => self.word_of_two(inst, mask, |a, b| a.checked_rem(b).unwrap_or(a)),
             Whole::DivSigned => self.word_of_two(inst, mask, |a, b| {
-                if b == 0 { u32::MAX } else { (a as i32).wrapping_div(b as i32) as u32 }
+                if b == 0 {
+                    u32::MAX
+                } else {
+                    (a as i32).wrapping_div(b as i32) as u32
+                }
             }),
             Whole::RemSigned => self.word_of_two(inst, mask, |a, b| {
-                if b == 0 { a } else { (a as i32).wrapping_rem(b as i32) as u32 }
+                if b == 0 {
+                    a
+                } else {
+                    (a as i32).wrapping_rem(b as i32) as u32
+                }
             }),
             Whole::Min => self.word_of_two(inst, mask, u32::min),
             Whole::Max => self.word_of_two(inst, mask, u32::max),
@@ -120,22 +153,34 @@ impl Turn<'_> {
             Whole::Add => self.word_of_two(inst, mask, |a, b| low(a.wrapping_add(b))),
             Whole::Sub => self.word_of_two(inst, mask, |a, b| low(a.wrapping_sub(b))),
             Whole::Mul => self.word_of_two(inst, mask, |a, b| low(a.wrapping_mul(b))),
-            Whole::MulHigh | Whole::MulHighSigned => self.word_of_two(inst, mask, |_, _| unreachable!("never decoded")),
-            Whole::Div => self.word_of_two(inst, mask, |a, b| low(low(a).checked_div(low(b)).unwrap_or(u32::MAX))),
+            Whole::MulHigh | Whole::MulHighSigned => {
+                self.word_of_two(inst, mask, |_, _| unreachable!("never decoded"))
+            }
+            Whole::Div => self.word_of_two(inst, mask, |a, b| {
+                low(low(a).checked_div(low(b)).unwrap_or(u32::MAX))
+            }),
             Whole::Rem => self.word_of_two(inst, mask, |a, b| low(a).checked_rem(low(b)).unwrap_or(low(a))),
             Whole::DivSigned => self.word_of_two(inst, mask, |a, b| {
-                low((signed_half(a) as i32).checked_div(signed_half(b) as i32).unwrap_or(-1) as u32)
+                low((signed_half(a) as i32)
+                    .checked_div(signed_half(b) as i32)
+                    .unwrap_or(-1) as u32)
             }),
             Whole::RemSigned => self.word_of_two(inst, mask, |a, b| {
-                low((signed_half(a) as i32).checked_rem(signed_half(b) as i32).unwrap_or(0) as u32)
+                low((signed_half(a) as i32)
+                    .checked_rem(signed_half(b) as i32)
+                    .unwrap_or(0) as u32)
             }),
             Whole::Min => self.word_of_two(inst, mask, |a, b| low(a).min(low(b))),
             Whole::Max => self.word_of_two(inst, mask, |a, b| low(a).max(low(b))),
             Whole::MinSigned => {
-                self.word_of_two(inst, mask, |a, b| low((signed_half(a) as i32).min(signed_half(b) as i32) as u32));
+                self.word_of_two(inst, mask, |a, b| {
+                    low((signed_half(a) as i32).min(signed_half(b) as i32) as u32)
+                });
             }
             Whole::MaxSigned => {
-                self.word_of_two(inst, mask, |a, b| low((signed_half(a) as i32).max(signed_half(b) as i32) as u32));
+                self.word_of_two(inst, mask, |a, b| {
+                    low((signed_half(a) as i32).max(signed_half(b) as i32) as u32)
+                });
             }
             Whole::And => self.word_of_two(inst, mask, |a, b| low(a & b)),
             Whole::Or => self.word_of_two(inst, mask, |a, b| low(a | b)),
@@ -143,12 +188,17 @@ impl Turn<'_> {
             Whole::Left => self.word_of_two(inst, mask, |a, b| if b > 15 { 0 } else { low(a << b) }),
             Whole::Right => self.word_of_two(inst, mask, |a, b| if b > 15 { 0 } else { low(a) >> b }),
             Whole::RightSigned => {
-                self.word_of_two(inst, mask, |a, b| low(((signed_half(a) as i32) >> b.min(15)) as u32));
+                self.word_of_two(inst, mask, |a, b| {
+                    low(((signed_half(a) as i32) >> b.min(15)) as u32)
+                });
             }
         }
     }
 
-    #[cfg_attr(target_arch = "x86_64", target_feature(enable = "avx2,fma,f16c,popcnt,lzcnt,bmi1,bmi2"))]
+    #[cfg_attr(
+        target_arch = "x86_64",
+        target_feature(enable = "avx2,fma,f16c,popcnt,lzcnt,bmi1,bmi2")
+    )]
     pub(super) fn whole_double(&mut self, op: Whole, inst: &Inst, mask: u32) {
         match op {
             Whole::Add => self.double_of_two(inst, mask, u64::wrapping_add),
@@ -163,10 +213,18 @@ impl Turn<'_> {
             Whole::Div => self.double_of_two(inst, mask, |a, b| a.checked_div(b).unwrap_or(u64::MAX)),
             Whole::Rem => self.double_of_two(inst, mask, |a, b| a.checked_rem(b).unwrap_or(a)),
             Whole::DivSigned => self.double_of_two(inst, mask, |a, b| {
-                if b == 0 { u64::MAX } else { (a as i64).wrapping_div(b as i64) as u64 }
+                if b == 0 {
+                    u64::MAX
+                } else {
+                    (a as i64).wrapping_div(b as i64) as u64
+                }
             }),
             Whole::RemSigned => self.double_of_two(inst, mask, |a, b| {
-                if b == 0 { a } else { (a as i64).wrapping_rem(b as i64) as u64 }
+                if b == 0 {
+                    a
+                } else {
+                    (a as i64).wrapping_rem(b as i64) as u64
+                }
             }),
             Whole::Min => self.double_of_two(inst, mask, u64::min),
             Whole::Max => self.double_of_two(inst, mask, u64::max),
@@ -190,7 +248,10 @@ impl Turn<'_> {
         self.keep_doubles(inst.to[0], &new, mask);
     }
 
-    #[cfg_attr(target_arch = "x86_64", target_feature(enable = "avx2,fma,f16c,popcnt,lzcnt,bmi1,bmi2"))]
+    #[cfg_attr(
+        target_arch = "x86_64",
+        target_feature(enable = "avx2,fma,f16c,popcnt,lzcnt,bmi1,bmi2")
+    )]
     pub(super) fn compare(&mut self, compare: Compare, kind: Type, inst: &Inst, mask: u32) {
         let [first, second] = [inst.from[0], inst.from[1]];
         let bits = match kind {
@@ -217,12 +278,17 @@ impl Turn<'_> {
     }
 
     /// What is rare.
-    #[cfg_attr(target_arch = "x86_64", target_feature(enable = "avx2,fma,f16c,popcnt,lzcnt,bmi1,bmi2"))]
+    #[cfg_attr(
+        target_arch = "x86_64",
+        target_feature(enable = "avx2,fma,f16c,popcnt,lzcnt,bmi1,bmi2")
+    )]
     pub(super) fn more(&mut self, inst: &Inst, mask: u32) {
         let [a, b, c, d] = inst.from;
         let mut words = [0; LANES];
         match inst.op {
-            Op::MoveDouble | Op::FromGeneric | Op::ToGeneric(_) | Op::Clock | Op::PlaceOf => self.address(inst, mask),
+            Op::MoveDouble | Op::FromGeneric | Op::ToGeneric(_) | Op::Clock | Op::PlaceOf => {
+                self.address(inst, mask)
+            }
             Op::MovePredicate => self.keep_predicate(inst.to[0], self.warp.predicates[a as usize], mask),
             Op::NotPredicate => self.keep_predicate(inst.to[0], !self.warp.predicates[a as usize], mask),
             Op::Logic(op) => {
@@ -261,11 +327,16 @@ impl Turn<'_> {
             Op::Funnel { left, wraps } => self.word_of_three(inst, mask, |low, high, by| {
                 let both = u64::from(high) << 32 | u64::from(low);
                 let by = if wraps { by & 31 } else { by.min(32) };
-                if left { ((both << by) >> 32) as u32 } else { (both >> by) as u32 }
+                if left {
+                    ((both << by) >> 32) as u32
+                } else {
+                    (both >> by) as u32
+                }
             }),
             Op::SelectWord => {
                 let (a, b, bits) = (self.words(a), self.words(b), self.warp.predicates[c as usize]);
-                (0..LANES).for_each(|lane| words[lane] = if bits >> lane & 1 != 0 { a[lane] } else { b[lane] });
+                (0..LANES)
+                    .for_each(|lane| words[lane] = if bits >> lane & 1 != 0 { a[lane] } else { b[lane] });
                 self.keep_words(inst.to[0], &words, mask);
             }
             Op::SelectDouble => {
@@ -279,7 +350,10 @@ impl Turn<'_> {
     }
 
     /// Products of other sizes than their factors, and what joins and splits registers.
-    #[cfg_attr(target_arch = "x86_64", target_feature(enable = "avx2,fma,f16c,popcnt,lzcnt,bmi1,bmi2"))]
+    #[cfg_attr(
+        target_arch = "x86_64",
+        target_feature(enable = "avx2,fma,f16c,popcnt,lzcnt,bmi1,bmi2")
+    )]
     fn joined(&mut self, inst: &Inst, mask: u32) {
         let [a, b, c, _] = inst.from;
         let product = |a: u32, b: u32, signed: bool| {
@@ -304,7 +378,8 @@ impl Turn<'_> {
             Op::MulAddDouble => self.double_of_three(inst, mask, |a, b, c| a.wrapping_mul(b).wrapping_add(c)),
             Op::MulAddWide { signed } => {
                 let (a, b, c) = (self.words(a), self.words(b), self.doubles(c));
-                (0..LANES).for_each(|lane| new[lane] = product(a[lane], b[lane], signed).wrapping_add(c[lane]));
+                (0..LANES)
+                    .for_each(|lane| new[lane] = product(a[lane], b[lane], signed).wrapping_add(c[lane]));
                 self.keep_doubles(inst.to[0], &new, mask);
             }
             Op::JoinWords => {
@@ -314,7 +389,8 @@ impl Turn<'_> {
             }
             Op::SplitDouble => {
                 let a = self.doubles(a);
-                (0..LANES).for_each(|lane| (words[lane], more[lane]) = (a[lane] as u32, (a[lane] >> 32) as u32));
+                (0..LANES)
+                    .for_each(|lane| (words[lane], more[lane]) = (a[lane] as u32, (a[lane] >> 32) as u32));
                 self.keep_words(inst.to[0], &words, mask);
                 self.keep_words(inst.to[1], &more, mask);
             }
@@ -332,7 +408,12 @@ impl Turn<'_> {
 
 /// A bit per lane.
 #[inline(always)]
-fn compared<T: Copy, N: PartialOrd>(compare: Compare, a: &Row<T>, b: &Row<T>, number: impl Fn(T) -> N) -> u32 {
+fn compared<T: Copy, N: PartialOrd>(
+    compare: Compare,
+    a: &Row<T>,
+    b: &Row<T>,
+    number: impl Fn(T) -> N,
+) -> u32 {
     let mut bits = 0;
     for lane in 0..LANES {
         let (a, b) = (number(a[lane]), number(b[lane]));

@@ -39,7 +39,9 @@ impl Snippet {
     fn new(threads: u32, body: &str) -> Self {
         let entry = ".visible .entry snippet(.param .u64 inputs, .param .u64 outputs)";
         Self {
-            text: format!("{HEAD}.extern .shared .align 1024 .b8 shared[];\n{entry} {{{REGISTERS}{body}\nret;\n}}\n"),
+            text: format!(
+                "{HEAD}.extern .shared .align 1024 .b8 shared[];\n{entry} {{{REGISTERS}{body}\nret;\n}}\n"
+            ),
             shape: Shape {
                 blocks: [1, 1, 1],
                 threads,
@@ -67,14 +69,29 @@ impl Snippet {
         let kernel = decode::kernel(&module, &module.entries[0], &HashMap::new(), &text).unwrap();
         let mut memory = Memory::default();
         let threads = (self.shape.threads * self.shape.blocks.iter().product::<u32>()) as usize;
-        let (from, to) = (memory.take(16 * threads, false).unwrap(), memory.take(8 * threads, false).unwrap());
+        let (from, to) = (
+            memory.take(16 * threads, false).unwrap(),
+            memory.take(8 * threads, false).unwrap(),
+        );
         let bytes: Vec<u8> = inputs.iter().flat_map(|word| word.to_le_bytes()).collect();
         memory.write(from, &bytes).unwrap();
         let parameters = [from.to_le_bytes(), to.to_le_bytes()].concat();
-        run(&kernel, &self.shape, &parameters, &memory, &self.settings, self.seed)?;
+        run(
+            &kernel,
+            &self.shape,
+            &parameters,
+            &memory,
+            &self.settings,
+            self.seed,
+        )?;
         let mut found = vec![0; 8 * threads];
         memory.read(to, &mut found).unwrap();
-        Ok(found.as_chunks().0.iter().map(|word| u32::from_le_bytes(*word)).collect())
+        Ok(found
+            .as_chunks()
+            .0
+            .iter()
+            .map(|word| u32::from_le_bytes(*word))
+            .collect())
     }
 
     /// What goes wrong with it.
@@ -91,7 +108,18 @@ impl Snippet {
 /// Words at random, among them those where arithmetic is special.
 fn words(count: usize, seed: u64) -> Vec<u32> {
     const SPECIAL: [u32; 12] = [
-        0, 1, 31, 32, 33, 0x7fff_ffff, 0x8000_0000, 0xffff_ffff, 0x3f80_0000, 0x7f80_0000, 0x7fc0_0000, 0x0000_8001,
+        0,
+        1,
+        31,
+        32,
+        33,
+        0x7fff_ffff,
+        0x8000_0000,
+        0xffff_ffff,
+        0x3f80_0000,
+        0x7f80_0000,
+        0x7fc0_0000,
+        0x0000_8001,
     ];
     let mut random = crate::settings::Random::new(seed);
     let word = |_| match random.below(3) {
@@ -104,7 +132,10 @@ fn words(count: usize, seed: u64) -> Vec<u32> {
 #[test]
 fn what_is_not_known_is_an_error_that_names_the_line() {
     for (body, part) in [
-        ("tanh.approx.f32 %f0, %f1;", "tanh.approx.f32: the emulator does not have it"),
+        (
+            "tanh.approx.f32 %f0, %f1;",
+            "tanh.approx.f32: the emulator does not have it",
+        ),
         ("add.s32 %r0, %r1, %q7;", "%q7"),
         ("mov.u32 %r0, %gridid;", "%gridid"),
         ("bra nowhere;", "no label nowhere"),
@@ -114,7 +145,10 @@ fn what_is_not_known_is_an_error_that_names_the_line() {
         let module = parse(&snippet.text).unwrap();
         let text = snippet.text.as_str().into();
         let error = decode::kernel(&module, &module.entries[0], &HashMap::new(), &text).unwrap_err();
-        assert!(error.contains(part) && error.contains("kernel snippet, line "), "{error}");
+        assert!(
+            error.contains(part) && error.contains("kernel snippet, line "),
+            "{error}"
+        );
     }
     assert!(parse(".version 9.4 .target sm_90a .surface x;").is_err());
 }

@@ -17,7 +17,10 @@ fn lanes_part_and_meet_again() {
     let found = Snippet::new(64, &format!("{body}{STORE}")).run(&[]).unwrap();
     for thread in 0..64 {
         let other = thread as u32 ^ 1;
-        assert_eq!(found[2 * thread], other * other.wrapping_sub(1) / 2 * u32::from(other > 0));
+        assert_eq!(
+            found[2 * thread],
+            other * other.wrapping_sub(1) / 2 * u32::from(other > 0)
+        );
     }
     // Of three ways, one ends at once.
     let body = "
@@ -26,7 +29,11 @@ fn lanes_part_and_meet_again() {
         shl.b32 %r1, %r1, 8; or.b32 %r0, %r0, %r1;";
     let found = Snippet::new(32, &format!("{body}{STORE}")).run(&[]).unwrap();
     for thread in 0..32_usize {
-        let expected = if thread > 20 { 0 } else { 0x1f00 | if thread < 5 { 2 } else { 1 } };
+        let expected = if thread > 20 {
+            0
+        } else {
+            0x1f00 | if thread < 5 { 2 } else { 1 }
+        };
         assert_eq!(found[2 * thread], expected, "thread {thread}");
     }
 }
@@ -36,14 +43,33 @@ fn lanes_exchange_values() {
     let inputs = words(4 * 32, 5);
     let value = |lane: usize| inputs[4 * lane];
     for (body, expected) in [
-        ("shfl.sync.up.b32 %r1|%p1, %a, 3, 0, -1; selp.b32 %r0, %r1, 7, %p1;", &(|lane: usize| if lane < 3 { 7 } else { value(lane - 3) }) as &dyn Fn(usize) -> u32),
-        ("shfl.sync.down.b32 %r1|%p1, %a, 2, 31, -1; selp.b32 %r0, %r1, 7, %p1;", &|lane| if lane > 29 { 7 } else { value(lane + 2) }),
+        (
+            "shfl.sync.up.b32 %r1|%p1, %a, 3, 0, -1; selp.b32 %r0, %r1, 7, %p1;",
+            &(|lane: usize| if lane < 3 { 7 } else { value(lane - 3) }) as &dyn Fn(usize) -> u32,
+        ),
+        (
+            "shfl.sync.down.b32 %r1|%p1, %a, 2, 31, -1; selp.b32 %r0, %r1, 7, %p1;",
+            &|lane| if lane > 29 { 7 } else { value(lane + 2) },
+        ),
         ("shfl.sync.idx.b32 %r0|%p1, %a, 9, 31, -1;", &|_| value(9)),
-        ("shfl.sync.bfly.b32 %r0|%p1, %a, 4, 31, -1;", &|lane| value(lane ^ 4)),
-        ("redux.sync.max.u32 %r0, %a, -1;", &|_| (0..32).map(value).max().unwrap()),
-        ("redux.sync.min.s32 %r0, %a, -1;", &|_| (0..32).map(|lane| value(lane) as i32).min().unwrap() as u32),
-        ("match.any.sync.b32 %r0, %a, -1;", &|lane| (0..32).filter(|other| value(*other) == value(lane)).fold(0, |mask, other| mask | 1 << other)),
-        ("setp.gt.u32 %p1, %a, 99; vote.sync.all.pred %p2, %p1, -1; selp.u32 %r0, 1, 0, %p2;", &|_| u32::from((0..32).all(|lane| value(lane) > 99))),
+        ("shfl.sync.bfly.b32 %r0|%p1, %a, 4, 31, -1;", &|lane| {
+            value(lane ^ 4)
+        }),
+        ("redux.sync.max.u32 %r0, %a, -1;", &|_| {
+            (0..32).map(value).max().unwrap()
+        }),
+        ("redux.sync.min.s32 %r0, %a, -1;", &|_| {
+            (0..32).map(|lane| value(lane) as i32).min().unwrap() as u32
+        }),
+        ("match.any.sync.b32 %r0, %a, -1;", &|lane| {
+            (0..32)
+                .filter(|other| value(*other) == value(lane))
+                .fold(0, |mask, other| mask | 1 << other)
+        }),
+        (
+            "setp.gt.u32 %p1, %a, 99; vote.sync.all.pred %p2, %p1, -1; selp.u32 %r0, 1, 0, %p2;",
+            &|_| u32::from((0..32).all(|lane| value(lane) > 99)),
+        ),
     ] {
         let found = Snippet::new(32, &format!("{body}{STORE}")).run(&inputs).unwrap();
         (0..32).for_each(|lane| assert_eq!(found[2 * lane], expected(lane), "{body}, lane {lane}"));
@@ -52,10 +78,12 @@ fn lanes_exchange_values() {
 
 /// Each thread leaves its number for another one, in other warps too.
 fn exchange(barrier: &str) -> Snippet {
-    let body = format!("
+    let body = format!(
+        "
         mov.u32 %r5, shared; shl.b32 %r1, %t, 2; add.s32 %r1, %r1, %r5; st.shared.u32 [%r1], %t;
         {barrier}
-        sub.s32 %r2, 255, %t; shl.b32 %r2, %r2, 2; add.s32 %r2, %r2, %r5; ld.shared.u32 %r0, [%r2];");
+        sub.s32 %r2, 255, %t; shl.b32 %r2, %r2, 2; add.s32 %r2, %r2, %r5; ld.shared.u32 %r0, [%r2];"
+    );
     Snippet::new(256, &format!("{body}{STORE}"))
 }
 
@@ -63,7 +91,10 @@ fn exchange(barrier: &str) -> Snippet {
 fn a_missing_barrier_shows() {
     let right = |found: &[u32]| (0..256).all(|thread| found[2 * thread] == 255 - thread as u32);
     for seed in 0..8 {
-        let found = exchange("bar.sync 0;").seeded(seed, Timing::Late).run(&[]).unwrap();
+        let found = exchange("bar.sync 0;")
+            .seeded(seed, Timing::Late)
+            .run(&[])
+            .unwrap();
         assert!(right(&found), "seed {seed}");
         let found = exchange("").seeded(seed, Timing::Late).run(&[]).unwrap();
         assert!(!right(&found), "seed {seed}");
@@ -78,7 +109,10 @@ fn barriers_by_number_take_as_many_threads_as_they_say() {
         st.shared.u32 [%r1], %t; bar.arrive 3, 128; ret;
         low: bar.sync 3, 128; ld.shared.u32 %r0, [%r1+256];";
     for seed in 0..4 {
-        let found = Snippet::new(128, &format!("{body}{STORE}")).seeded(seed, Timing::Late).run(&[]).unwrap();
+        let found = Snippet::new(128, &format!("{body}{STORE}"))
+            .seeded(seed, Timing::Late)
+            .run(&[])
+            .unwrap();
         (0..64).for_each(|thread| assert_eq!(found[2 * thread], thread as u32 + 64));
     }
     let counted = "setp.lt.u32 %p1, %t, 100; bar.red.popc.u32 %r0, 0, %p1;";
@@ -117,39 +151,83 @@ fn blocks_wait_for_each_other() {
 
 #[test]
 fn what_never_ends_is_named() {
-    let (trouble, text) = Snippet::new(64, "setp.lt.u32 %p1, %t, 32; @%p1 bra skip; bar.sync 2, 64; skip:").fault();
+    let (trouble, text) = Snippet::new(
+        64,
+        "setp.lt.u32 %p1, %t, 32; @%p1 bra skip; bar.sync 2, 64; skip:",
+    )
+    .fault();
     assert_eq!(trouble, Trouble::Stuck);
-    for part in ["kernel snippet", "nothing can go on", "warp 1 of block 0", "bar.sync 2, 64"] {
+    for part in [
+        "kernel snippet",
+        "nothing can go on",
+        "warp 1 of block 0",
+        "bar.sync 2, 64",
+    ] {
         assert!(text.contains(part), "{part}: {text}");
     }
     let (trouble, text) = Snippet::new(32, "again: bra again;").fault();
     assert!(trouble == Trouble::Stuck && text.contains("no end"), "{text}");
     let (trouble, text) = Snippet::new(32, "setp.lt.u32 %p1, %t, 9; @%p1 bra skip; redux.sync.add.s32 %r1, %t, -1; skip: redux.sync.add.s32 %r2, %t, -1;").fault();
-    assert!(trouble == Trouble::Stuck && text.contains("redux.sync.add.s32 %r1"), "{text}");
+    assert!(
+        trouble == Trouble::Stuck && text.contains("redux.sync.add.s32 %r1"),
+        "{text}"
+    );
 }
 
 #[test]
 fn accesses_outside_of_memory_are_found() {
     for (body, trouble, part) in [
-        ("ld.global.u32 %r0, [%out+512];", Trouble::Address, "a load of 4 bytes"),
-        ("mov.u64 %d5, 0; st.global.u32 [%d5], %t;", Trouble::Address, "a store of 4 bytes at 0x0"),
-        ("add.s64 %d5, %out, 2; st.global.u32 [%d5], %t;", Trouble::Misaligned, "not at a multiple"),
-        ("ld.global.v4.f32 {%f0, %f1, %f2, %f3}, [%out+8];", Trouble::Misaligned, "16 bytes"),
-        ("mov.u32 %r1, shared; ld.shared.u32 %r0, [%r1+32768];", Trouble::Address, "a load"),
-        ("mov.u32 %r1, 0; ld.shared.u32 %r0, [%r1];", Trouble::Address, "a load"),
-        ("mov.u32 %r1, shared; mapa.shared::cluster.u32 %r1, %r1, 1; ld.shared::cluster.u32 %r0, [%r1];", Trouble::Address, "a load"),
+        (
+            "ld.global.u32 %r0, [%out+512];",
+            Trouble::Address,
+            "a load of 4 bytes",
+        ),
+        (
+            "mov.u64 %d5, 0; st.global.u32 [%d5], %t;",
+            Trouble::Address,
+            "a store of 4 bytes at 0x0",
+        ),
+        (
+            "add.s64 %d5, %out, 2; st.global.u32 [%d5], %t;",
+            Trouble::Misaligned,
+            "not at a multiple",
+        ),
+        (
+            "ld.global.v4.f32 {%f0, %f1, %f2, %f3}, [%out+8];",
+            Trouble::Misaligned,
+            "16 bytes",
+        ),
+        (
+            "mov.u32 %r1, shared; ld.shared.u32 %r0, [%r1+32768];",
+            Trouble::Address,
+            "a load",
+        ),
+        (
+            "mov.u32 %r1, 0; ld.shared.u32 %r0, [%r1];",
+            Trouble::Address,
+            "a load",
+        ),
+        (
+            "mov.u32 %r1, shared; mapa.shared::cluster.u32 %r1, %r1, 1; ld.shared::cluster.u32 %r0, [%r1];",
+            Trouble::Address,
+            "a load",
+        ),
         ("trap;", Trouble::Trap, "gave up"),
     ] {
         let (found, text) = Snippet::new(64, body).fault();
         assert_eq!(found, trouble, "{text}");
         let line = body.split("; ").last().unwrap();
-        assert!(text.contains(part) && text.contains("thread block [0, 0, 0], line "), "{line}: {text}");
+        assert!(
+            text.contains(part) && text.contains("thread block [0, 0, 0], line "),
+            "{line}: {text}"
+        );
     }
 }
 
 #[test]
 fn memory_that_nobody_wrote_is_no_number() {
-    let body = "mov.u32 %r1, shared; ld.shared.f32 %f0, [%r1+64]; add.rn.f32 %f0, %f0, %f0; mov.b32 %r0, %f0;";
+    let body =
+        "mov.u32 %r1, shared; ld.shared.f32 %f0, [%r1+64]; add.rn.f32 %f0, %f0, %f0; mov.b32 %r0, %f0;";
     let found = Snippet::new(32, &format!("{body}{STORE}")).run(&[]).unwrap();
     assert!(f32::from_bits(found[0]).is_nan());
 }
