@@ -100,11 +100,10 @@ fn spans(code: &[Inst], lists: &[u32], kind: Kind, count: usize) -> Vec<Option<(
         for &behind in &next[index] {
             each_bit(&inside[behind], |register| touch(register, end - 1));
         }
-        for at in start..end {
-            uses[at]
-                .0
+        for (at, (reads, writes)) in uses.iter().enumerate().take(end).skip(start) {
+            reads
                 .iter()
-                .chain(&uses[at].1)
+                .chain(writes)
                 .for_each(|register| touch(*register, at));
         }
     }

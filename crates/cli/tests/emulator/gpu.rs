@@ -27,6 +27,11 @@ pub(crate) struct Edit {
     pub(crate) kernels: &'static str,
 }
 
+/// Whether tests may take minutes.
+pub(crate) fn is_long() -> bool {
+    std::env::var_os("PACELINE_TEST_LONG").is_some()
+}
+
 /// NVRTC, where `cargo xtask kernels` has put it.
 fn compiler() -> Option<Compiler> {
     let folder = repository("target/nvrtc");

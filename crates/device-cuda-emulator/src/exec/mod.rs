@@ -66,11 +66,8 @@ pub(crate) struct Turn<'a> {
 impl Turn<'_> {
     /// Runs up to so many instructions. An error comes with the line that it happened in.
     pub(crate) fn take(&mut self, budget: u64) -> Result<Ended, (Problem, u32)> {
-        // SAFETY: the driver does not start on a processor without these instructions.
-        #[cfg_attr(
-            not(target_arch = "x86_64"),
-            allow(unused_unsafe, reason = "others have what is needed")
-        )]
+        // SAFETY: the driver does not start on a processor without these instructions; on others than x86-64 nothing is asked for.
+        #[allow(unused_unsafe, reason = "others than x86-64 have what is needed")]
         unsafe {
             self.run(budget)
         }
@@ -245,7 +242,7 @@ impl Turn<'_> {
             }),
             Op::Change { .. } => self.change(inst, active)?,
             Op::Shuffle(_) | Op::Vote(_) | Op::Match | Op::Fold(_) | Op::ActiveMask | Op::MeetWarp => {
-                return self.together(inst, active, mask);
+                return Ok(self.together(inst, active, mask));
             }
             Op::LoadMatrix { .. } | Op::Multiply(_) => {
                 if !self.is_whole(active) {

@@ -1,6 +1,6 @@
 //! What lanes of a warp do together.
 
-use super::{Problem, Step, Turn};
+use super::{Step, Turn};
 use crate::kernel::{Fold, Inst, Op, Shuffle, Vote};
 use crate::warp::{LANES, lanes};
 
@@ -10,20 +10,20 @@ impl Turn<'_> {
         target_arch = "x86_64",
         target_feature(enable = "avx2,fma,f16c,popcnt,lzcnt,bmi1,bmi2")
     )]
-    pub(super) fn together(&mut self, inst: &Inst, active: u32, mask: u32) -> Result<Step, Problem> {
+    pub(super) fn together(&mut self, inst: &Inst, active: u32, mask: u32) -> Step {
         let row = match inst.op {
             Op::Shuffle(_) => inst.from[3],
             Op::MeetWarp => inst.from[0],
             Op::ActiveMask => {
                 self.keep_words(inst.to[0], &[active; LANES], active);
-                return Ok(Step::Next);
+                return Step::Next;
             }
             _ => inst.from[1],
         };
         let first = active.trailing_zeros() as usize;
         let members = self.words(row)[first];
         if let Some(wait) = self.needs(members, mask) {
-            return Ok(wait);
+            return wait;
         }
         match inst.op {
             Op::Shuffle(shuffle) => self.shuffle(shuffle, inst, active),
@@ -45,7 +45,7 @@ impl Turn<'_> {
             }
             _ => {}
         }
-        Ok(Step::Next)
+        Step::Next
     }
 
     #[cfg_attr(

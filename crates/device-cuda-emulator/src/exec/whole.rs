@@ -15,12 +15,10 @@ fn bits32(op: Bits, x: u32) -> u32 {
         Bits::Negative => x.wrapping_neg(),
         Bits::Absolute => (x as i32).unsigned_abs(),
         Bits::Ones => x.count_ones(),
-        Bits::LeadingZeros => x.leading_zeros(),
         Bits::Reversed => x.reverse_bits(),
-        Bits::Highest if x == 0 => u32::MAX,
+        Bits::Highest | Bits::ShiftToHighest if x == 0 => u32::MAX,
         Bits::Highest => 31 - x.leading_zeros(),
-        Bits::ShiftToHighest if x == 0 => u32::MAX,
-        Bits::ShiftToHighest => x.leading_zeros(),
+        Bits::LeadingZeros | Bits::ShiftToHighest => x.leading_zeros(),
     }
 }
 
@@ -30,11 +28,10 @@ fn bits64(op: Bits, x: u64) -> u64 {
         Bits::Negative => x.wrapping_neg(),
         Bits::Absolute => (x as i64).unsigned_abs(),
         Bits::Ones => u64::from(x.count_ones()),
-        Bits::LeadingZeros => u64::from(x.leading_zeros()),
         Bits::Reversed => x.reverse_bits(),
         Bits::Highest | Bits::ShiftToHighest if x == 0 => u64::from(u32::MAX),
         Bits::Highest => u64::from(63 - x.leading_zeros()),
-        Bits::ShiftToHighest => u64::from(x.leading_zeros()),
+        Bits::LeadingZeros | Bits::ShiftToHighest => u64::from(x.leading_zeros()),
     }
 }
 
