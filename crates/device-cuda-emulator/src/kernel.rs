@@ -70,6 +70,10 @@ pub(crate) enum Function {
 
 /// How two numbers compare. `Unordered` ones are true of what is no number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "each is a way in which numbers can compare"
+)]
 pub(crate) struct Compare {
     pub(crate) less: bool,
     pub(crate) equal: bool,

@@ -32,7 +32,9 @@ pub(crate) fn assign(code: &mut [Inst], lists: &mut [u32], names: Names<'_, '_>)
         inst.to = inst.to.map(row);
         inst.from = inst.from.map(row);
     }
-    lists.iter_mut().for_each(|id| *id = row(*id));
+    for id in lists {
+        *id = row(*id);
+    }
     rows
 }
 

@@ -39,6 +39,7 @@ pub(crate) struct Group {
 
 /// Copies of sixteen bytes or four, as one instruction has asked for them.
 #[derive(Clone, Debug)]
+#[expect(clippy::large_enum_variant, reason = "nearly all of them are copies")]
 pub(crate) enum Request {
     Copy {
         mask: u32,

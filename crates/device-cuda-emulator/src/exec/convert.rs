@@ -139,7 +139,7 @@ impl Turn<'_> {
             }
             (Type::S32, Type::F32) if plain => self.word_of_one(inst, mask, |x| (x as i32 as f32).to_bits()),
             (Type::U32 | Type::U16, Type::F32) if plain => {
-                self.word_of_one(inst, mask, |x| (x as f32).to_bits())
+                self.word_of_one(inst, mask, |x| (x as f32).to_bits());
             }
             (Type::Bf16, Type::F32) if plain => self.word_of_one(inst, mask, |x| x << 16),
             (Type::F32, Type::Bf16) if plain => self.word_of_one(inst, mask, |x| to_bf16(f32::from_bits(x))),

@@ -103,7 +103,8 @@ impl Turn<'_> {
                 barrier: self.words(inst.from[3])[lane],
                 line: inst.line,
             };
-            if load.to % 16 != 0 || load.from % 16 != 0 || load.bytes % 16 != 0 {
+            if !load.to.is_multiple_of(16) || !load.from.is_multiple_of(16) || !load.bytes.is_multiple_of(16)
+            {
                 return Err(Problem::new(
                     Trouble::Misaligned,
                     format!("{load:x?}: not in sixteens"),
@@ -133,7 +134,10 @@ impl Turn<'_> {
                 group: u32::MAX,
                 line: inst.line,
             };
-            if store.to % 16 != 0 || store.from % 16 != 0 || store.bytes % 16 != 0 {
+            if !store.to.is_multiple_of(16)
+                || !store.from.is_multiple_of(16)
+                || !store.bytes.is_multiple_of(16)
+            {
                 return Err(Problem::new(
                     Trouble::Misaligned,
                     format!("{store:x?}: not in sixteens"),

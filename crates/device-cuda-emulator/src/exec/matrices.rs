@@ -14,8 +14,6 @@ use half::f16;
 /// Rows of a product of a warp, and how deep it is.
 const ROWS: usize = 16;
 const DEPTH: usize = 16;
-/// Most columns.
-const COLUMNS: usize = 256;
 
 /// A number of a factor's type.
 #[inline(always)]
@@ -248,17 +246,17 @@ impl Turn<'_> {
                     pieces.push(at);
                     let eight = self.eight(at)?;
                     (0..8).for_each(|index| {
-                        values[8 * half + index] = number(wide.factor, u32::from(eight[index]))
+                        values[8 * half + index] = number(wide.factor, u32::from(eight[index]));
                     });
                 }
             }
             left
         };
         let tile = Tile::new(self.doubles(inst.from[0])[0])?;
-        let mut right = [0.0; DEPTH * COLUMNS];
+        let mut right = vec![0.0; DEPTH * columns];
         self.right(wide, tile, &mut right, &mut pieces)?;
         let keeps = self.warp.predicates[inst.from[2] as usize] & 1 != 0;
-        let mut sums = [0.0; ROWS * COLUMNS];
+        let mut sums = vec![0.0; ROWS * columns];
         if keeps {
             for (index, row) in sums_rows.iter().enumerate() {
                 for (lane, value) in self.words(*row).iter().enumerate() {
@@ -266,13 +264,7 @@ impl Turn<'_> {
                 }
             }
         }
-        multiply(
-            &left,
-            &right[..DEPTH * columns],
-            &mut sums[..ROWS * columns],
-            columns,
-            DEPTH,
-        );
+        multiply(&left, &right, &mut sums, columns, DEPTH);
         for (index, row) in sums_rows.iter().enumerate() {
             let mut new: Row<u32> = [0; LANES];
             for (lane, value) in new.iter_mut().enumerate() {

@@ -17,7 +17,7 @@ fn bits32(op: Bits, x: u32) -> u32 {
         Bits::Ones => x.count_ones(),
         Bits::Reversed => x.reverse_bits(),
         Bits::Highest | Bits::ShiftToHighest if x == 0 => u32::MAX,
-        Bits::Highest => 31 - x.leading_zeros(),
+        Bits::Highest => x.ilog2(),
         Bits::LeadingZeros | Bits::ShiftToHighest => x.leading_zeros(),
     }
 }
@@ -30,7 +30,7 @@ fn bits64(op: Bits, x: u64) -> u64 {
         Bits::Ones => u64::from(x.count_ones()),
         Bits::Reversed => x.reverse_bits(),
         Bits::Highest | Bits::ShiftToHighest if x == 0 => u64::from(u32::MAX),
-        Bits::Highest => u64::from(63 - x.leading_zeros()),
+        Bits::Highest => u64::from(x.ilog2()),
         Bits::LeadingZeros | Bits::ShiftToHighest => u64::from(x.leading_zeros()),
     }
 }
@@ -109,7 +109,7 @@ impl Turn<'_> {
             Whole::Sub => self.word_of_two(inst, mask, u32::wrapping_sub),
             Whole::Mul => self.word_of_two(inst, mask, u32::wrapping_mul),
             Whole::MulHigh => {
-                self.word_of_two(inst, mask, |a, b| ((u64::from(a) * u64::from(b)) >> 32) as u32)
+                self.word_of_two(inst, mask, |a, b| ((u64::from(a) * u64::from(b)) >> 32) as u32);
             }
             Whole::MulHighSigned => self.word_of_two(inst, mask, |a, b| {
                 ((i64::from(a as i32) * i64::from(b as i32)) >> 32) as u32
@@ -151,7 +151,7 @@ impl Turn<'_> {
             Whole::Sub => self.word_of_two(inst, mask, |a, b| low(a.wrapping_sub(b))),
             Whole::Mul => self.word_of_two(inst, mask, |a, b| low(a.wrapping_mul(b))),
             Whole::MulHigh | Whole::MulHighSigned => {
-                self.word_of_two(inst, mask, |_, _| unreachable!("never decoded"))
+                self.word_of_two(inst, mask, |_, _| unreachable!("never decoded"));
             }
             Whole::Div => self.word_of_two(inst, mask, |a, b| {
                 low(low(a).checked_div(low(b)).unwrap_or(u32::MAX))
@@ -284,7 +284,7 @@ impl Turn<'_> {
         let mut words = [0; LANES];
         match inst.op {
             Op::MoveDouble | Op::FromGeneric | Op::ToGeneric(_) | Op::Clock | Op::PlaceOf => {
-                self.address(inst, mask)
+                self.address(inst, mask);
             }
             Op::MovePredicate => self.keep_predicate(inst.to[0], self.warp.predicates[a as usize], mask),
             Op::NotPredicate => self.keep_predicate(inst.to[0], !self.warp.predicates[a as usize], mask),
