@@ -3,6 +3,7 @@
 //! By default a part of the judge runs, on a device of few multiprocessors; with `PACELINE_TEST_LONG` all of it that ends in minutes,
 //! in other orders of warps too.
 
+#![cfg(target_os = "linux")]
 #![allow(clippy::unwrap_used, reason = "a failure here fails the test")]
 
 #[path = "../common/mod.rs"]
@@ -71,7 +72,20 @@ fn norms_and_activations_are_right() {
 
 #[test]
 fn attention_is_right() {
-    judges(&[("attention bf16", "blocks of 8")]);
+    let Some(emulator) = Emulator::new() else { return };
+    let cases: &[_] = if is_long() {
+        // All shapes in all cuts would take an hour.
+        &[
+            ("attention bf16", "blocks of"),
+            ("attention bf16", "2 heads"),
+            ("attention f32", "blocks of 8"),
+        ]
+    } else {
+        &[("attention bf16", "blocks of 8")]
+    };
+    for (only, case) in cases {
+        passes(emulator.selftest(only).args(["--case", case]));
+    }
 }
 
 #[test]
