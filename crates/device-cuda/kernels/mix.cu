@@ -145,7 +145,7 @@ __device__ __forceinline__ void fetch_tokens(Stage& m, const MixArgs& a) {
     const int lane = threadIdx.x % 32, c = lane * 4, before = b.at - b.entries, live = b.live; // tokens
     const size_t of_group = static_cast<size_t>(b.token + before) * s.groups + b.group, apart = s.groups;
     const float *k = a.unit_keys + of_group * R + c, *q = a.unit_queries + of_group * R + c, *dots = a.dots + of_group * 2 * CHUNK + c;
-#pragma unroll
+#pragma unroll 1 // or the warps that fetch have not registers enough
     for (int t = 0; t < BATCH; t++, k += apart * R, q += apart * R, dots += apart * 2 * CHUNK) {
         if (t >= live) break;
         copy_async(&m.k[t][c], k), copy_async(&m.q[t][c], q);
