@@ -4,7 +4,7 @@
 //! of every kernel stands in `report.txt` beside the packs.
 
 use paceline_device_cuda::bundle;
-use paceline_device_cuda::compiler::{Compiled, Compiler, digest, kernel_files};
+use paceline_device_cuda::compiler::{Compiled, Compiler, digest, kept_name, kernel_files};
 use paceline_device_cuda::pack::Architecture;
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -14,6 +14,9 @@ use std::process::Command;
 /// The compiler that packs are made with. Another one makes other code.
 const NVRTC: &str = "nvidia-cuda-nvrtc==13.4.92";
 const PACKS: &str = "crates/device-cuda/kernels/packs";
+/// What the emulator of a GPU runs in tests, which look for it here, and the architecture that it says it is. They make it
+/// themselves where it is not there; here it comes with the packs.
+const EMULATED: (&str, &str) = ("target/ptx/paceline/kernels", "sm_91");
 
 /// What to do.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -54,6 +57,9 @@ pub(crate) fn run(root: &Path, mode: Mode, only: Option<&str>) -> Result<(), Str
     let version = compiler.version()?;
     let mut report = format!("NVRTC {version}, sources {}\n", digest());
     for (architecture, compiled) in compile_all(&compiler)? {
+        if architecture == Architecture::Sm90a {
+            keep_ptx(root, &compiled)?;
+        }
         let mut cubins = Vec::new();
         for (file, compiled) in compiled {
             refuse(&file, architecture, &compiled.log)?;
@@ -65,6 +71,19 @@ pub(crate) fn run(root: &Path, mode: Mode, only: Option<&str>) -> Result<(), Str
         settle(mode, &path, &pack)?;
     }
     settle(mode, &root.join(PACKS).join("report.txt"), report.as_bytes())
+}
+
+/// Keeps the PTX of Hopper's kernels for tests.
+fn keep_ptx(root: &Path, compiled: &Results) -> Result<(), String> {
+    let files: Vec<_> = compiled
+        .iter()
+        .map(|(file, compiled)| (file.clone(), compiled.ptx.clone()))
+        .collect();
+    let folder = root.join(EMULATED.0);
+    let path = folder.join(kept_name(EMULATED.1));
+    std::fs::create_dir_all(&folder)
+        .and_then(|()| std::fs::write(&path, bundle::join(&files)))
+        .map_err(|error| format!("{}: {error}", path.display()))
 }
 
 /// A pack of the kernels of an architecture.

@@ -39,6 +39,19 @@ pub fn digest() -> String {
     })
 }
 
+/// The text of a source in `kernels/`, by its name.
+pub fn source(name: &str) -> Option<&'static str> {
+    SOURCES
+        .iter()
+        .find(|(source, _)| *source == name)
+        .map(|(_, text)| *text)
+}
+
+/// The name of the file that kernels of an architecture that no pack is for are kept in.
+pub fn kept_name(architecture: &str) -> String {
+    format!("kernels-{architecture}-{}.zst", digest())
+}
+
 /// Standard headers that kernels ask for and NVRTC does not have.
 const STANDARD: [(&str, &str); 2] = [("stdint.h", INTEGERS), ("cstdint", INTEGERS)];
 const INTEGERS: &str = "#pragma once
@@ -65,8 +78,10 @@ pub struct Compiler {
 
 /// A compiled file.
 pub struct Compiled {
-    /// Machine code.
+    /// Machine code; nothing for a virtual architecture.
     pub cubin: Vec<u8>,
+    /// What that is made from, with a zero behind it.
+    pub ptx: Vec<u8>,
     /// What the compiler and the assembler had to say.
     pub log: String,
 }
@@ -112,12 +127,29 @@ impl Compiler {
 
     /// Compiles `kernels/{file}.cu` for an architecture such as `sm_90a`.
     pub fn compile(&self, file: &str, architecture: &str) -> Result<Compiled, String> {
+        self.compile_edited(file, architecture, &[])
+    }
+
+    /// The same with other texts for some of the sources, by their names: for tests that plant a fault.
+    pub fn compile_edited(
+        &self,
+        file: &str,
+        architecture: &str,
+        edited: &[(&str, &str)],
+    ) -> Result<Compiled, String> {
         let name = format!("{file}.cu");
-        let (_, source) = SOURCES
-            .iter()
-            .find(|(source, _)| *source == name)
-            .ok_or_else(|| format!("there is no kernel file {name}"))?;
-        self.compile_source(&name, source, architecture)
+        let text = |(name, text): &(&'static str, &'static str)| {
+            let other = edited.iter().find(|(edited, _)| edited == name);
+            (
+                name.to_owned(),
+                other.map_or(*text, |(_, other)| other).to_owned(),
+            )
+        };
+        let sources: Vec<(&str, String)> = SOURCES.iter().map(text).collect();
+        if !sources.iter().any(|(source, _)| *source == name) {
+            return Err(format!("there is no kernel file {name}"));
+        }
+        self.compile_source(&name, &sources, architecture)
     }
 
     /// Compiles files for one architecture, on all cores. They come by name.
@@ -143,10 +175,17 @@ impl Compiler {
             .collect()
     }
 
-    fn compile_source(&self, name: &str, source: &str, architecture: &str) -> Result<Compiled, String> {
-        let headers: Vec<(CString, CString)> = SOURCES
+    fn compile_source(
+        &self,
+        name: &str,
+        sources: &[(&str, String)],
+        architecture: &str,
+    ) -> Result<Compiled, String> {
+        let source = sources.iter().find(|(source, _)| *source == name);
+        let source = source.map_or("", |(_, text)| text);
+        let headers: Vec<(CString, CString)> = sources
             .iter()
-            .copied()
+            .map(|(name, text)| (*name, text.as_str()))
             .filter(|(name, _)| !is_kernel(name))
             .chain(STANDARD)
             .map(|(name, text)| Ok((c_string(name)?, c_string(text)?)))
@@ -187,8 +226,11 @@ impl Compiler {
     /// # Safety
     /// `program` was made by `nvrtcCreateProgram`.
     unsafe fn run(&self, program: Program, architecture: &str) -> Result<Compiled, String> {
+        // A virtual architecture, such as compute_90a, has no machine code.
+        let real = architecture.starts_with("sm_");
         let mut options: Vec<CString> = OPTIONS
             .iter()
+            .filter(|option| real || !option.starts_with("-Xptxas"))
             .map(|option| c_string(option))
             .collect::<Result<_, _>>()?;
         options.push(c_string(&format!("-arch={architecture}"))?);
@@ -206,8 +248,13 @@ impl Compiler {
                 .to_owned();
             self.check(result, "nvrtcCompileProgram")
                 .map_err(|error| format!("{error}\n{log}"))?;
-            let cubin = self.bytes(program, "nvrtcGetCUBINSize", "nvrtcGetCUBIN")?;
-            Ok(Compiled { cubin, log })
+            let cubin = if real {
+                self.bytes(program, "nvrtcGetCUBINSize", "nvrtcGetCUBIN")?
+            } else {
+                Vec::new()
+            };
+            let ptx = self.bytes(program, "nvrtcGetPTXSize", "nvrtcGetPTX")?;
+            Ok(Compiled { cubin, ptx, log })
         }
     }
 

@@ -1,7 +1,7 @@
 //! Kernels for GPUs that no pack is for: made from their sources once, by NVRTC, and kept.
 
 use crate::bundle;
-use crate::compiler::{Compiler, digest};
+use crate::compiler::{Compiler, kept_name};
 use paceline_device::DeviceError;
 use std::path::{Path, PathBuf};
 
@@ -38,9 +38,7 @@ impl<'a> Places<'a> {
     /// The kernels in `files` for an architecture such as `sm_110`. What was made before is taken as it is: its name has the
     /// hash of all that it was made of.
     pub(crate) fn kernels(&self, architecture: &str, files: &[&str]) -> Result<Cubins, DeviceError> {
-        let kept = self
-            .cache
-            .map(|cache| cache.join(format!("kernels-{architecture}-{}.zst", digest())));
+        let kept = self.cache.map(|cache| cache.join(kept_name(architecture)));
         if let Some(cubins) = kept.as_deref().and_then(|path| taken(path, files)) {
             return Ok(cubins);
         }

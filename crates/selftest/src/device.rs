@@ -21,6 +21,10 @@ pub struct Judgement {
     pub mixes: usize,
     /// One of the device's other ways of working, by its name.
     pub way: Option<String>,
+    /// Shapes of large models with few tokens alone, also on a device that is usually faster than the host.
+    pub short: bool,
+    /// Of operations, nothing but cases that have this in their name.
+    pub case: Option<String>,
 }
 
 /// What is told while a device is judged.
@@ -72,6 +76,8 @@ impl OnFreshDevices for Task<'_> {
             root,
             mixes,
             way,
+            short,
+            case,
         } = self.judgement;
         let open = opener(openers, way)?;
         let info = open(DType::F32)?.info();
@@ -79,12 +85,13 @@ impl OnFreshDevices for Task<'_> {
         let mut report = |outcome: &Outcome| (self.report)(Told::Outcome(outcome));
         let config = OperationsConfig {
             seed,
-            effort: if info.shares_host_memory {
+            effort: if short || info.shares_host_memory {
                 Effort::Short
             } else {
                 Effort::Whole
             },
             only: only.clone(),
+            case,
             keep_going: true,
         };
         let mut outcomes = operations(open, &config, &mut report)?;

@@ -27,6 +27,8 @@ pub struct OperationsConfig {
     pub effort: Effort,
     /// Only operations whose name contains this.
     pub only: Option<String>,
+    /// Only cases whose name contains this.
+    pub case: Option<String>,
     /// Whether an operation that has missed is tried in its other cases, too.
     pub keep_going: bool,
 }
@@ -127,10 +129,11 @@ impl<'a, B: Backend> Judge<'a, B> {
         self.elements
     }
 
-    fn wants(&self, operation: &str) -> bool {
-        let only = self.config.only.as_deref();
+    fn wants(&self, operation: &str, name: &str) -> bool {
+        let (only, case) = (self.config.only.as_deref(), self.config.case.as_deref());
         let missed = |outcome: &Outcome| outcome.operation == operation && !outcome.is_ok();
         only.is_none_or(|only| operation.contains(only))
+            && case.is_none_or(|case| name.contains(case))
             && (self.config.keep_going || !self.outcomes.iter().any(missed))
     }
 
@@ -148,7 +151,7 @@ impl<'a, B: Backend> Judge<'a, B> {
         case: &impl Case,
         forgive: impl FnOnce(&Self, &mut [Output], &[Output]) -> usize,
     ) {
-        if !self.wants(operation) {
+        if !self.wants(operation, name) {
             return;
         }
         let expected = self.run_reference(case);
@@ -184,7 +187,7 @@ impl<'a, B: Backend> Judge<'a, B> {
         name: &str,
         variants: impl IntoIterator<Item = (String, C)>,
     ) {
-        if !self.wants(operation) {
+        if !self.wants(operation, name) {
             return;
         }
         let mut first: Option<(String, Vec<Output>)> = None;

@@ -19,6 +19,8 @@ pub(crate) fn run(flags: &SelftestFlags) -> Result<Ending> {
         root: repository(flags.fixtures.as_deref())?,
         mixes: flags.mixes,
         way: flags.way.clone(),
+        short: flags.short,
+        case: flags.case.clone(),
     };
     let without_models = judgement.root.is_none();
     let device = engine::device(flags.device)?;

@@ -128,6 +128,12 @@ pub(crate) struct SelftestFlags {
     /// Judge the device as it works in another way, such as `without wgmma`.
     #[arg(long, value_name = "WAY", hide = true)]
     pub(crate) way: Option<String>,
+    /// Try shapes of large models with few tokens alone, as on a CPU: for devices that are no faster.
+    #[arg(long, hide = true)]
+    pub(crate) short: bool,
+    /// Of operations, try only cases that have TEXT in their name.
+    #[arg(long, value_name = "TEXT", hide = true)]
+    pub(crate) case: Option<String>,
 }
 
 const COMPLETIONS: &str = "\

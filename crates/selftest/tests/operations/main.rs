@@ -18,6 +18,7 @@ fn judge<B: Backend>(open: impl Fn() -> B, only: Option<&str>, keep_going: bool)
         seed: SEED,
         effort: Effort::Short,
         only: only.map(str::to_owned),
+        case: None,
         keep_going,
     };
     let mut print = |outcome: &Outcome| println!("{outcome}");
