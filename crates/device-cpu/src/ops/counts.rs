@@ -11,12 +11,13 @@ mod operations;
 use super::{linear, sample};
 use crate::pool::Pool;
 use crate::simd::Instructions;
-use libc::{SIGTRAP, c_int};
+use libc::{SIGTRAP, c_int, c_void, siginfo_t, ucontext_t};
 use paceline_types::DType;
 use std::arch::asm;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
 
 /// Token rows: a decode, a verify window, a batch.
 pub(super) const ROWS: [usize; 3] = [1, 4, 8];
@@ -37,14 +38,39 @@ pub(super) type Figure = [f64; ROWS.len()];
 type Figures = BTreeMap<(String, String), Figure>;
 
 static COUNT: AtomicU64 = AtomicU64::new(0);
+/// Of them, those that ask for a cache line.
+static ASKED: AtomicU64 = AtomicU64::new(0);
+/// Held by the thread that counts.
+static COUNTING: Mutex<()> = Mutex::new(());
 
-extern "C" fn count(_signal: c_int) {
+extern "C" fn count(_signal: c_int, _info: *mut siginfo_t, context: *mut c_void) {
     COUNT.fetch_add(1, Ordering::Relaxed);
+    // SAFETY: the system gives the handler the context of what it stopped.
+    let next =
+        unsafe { (*context.cast::<ucontext_t>()).uc_mcontext.gregs[libc::REG_RIP as usize] } as *const u8;
+    // SAFETY: it is the next instruction to be run; no byte behind it is read.
+    if unsafe { asks_for_a_line(next) } {
+        ASKED.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// Whether an instruction is one of those that ask for a cache line: `0F 18`, with or without the prefix of upper registers.
+///
+/// # Safety
+/// There is an instruction.
+unsafe fn asks_for_a_line(at: *const u8) -> bool {
+    // SAFETY: a prefix and the first byte of two have a byte behind them, and the others are not read on from.
+    unsafe {
+        let at = if at.read() & 0xf0 == 0x40 { at.add(1) } else { at };
+        at.read() == 0x0f && at.add(1).read() == 0x18
+    }
 }
 
 /// Instructions between two changes of the trap flag, one of them counted.
 fn stepped(work: impl FnOnce()) -> u64 {
+    let _alone = COUNTING.lock().unwrap_or_else(PoisonError::into_inner);
     COUNT.store(0, Ordering::Relaxed);
+    ASKED.store(0, Ordering::Relaxed);
     // SAFETY: changes the trap flag alone; the signal that follows has a handler, and the stack is as it was.
     unsafe { asm!("pushfq", "or qword ptr [rsp], 0x100", "popfq") };
     work();
@@ -55,9 +81,14 @@ fn stepped(work: impl FnOnce()) -> u64 {
 
 /// What two changes of the flag with nothing in between count, if instructions are counted here at all.
 fn overhead() -> Option<u64> {
-    let handler: extern "C" fn(c_int) = count;
-    // SAFETY: the handler adds to an atomic number and does nothing else.
-    unsafe { libc::signal(SIGTRAP, handler as libc::sighandler_t) };
+    let handler: extern "C" fn(c_int, *mut siginfo_t, *mut c_void) = count;
+    // SAFETY: zeroes are an action without flags and masks; the handler looks at code and adds to atomic numbers.
+    unsafe {
+        let mut action: libc::sigaction = std::mem::zeroed();
+        action.sa_sigaction = handler as libc::sighandler_t;
+        action.sa_flags = libc::SA_SIGINFO;
+        libc::sigaction(SIGTRAP, &raw const action, std::ptr::null_mut());
+    }
     let nothing = stepped(|| ());
     // SAFETY: these do nothing.
     let ten = stepped(|| unsafe { asm!(".rept 10", "nop", ".endr") });
@@ -87,6 +118,12 @@ impl Counter {
         work();
         (stepped(work) - self.overhead) as f64
     }
+}
+
+/// How often something asks for a cache line.
+fn asked(work: impl FnOnce()) -> u64 {
+    stepped(work);
+    ASKED.load(Ordering::Relaxed)
 }
 
 fn counted(overhead: u64) -> Figures {
@@ -176,6 +213,35 @@ fn no_kernel_takes_more_instructions_than_it_did() {
         risen.is_empty(),
         "instructions have risen (PACELINE_TEST_KEEP=1 keeps them):\n{risen}"
     );
+}
+
+/// Results are the same without it, and only memory would tell.
+#[test]
+fn attention_asks_for_every_line_of_the_tiles_that_come() {
+    if overhead().is_none() {
+        return eprintln!("SKIPPED: this machine does not stop after every instruction, so none are counted");
+    }
+    let families = Instructions::all().into_iter();
+    for instructions in families.filter(|family| *family != Instructions::Portable) {
+        let pool = Pool::new(1, instructions);
+        let asked = |kv: DType| operations::asked_by_attention(&pool, 99, kv);
+        // Behind the first tile of a hundred positions stand four blocks of sixteen and a part of four, of 32 dimensions: a line for
+        // each dimension of the keys of a part, else as many as there are bytes.
+        let whole = 2 * 4 * 16 * 32;
+        let part = 4 * 32;
+        assert_eq!(
+            asked(DType::F32),
+            (whole + part) * 4 / 64 + 32,
+            "{}",
+            instructions.name()
+        );
+        assert_eq!(
+            asked(DType::BF16),
+            (whole + part) * 2 / 64 + 32,
+            "{}",
+            instructions.name()
+        );
+    }
 }
 
 #[test]

@@ -1,14 +1,17 @@
 //! What operations other than products take, per token.
 
-use super::{Counter, Figure, ROWS};
+use super::{Counter, Figure, ROWS, asked};
 use crate::cpu::{Cpu, CpuOptions};
+use crate::pool::Pool;
 use crate::storage::CpuTensor;
+use crate::stream::Op;
 use paceline_device::abi::{RequestRow, TokenRow};
 use paceline_device::{
     Activation, Attention, Backend, CausalConv, DeltaRule, GateOrder, GatedNorm, HeadMap, HeadNorms,
     KeyValueStore, KvShape, Pending, ResidualNorm, StateShape, StateSpace, StepLimits, StepTables,
 };
 use paceline_types::{DType, on_state_grid};
+use std::sync::Arc;
 
 /// Position of the first token: its request has more than a block, and recurrent states some entries behind them. This and all
 /// sizes are small, as stopping after every instruction takes a thousand times as long as running it.
@@ -26,7 +29,9 @@ type Operation = fn(&Bench);
 /// Counts every operation with a family's instructions.
 pub(super) fn all(counter: &Counter, add: &mut dyn FnMut(&str, Figure)) {
     let count = |operation: Operation, kv: DType| {
-        ROWS.map(|tokens| Bench::new(counter, tokens, kv).count(counter, operation) / tokens as f64)
+        ROWS.map(|tokens| {
+            Bench::new(&counter.pool, (START, tokens), kv).count(counter, operation) / tokens as f64
+        })
     };
     for kv in [DType::F32, DType::BF16] {
         add(&format!("attention/{kv}"), count(Bench::attention, kv));
@@ -46,6 +51,12 @@ pub(super) fn all(counter: &Counter, add: &mut dyn FnMut(&str, Figure)) {
     }
 }
 
+/// How often attention of a token at a position asks for a cache line.
+pub(super) fn asked_by_attention(pool: &Pool, position: usize, kv: DType) -> u64 {
+    let program = Bench::new(pool, (position, 1), kv).capture(Bench::attention);
+    asked(|| program.iter().for_each(|op| op(pool)))
+}
+
 /// A device with a step of some tokens of one request.
 struct Bench {
     cpu: Cpu,
@@ -54,13 +65,13 @@ struct Bench {
 }
 
 impl Bench {
-    fn new(counter: &Counter, tokens: usize, kv: DType) -> Self {
+    fn new(pool: &Pool, (start, tokens): (usize, usize), kv: DType) -> Self {
         let options = CpuOptions {
             threads: 1,
-            instructions: counter.pool.instructions(),
+            instructions: pool.instructions(),
         };
         let cpu = Cpu::new(options).with_kv(kv);
-        let blocks = (START + tokens).div_ceil(BLOCK);
+        let blocks = (start + tokens).div_ceil(BLOCK);
         let limits = StepLimits {
             tokens,
             requests: 1,
@@ -69,7 +80,7 @@ impl Bench {
             block_size: BLOCK,
         };
         let step = StepTables::new(&cpu, limits).expect(MEMORY);
-        let rows: Vec<TokenRow> = (START..START + tokens)
+        let rows: Vec<TokenRow> = (start..start + tokens)
             .map(|position| TokenRow {
                 position: position as i32,
                 ..TokenRow::default()
@@ -77,8 +88,8 @@ impl Bench {
             .collect();
         let request = RequestRow {
             token_count: tokens as i32,
-            state_at: on_state_grid(START) as i32,
-            state_end: on_state_grid(START + tokens) as i32,
+            state_at: on_state_grid(start) as i32,
+            state_end: on_state_grid(start + tokens) as i32,
             ..RequestRow::default()
         };
         let table: Vec<i32> = (0..blocks as i32).collect();
@@ -92,13 +103,19 @@ impl Bench {
 
     /// Instructions of an operation, which is captured and then run by this thread in place of the stream's.
     fn count(&self, counter: &Counter, operation: Operation) -> f64 {
+        let program = self.capture(operation);
+        counter.count(|| program.iter().for_each(|op| op(&counter.pool)))
+    }
+
+    /// What an operation enqueues, once all tables are written.
+    fn capture(&self, operation: Operation) -> Arc<[Op]> {
         self.cpu.stream.begin_capture();
         operation(self);
         let program = self.cpu.stream.end_capture();
         assert!(!program.is_empty(), "an operation is enqueued");
         let idle = self.cpu.read(&self.step.tokens.live, 1).wait();
         idle.expect("the tables are written");
-        counter.count(|| program.iter().for_each(|op| op(&counter.pool)))
+        program
     }
 
     fn tensor(&self, columns: usize) -> CpuTensor {
