@@ -44,7 +44,7 @@ const RECENT: usize = 4;
 const HOPE: f64 = 0.2;
 /// How much a token may well cost behind the largest size that was measured, as a share of what it costs before it: steps take the
 /// time of weights first and of tokens later, but as often in stairs, and who stands before one does not see the next.
-const HOPED_SLOPE: f64 = 0.8;
+const HOPED_SLOPE: f64 = 0.5;
 /// Measurements of others after which one's own count for half.
 const FADE: f64 = 512.0;
 

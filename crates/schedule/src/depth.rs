@@ -15,7 +15,7 @@ use crate::policy::{Choice, DraftPolicy, RequestView, RowDrafts, Stage};
 use crate::request::RequestId;
 use crate::scheduler::ById;
 use crate::times::StepTimes;
-use acceptance::Chain;
+use acceptance::{Chain, Differences};
 use board::{Board, Verdict};
 use paceline_types::{DraftBudget, DraftSource};
 use probe::{Budget, Probe};
@@ -38,6 +38,7 @@ const UNTRIED_LOOKUP: f32 = 0.5;
 pub struct DepthControl {
     /// What is expected of a request that has not tried: by source, and the chance that a look-up finds something.
     everyone: [Chain; 2],
+    differ: [Differences; 2],
     found: f32,
     /// Most drafts that a request could ever ask for, by source: none of a source that there is not.
     most: [usize; 2],
@@ -60,6 +61,8 @@ pub struct DepthControl {
 /// What is known of a request.
 struct Record {
     chains: [Chain; 2],
+    /// What was expected of the first draft of each source.
+    expected: [f32; 2],
     probes: [Probe; 2],
     /// The chance that a look-up finds something.
     found: f32,
@@ -72,9 +75,15 @@ struct Record {
 }
 
 impl Record {
-    fn new(id: RequestId, everyone: &[Chain; 2], (found, scout): (f32, bool)) -> Self {
+    fn new(
+        id: RequestId,
+        (everyone, differ): (&[Chain; 2], &[Differences; 2]),
+        (found, scout): (f32, bool),
+    ) -> Self {
+        let chains = std::array::from_fn(|source| Chain::expecting(&everyone[source], differ[source]));
         Self {
-            chains: everyone.each_ref().map(Chain::expecting),
+            expected: chains.each_ref().map(Chain::first),
+            chains,
             probes: [Probe::new(id); 2],
             found,
             asked: Asked::default(),
@@ -126,6 +135,7 @@ impl Default for DepthControl {
     fn default() -> Self {
         Self {
             everyone: [Chain::untried(), Chain::untried()],
+            differ: [Differences::UNKNOWN; 2],
             found: UNTRIED_LOOKUP,
             most: [0; 2],
             requests: ById::default(),
@@ -180,6 +190,7 @@ impl DepthControl {
     fn meet(&mut self, id: RequestId) -> &mut Record {
         let Self {
             everyone,
+            differ,
             found,
             newcomer,
             scouting,
@@ -191,7 +202,7 @@ impl DepthControl {
             if scout {
                 everyone[NEURAL].doubt_all(DOUBTED);
             }
-            Box::new(Record::new(id, everyone, (*found, scout)))
+            Box::new(Record::new(id, (everyone, differ), (*found, scout)))
         })
     }
 
@@ -330,7 +341,14 @@ impl DraftPolicy for DepthControl {
     }
 
     fn forget(&mut self, id: RequestId) {
-        self.requests.remove(&id);
+        let Some(record) = self.requests.remove(&id) else {
+            return;
+        };
+        for (source, chain) in record.chains.iter().enumerate() {
+            if source == NGRAM || !record.blind {
+                self.differ[source].learn(record.expected[source], chain);
+            }
+        }
     }
 }
 
