@@ -1,6 +1,6 @@
 //! Who gets a slot and when: not before there is room for it, not at the price of those that run, and not later than it can.
 
-use paceline_schedule::{CheckedRequest, RequestId, Scheduler, SchedulerConfig};
+use paceline_schedule::{CheckedRequest, GroupId, RequestId, Scheduler, SchedulerConfig};
 use paceline_types::{RowEnd, RowOutput, StepOutput, StepPlan, Work};
 use std::sync::Arc;
 
@@ -19,8 +19,8 @@ const CONFIG: SchedulerConfig = SchedulerConfig {
     prefix_caching: false,
 };
 
-fn add(scheduler: &mut Scheduler, id: u64, (prompt, length): (usize, usize), priority: i32) {
-    let new = CheckedRequest {
+fn request(id: u64, (prompt, length): (usize, usize), priority: i32) -> CheckedRequest {
+    CheckedRequest {
         id: RequestId(id),
         prompt: vec![3; prompt].into(),
         generated: Arc::default(),
@@ -35,8 +35,11 @@ fn add(scheduler: &mut Scheduler, id: u64, (prompt, length): (usize, usize), pri
         speculation: CheckedRequest::ANY_DRAFTS,
         constraint: None,
         pooling: None,
-    };
-    scheduler.add(new).expect("it fits");
+    }
+}
+
+fn add(scheduler: &mut Scheduler, id: u64, sizes: (usize, usize), priority: i32) {
+    scheduler.add(request(id, sizes, priority)).expect("it fits");
 }
 
 /// A step in which every row that may chooses a token; those of slots in `ending` end. Who is admitted is part of it.
@@ -160,6 +163,29 @@ fn an_urgent_newcomer_gets_the_blocks_of_the_less_urgent_and_of_nobody_else() {
             "{held:?}"
         );
     }
+}
+
+/// The members of a group wait for the prompt that the first of them computes, and not for its text.
+#[test]
+fn siblings_start_as_soon_as_their_prompt_is_computed() {
+    let mut scheduler = Scheduler::new(SchedulerConfig {
+        max_batched_tokens: 32,
+        ..CONFIG
+    });
+    for id in 1..=3 {
+        let new = CheckedRequest {
+            group: Some(GroupId(9)),
+            ..request(id, (64, 100), 0)
+        };
+        scheduler.add(new).expect("it fits");
+    }
+    let started: Vec<Vec<u64>> = (0..3)
+        .map(|_| {
+            step(&mut scheduler, &[]);
+            admitted(&scheduler)
+        })
+        .collect();
+    assert_eq!(started, [vec![1], vec![], vec![2, 3]]);
 }
 
 /// That the first in the queue needs more blocks than there are is remembered of it, and not of whoever comes before it later.
