@@ -162,8 +162,8 @@ fn how_tokens_came_is_told_to_those_that_ask() {
     scheduler.add(request(2, 8)).expect("it fits");
     let made = |tokens: &[TokenId], source| (tokens.to_vec(), Some(source));
     let plan = scheduler.plan(0).expect("there is work");
-    let shown: Vec<bool> = plan.rows.iter().map(|row| row.show_drafts).collect();
-    assert_eq!(shown, [true, false]);
+    let shown = |plan: &StepPlan| plan.rows.iter().map(|row| row.show_drafts).collect::<Vec<_>>();
+    assert_eq!(shown(&plan), [true, false]);
     let chosen = RowOutput {
         tokens: vec![5],
         ..RowOutput::default()
@@ -187,6 +187,7 @@ fn how_tokens_came_is_told_to_those_that_ask() {
     assert_eq!(scheduler.take_origins(), []);
     // One of the drafts is what the model chooses, and the next is not.
     let plan = scheduler.plan(0).expect("there is work");
+    assert_eq!(shown(&plan), [true, false]);
     let second = RowOutput {
         tokens: vec![6, 9],
         drafted: 3,
