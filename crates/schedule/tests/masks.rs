@@ -6,8 +6,8 @@ use paceline_schedule::{
     SchedulerConfig,
 };
 use paceline_types::{
-    Constraint, ConstraintError, DraftSource, Matcher, RowOutput, StepOutput, StepPlan, TokenId, TokenMask,
-    Work,
+    Constraint, ConstraintError, DraftSource, FinishReason, Matcher, RowOutput, StepOutput, StepPlan,
+    TokenId, TokenMask, Work,
 };
 use std::sync::{Arc, Mutex};
 
@@ -85,15 +85,8 @@ fn collect(scheduler: &mut Scheduler, plan: &StepPlan, row: RowOutput) {
     scheduler.check_integrity();
 }
 
-/// The drafts of a row, and whose they are.
-type Drafts = (Vec<TokenId>, Option<DraftSource>);
-
-/// A text under these rules, behind which the device has made drafts: those that are verified, and what the policy hears of
-/// them if so many are accepted.
-fn decode(rules: &Rules, config: SchedulerConfig, made: Drafts, accepted: usize) -> (Drafts, RowDrafts) {
-    let heard = Arc::new(Mutex::new(Vec::new()));
-    let mut scheduler = Scheduler::with_policy(config, Box::new(Listener(Arc::clone(&heard))));
-    let new = CheckedRequest {
+fn request(constraint: Arc<dyn Constraint>) -> CheckedRequest {
+    CheckedRequest {
         id: RequestId(1),
         prompt: [3; 4].into(),
         generated: Arc::default(),
@@ -106,9 +99,20 @@ fn decode(rules: &Rules, config: SchedulerConfig, made: Drafts, accepted: usize)
         max_length: 100,
         group: None,
         speculation: CheckedRequest::ANY_DRAFTS,
-        constraint: Some(Arc::new(rules.clone())),
+        constraint: Some(constraint),
         pooling: None,
-    };
+    }
+}
+
+/// The drafts of a row, and whose they are.
+type Drafts = (Vec<TokenId>, Option<DraftSource>);
+
+/// A text under these rules, behind which the device has made drafts: those that are verified, and what the policy hears of
+/// them if so many are accepted.
+fn decode(rules: &Rules, config: SchedulerConfig, made: &Drafts, accepted: usize) -> (Drafts, RowDrafts) {
+    let heard = Arc::new(Mutex::new(Vec::new()));
+    let mut scheduler = Scheduler::with_policy(config, Box::new(Listener(Arc::clone(&heard))));
+    let new = request(Arc::new(rules.clone()));
     scheduler.add(new).expect("it fits");
     let masks = |scheduler: &mut Scheduler| {
         while let Some(job) = scheduler.next_mask_job() {
@@ -178,7 +182,7 @@ fn forced_tokens_take_the_place_of_drafts_that_are_others() {
         (Drafts::default(), heard((0, 0, 0), None)),
     ] {
         assert_eq!(
-            decode(&rules, CONFIG, made.clone(), 2),
+            decode(&rules, CONFIG, &made, 2),
             (forced.clone(), lesson),
             "{made:?}"
         );
@@ -192,12 +196,12 @@ fn drafts_that_begin_with_what_is_forced_may_go_on() {
         ..Rules::default()
     };
     for made in [neural(&[1]), neural(&[1, 7, 8])] {
-        let (drafts, lesson) = decode(&rules, CONFIG, made.clone(), 1);
+        let (drafts, lesson) = decode(&rules, CONFIG, &made, 1);
         assert_eq!(drafts, made);
         assert_eq!(lesson, heard((made.0.len(), made.0.len(), 1), NEURAL));
     }
     // Nothing is forced.
-    let (drafts, _) = decode(&Rules::default(), CONFIG, neural(&[7, 8]), 0);
+    let (drafts, _) = decode(&Rules::default(), CONFIG, &neural(&[7, 8]), 0);
     assert_eq!(drafts, neural(&[7, 8]));
 }
 
@@ -215,16 +219,16 @@ fn a_refused_draft_counts_as_a_rejected_one() {
         (neural(&[9, 1]), (vec![], None), 0, (1, 1, 0)),
         (neural(&[1, 2]), neural(&[1, 2]), 2, (2, 2, 2)),
     ] {
-        let (drafts, told) = decode(&rules, CONFIG, made.clone(), accepted);
+        let (drafts, told) = decode(&rules, CONFIG, &made, accepted);
         assert_eq!((drafts, told), (verified, heard(lesson, NEURAL)), "{made:?}");
     }
 }
 
 #[test]
 fn drafts_end_before_a_stop_token_and_with_what_the_step_has_room_for() {
-    let (drafts, _) = decode(&Rules::default(), CONFIG, neural(&[1, 2, STOP, 3]), 0);
+    let (drafts, _) = decode(&Rules::default(), CONFIG, &neural(&[1, 2, STOP, 3]), 0);
     assert_eq!(drafts, neural(&[1, 2]));
-    let (drafts, _) = decode(&Rules::default(), CONFIG, neural(&[STOP, 3]), 0);
+    let (drafts, _) = decode(&Rules::default(), CONFIG, &neural(&[STOP, 3]), 0);
     assert_eq!(drafts, (vec![], None));
     // Three tokens a step: the newest one and two drafts. One token: no drafts, and nobody's.
     for (max_batched_tokens, verified) in [(3, neural(&[1, 2])), (1, (vec![], None))] {
@@ -232,7 +236,57 @@ fn drafts_end_before_a_stop_token_and_with_what_the_step_has_room_for() {
             max_batched_tokens,
             ..CONFIG
         };
-        let (drafts, _) = decode(&Rules::default(), tight, neural(&[1, 2, 3, 4]), 0);
+        let (drafts, _) = decode(&Rules::default(), tight, &neural(&[1, 2, 3, 4]), 0);
         assert_eq!(drafts, verified);
     }
+}
+
+/// Cannot go on from anywhere.
+#[derive(Debug)]
+struct DeadEnd;
+
+impl Constraint for DeadEnd {
+    fn matcher(&self) -> Box<dyn Matcher> {
+        Box::new(Self)
+    }
+}
+
+impl Matcher for DeadEnd {
+    fn commit(&mut self, _: &[TokenId]) -> Result<(), ConstraintError> {
+        Err(ConstraintError("nothing may come".to_owned()))
+    }
+
+    fn forced(&mut self, _: usize) -> Result<Vec<TokenId>, ConstraintError> {
+        Ok(Vec::new())
+    }
+
+    fn masks(&mut self, _: &[TokenId]) -> Result<Vec<TokenMask>, ConstraintError> {
+        Ok(Vec::new())
+    }
+
+    fn is_finished(&self) -> bool {
+        false
+    }
+}
+
+#[test]
+fn a_text_that_cannot_go_on_ends_and_says_why() {
+    let mut scheduler = Scheduler::new(CONFIG);
+    scheduler.add(request(Arc::new(DeadEnd))).expect("it fits");
+    let plan = scheduler.plan(0).expect("there is work");
+    assert!(!scheduler.awaits_masks());
+    let job = scheduler.next_mask_job().expect("a mask is wanted");
+    assert!(scheduler.awaits_masks());
+    let result = job.run();
+    assert_eq!(
+        result.error().map(|error| error.0.as_str()),
+        Some("nothing may come")
+    );
+    scheduler.take_masks(result);
+    assert!(!scheduler.awaits_masks());
+    let ended = scheduler.take_deliveries();
+    let told = (ended[0].finish, ended[0].detail.as_deref());
+    assert_eq!(told, (Some(FinishReason::Constraint), Some("nothing may come")));
+    collect(&mut scheduler, &plan, RowOutput::default());
+    assert!(scheduler.is_idle());
 }

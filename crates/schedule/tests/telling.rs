@@ -2,7 +2,8 @@
 
 use paceline_cache::{CacheFeed, Changes};
 use paceline_schedule::{
-    CheckedRequest, RequestId, RequestOutput, RequestStatus, Scheduler, SchedulerConfig, StepOrigins,
+    CheckedRequest, Counters, RequestId, RequestOutput, RequestStatus, Scheduler, SchedulerConfig,
+    StepOrigins,
 };
 use paceline_types::{
     DraftSource, FinishReason, RowEnd, RowOutput, SamplingParams, StepOutput, StepPlan, TokenId, Work,
@@ -147,6 +148,40 @@ fn whoever_looks_sees_where_every_request_stands() {
     );
 }
 
+/// What request 1 is told.
+fn origins(
+    decode: bool,
+    tokens: usize,
+    source: Option<DraftSource>,
+    (accepted, rejected): (usize, &[TokenId]),
+) -> Vec<(RequestId, StepOrigins)> {
+    let origins = StepOrigins {
+        decode,
+        tokens,
+        source,
+        accepted,
+        rejected: rejected.to_vec(),
+    };
+    vec![(RequestId(1), origins)]
+}
+
+/// Four drafts were verified, and one of each source accepted.
+fn check_counts(counters: &Counters) {
+    let sources = [counters.ngram, counters.neural, counters.grammar];
+    let sources = sources.map(|source| (source.drafted, source.accepted));
+    assert_eq!(sources, [(3, 1), (1, 1), (0, 0)]);
+    assert_eq!(
+        (
+            counters.drafts_verified,
+            counters.drafts_accepted,
+            counters.draft_rows
+        ),
+        (4, 2, 2)
+    );
+    assert_eq!(counters.accepted_by_position[..2], [2, 0]);
+    assert_eq!(counters.wasted_tokens, 2);
+}
+
 /// A request that asks sees how each of its tokens came, once, and costs those that do not ask nothing.
 #[test]
 fn how_tokens_came_is_told_to_those_that_ask() {
@@ -173,17 +208,7 @@ fn how_tokens_came_is_told_to_those_that_ask() {
         ..chosen.clone()
     };
     collect(&mut scheduler, &plan, vec![first, chosen.clone()]);
-    let origins = |decode, tokens, source, accepted, rejected: &[TokenId]| {
-        let origins = StepOrigins {
-            decode,
-            tokens,
-            source,
-            accepted,
-            rejected: rejected.to_vec(),
-        };
-        vec![(RequestId(1), origins)]
-    };
-    assert_eq!(scheduler.take_origins(), origins(false, 1, None, 0, &[]));
+    assert_eq!(scheduler.take_origins(), origins(false, 1, None, (0, &[])));
     assert_eq!(scheduler.take_origins(), []);
     // One of the drafts is what the model chooses, and the next is not.
     let plan = scheduler.plan(0).expect("there is work");
@@ -196,7 +221,7 @@ fn how_tokens_came_is_told_to_those_that_ask() {
         ..RowOutput::default()
     };
     collect(&mut scheduler, &plan, vec![second, chosen.clone()]);
-    let expected = origins(true, 2, Some(DraftSource::Ngram), 1, &[7, 8]);
+    let expected = origins(true, 2, Some(DraftSource::Ngram), (1, &[7, 8]));
     assert_eq!(scheduler.take_origins(), expected);
     let plan = scheduler.plan(0).expect("there is work");
     let third = RowOutput {
@@ -209,26 +234,13 @@ fn how_tokens_came_is_told_to_those_that_ask() {
     collect(&mut scheduler, &plan, vec![third, chosen.clone()]);
     assert_eq!(
         scheduler.take_origins(),
-        origins(true, 2, Some(DraftSource::Neural), 1, &[])
+        origins(true, 2, Some(DraftSource::Neural), (1, &[]))
     );
     // The one that asks has gone.
     let plan = scheduler.plan(0).expect("there is work");
     collect(&mut scheduler, &plan, vec![chosen]);
     assert_eq!(scheduler.take_origins(), []);
-    let counters = scheduler.counters();
-    let sources = [counters.ngram, counters.neural, counters.grammar];
-    let sources = sources.map(|source| (source.drafted, source.accepted));
-    assert_eq!(sources, [(3, 1), (1, 1), (0, 0)]);
-    assert_eq!(
-        (
-            counters.drafts_verified,
-            counters.drafts_accepted,
-            counters.draft_rows
-        ),
-        (4, 2, 2)
-    );
-    assert_eq!(counters.accepted_by_position[..2], [2, 0]);
-    assert_eq!(counters.wasted_tokens, 2);
+    check_counts(&scheduler.counters());
 }
 
 /// An ending that no step reports is delivered once, whether or not the request had a slot.
