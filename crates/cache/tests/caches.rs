@@ -1,7 +1,7 @@
 //! The caches against a naive model: what every block and every saved state really holds, and which texts have
 //! been published.
 
-use paceline_cache::{Blocks, CacheConfig, Caches, Chain, Hit, Reservation, Restore};
+use paceline_cache::{Blocks, CacheConfig, Caches, Chain, Hit, Reservation, Restore, SnapshotPool};
 use paceline_types::TokenId;
 use proptest::prelude::*;
 use std::collections::HashSet;
@@ -266,6 +266,13 @@ impl Model {
         let usage = self.caches.usage();
         assert_eq!(usage.free_blocks, self.blocks.len());
         assert_eq!(usage.reserved_snapshots, 0);
+        // With nobody left, every state can make way.
+        let places: Vec<_> = self
+            .states
+            .iter()
+            .map_while(|_| self.caches.reserve_snapshot())
+            .collect();
+        assert_eq!(places.len(), self.states.len(), "a state is held for nobody");
     }
 }
 
@@ -376,4 +383,117 @@ fn a_block_in_use_takes_over_from_one_that_is_not() {
     assert_eq!(caches.usage().cached_free_blocks, 0);
     let hit = caches.lookup([7, 8].as_slice().into(), 0, usize::MAX);
     assert_eq!(hit.blocks[0], second.blocks[0]);
+}
+
+/// Of two blocks with one text that are both in use, the one that was there first stays: what is published next to it changes
+/// nothing for those that share it.
+#[test]
+fn a_block_in_use_is_not_taken_over_from() {
+    let caches = Caches::new(CacheConfig {
+        block_size: 1,
+        num_blocks: 4,
+        snapshots: None,
+    });
+    let start = || {
+        let mut hit = caches.lookup([7].as_slice().into(), 0, 0);
+        assert!(caches.extend(&mut hit.blocks, 1));
+        hit
+    };
+    let (mut first, mut second) = (start(), start());
+    caches.publish(&mut first.chain, &[7], first.blocks[0]);
+    caches.publish(&mut second.chain, &[7], second.blocks[0]);
+    assert_eq!(first.chain.node(1), second.chain.node(1));
+    let hit = caches.lookup([7, 8].as_slice().into(), 0, usize::MAX);
+    assert_eq!(hit.blocks[0], first.blocks[0]);
+    // The private one is of no use to anybody when its request is gone.
+    drop(second);
+    assert_eq!(caches.usage().cached_free_blocks, 0);
+}
+
+/// The only place for a state holds the one that a request starts from, until that has run; then it can make way.
+#[test]
+fn a_state_makes_way_again_when_nobody_starts_from_it_any_more() {
+    let caches = Caches::new(CacheConfig {
+        block_size: 1,
+        num_blocks: 4,
+        snapshots: Some(1),
+    });
+    let mut hit = caches.lookup([7].as_slice().into(), 0, 0);
+    assert!(caches.extend(&mut hit.blocks, 1));
+    assert_eq!(caches.free_blocks(), 3);
+    caches.publish(&mut hit.chain, &[7], hit.blocks[0]);
+    let node = hit.chain.node(1).expect("it is published");
+    let save = || {
+        caches
+            .reserve_snapshot()
+            .is_some_and(|place| caches.publish_snapshot(place, node))
+    };
+    assert!(save());
+    for _ in 0..3 {
+        let starting = caches.lookup([7, 8].as_slice().into(), 0, usize::MAX);
+        assert_eq!(starting.cached_tokens, 1);
+        assert!(starting.restore.is_some());
+        assert!(!save(), "a state that a request starts from is overwritten");
+        drop(starting);
+        assert!(save(), "a state that nobody starts from keeps its place");
+    }
+}
+
+/// A step reads the state that it starts from when it runs, which may be after its request has gone, with all its blocks.
+#[test]
+fn a_state_stays_for_those_who_start_from_it_when_its_text_is_gone() {
+    let caches = Caches::new(CacheConfig {
+        block_size: 1,
+        num_blocks: 4,
+        snapshots: Some(1),
+    });
+    let mut hit = caches.lookup([7].as_slice().into(), 0, 0);
+    assert!(caches.extend(&mut hit.blocks, 1));
+    caches.publish(&mut hit.chain, &[7], hit.blocks[0]);
+    let node = hit.chain.node(1).expect("it is published");
+    let place = caches.reserve_snapshot().expect("it is free");
+    assert!(caches.publish_snapshot(place, node));
+    drop(hit);
+    let Hit { blocks, restore, .. } = caches.lookup([7, 8].as_slice().into(), 0, usize::MAX);
+    drop(blocks);
+    caches.forget();
+    caches.check_integrity();
+    assert!(caches.reserve_snapshot().is_none());
+    drop(restore);
+    caches.check_integrity();
+    assert!(caches.reserve_snapshot().is_some());
+}
+
+#[test]
+fn places_for_states_are_free_reserved_or_taken() {
+    let caches = Caches::new(CacheConfig {
+        block_size: 1,
+        num_blocks: 1,
+        snapshots: Some(3),
+    });
+    let places = || {
+        let usage = caches.usage();
+        (usage.free_snapshots, usage.reserved_snapshots)
+    };
+    assert_eq!(places(), (3, 0));
+    let mut hit = caches.lookup([7].as_slice().into(), 0, 0);
+    assert!(caches.extend(&mut hit.blocks, 1));
+    caches.publish(&mut hit.chain, &[7], hit.blocks[0]);
+    let node = hit.chain.node(1).expect("it is published");
+    let [first, second] = [(); 2].map(|()| caches.reserve_snapshot().expect("it is free"));
+    assert_eq!(places(), (1, 2));
+    assert!(caches.publish_snapshot(first, node));
+    assert_eq!(places(), (1, 1));
+    drop(second);
+    assert_eq!(places(), (2, 0));
+    // With its text, a state goes too.
+    drop(hit);
+    caches.forget();
+    assert_eq!(places(), (3, 0));
+}
+
+#[test]
+fn there_are_as_many_places_for_states_as_fit_the_budget() {
+    let places = [0, 29, 30, 100].map(|budget| SnapshotPool::places(budget, 30));
+    assert_eq!(places, [0, 0, 1, 3]);
 }

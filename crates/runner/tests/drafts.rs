@@ -370,6 +370,35 @@ fn a_part_is_read_where_the_text_has_few_other_tokens() {
     }
 }
 
+/// Whose slot it was before, and what that text was like, says nothing about the next.
+#[test]
+fn a_text_is_judged_by_its_own_tokens_and_not_by_those_of_its_slot_before() {
+    let checkpoint = storyteller();
+    // A text whose drafts the part changes: others prove nothing.
+    let bound = prompts().into_iter().find(|tokens| {
+        let mut sorted = tokens.clone();
+        sorted.sort_unstable();
+        let part = sorted[sorted.len() - 2] as usize + 1;
+        let outside: Vec<TokenId> = (0..tokens.len()).map(|at| (part + at) as TokenId).collect();
+        let decode = |before: &[Vec<TokenId>]| {
+            let mut bench = Bench::new(&checkpoint, cut_head(RowsRead::PartWhereItFits(part)));
+            for other in before {
+                bench.drafts(other);
+            }
+            bench.drafts(tokens);
+            bench.decode()
+        };
+        let (given, drafts) = decode(&[]);
+        let longer = [with_next(&checkpoint, tokens), given.clone()].concat();
+        if drafts == chain(&mut solo(&checkpoint), &longer, |_| true) {
+            return false;
+        }
+        assert_eq!(decode(&[outside]), (given, drafts), "{tokens:?}");
+        true
+    });
+    assert!(bound.is_some());
+}
+
 /// The rows of a head that has tokens of its own are cut like others; what they stand for stays.
 #[test]
 fn drafts_of_a_head_with_its_own_tokens_are_among_those_of_the_rows_read() {

@@ -292,3 +292,29 @@ fn a_policy_hears_of_every_row_and_of_what_a_step_really_ran() {
     assert_eq!(counters.drafted_by_position[..3], [1, 1, 0]);
     assert_eq!((counters.draft_ns, counters.draft_passes), (1_000, 2));
 }
+
+/// However much the streams draft, one that waits gets in; one that has no slot or no blocks to wait for costs no drafts.
+#[test]
+fn drafts_leave_room_for_those_that_wait_for_a_slot() {
+    for (slots, prompt, drafts, admitted) in [(2, 4, 3, 1), (1, 4, 7, 0), (2, 70, 7, 0)] {
+        let mut scheduler = Scheduler::new(SchedulerConfig {
+            slots,
+            max_batched_tokens: 8,
+            ..config(5)
+        });
+        scheduler.add(request(1, 4, 70)).expect("it fits");
+        step(&mut scheduler, 0);
+        assert_eq!(verified(&step(&mut scheduler, 0)), [7]);
+        scheduler.add(request(2, prompt, 80)).expect("it fits");
+        // What it lacks is found out by trying.
+        if prompt > 64 {
+            step(&mut scheduler, 0);
+        }
+        let plan = step(&mut scheduler, 0);
+        assert_eq!(
+            (verified(&plan)[0], plan.admissions.len()),
+            (drafts, admitted),
+            "{plan:?}"
+        );
+    }
+}

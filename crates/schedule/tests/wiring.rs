@@ -6,8 +6,8 @@ use paceline_schedule::{
     RequestId, RunnerFault, Scheduler, SchedulerConfig, StepRunner,
 };
 use paceline_types::{
-    Constraint, ConstraintError, DraftSource, Matcher, RowOutput, StepOutput, StepPlan, TokenId, TokenMask,
-    Work,
+    Constraint, ConstraintError, DraftSource, Matcher, RowEnd, RowOutput, StepOutput, StepPlan, TokenId,
+    TokenMask, Work,
 };
 use std::sync::Arc;
 use std::sync::mpsc::{Sender, channel};
@@ -154,6 +154,57 @@ fn what_runs_for_requests_that_have_left_is_counted() {
     scheduler.collect(&plan, output);
     let counters = scheduler.counters();
     assert_eq!((counters.wasted_rows, counters.wasted_tokens), (1, 8));
+}
+
+/// A row whose text has ended in the step before runs nothing: it is there for nobody, and costs no token.
+#[test]
+fn a_row_behind_the_end_of_its_text_wastes_no_tokens() {
+    let mut scheduler = Scheduler::new(CONFIG);
+    scheduler.add(request(1, 8)).expect("it fits");
+    step(&mut scheduler);
+    let plans = [(); 2].map(|()| scheduler.plan(0).expect("there is work"));
+    let rows = [
+        RowOutput {
+            tokens: vec![5],
+            end: Some(RowEnd::StopToken),
+            ..RowOutput::default()
+        },
+        RowOutput::default(),
+    ];
+    for (plan, row) in plans.iter().zip(rows) {
+        let output = StepOutput {
+            step: plan.step,
+            rows: vec![row],
+            device_ns: (0, 1_000),
+            draft_ns: 0,
+            draft_passes: 0,
+        };
+        scheduler.collect(plan, output);
+    }
+    let counters = scheduler.counters();
+    assert_eq!((counters.wasted_rows, counters.wasted_tokens), (1, 0));
+    assert_eq!(
+        (scheduler.last_step().decodes, scheduler.last_step().tokens()),
+        (0, 0)
+    );
+}
+
+/// What a step with a prompt in it takes is not what its decodes take.
+#[test]
+fn decodes_are_measured_in_steps_of_their_own() {
+    let mut scheduler = Scheduler::new(CONFIG);
+    scheduler.add(request(1, 8)).expect("it fits");
+    for _ in 0..5 {
+        step(&mut scheduler);
+    }
+    assert!(scheduler.costs().knows(1));
+    for id in 2..=6 {
+        scheduler.add(request(id, 300)).expect("it fits");
+        let plan = step(&mut scheduler);
+        assert_eq!(plan.tokens(), 301);
+        assert!(scheduler.cancel(RequestId(id)));
+    }
+    assert!(!scheduler.costs().knows(301));
 }
 
 /// A request of a better priority pushes others out to get their room. Where that would not be enough, it waits, and they

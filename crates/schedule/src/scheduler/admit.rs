@@ -81,9 +81,29 @@ impl Scheduler {
         }
     }
 
+    /// Whether the first in the queue may get a slot in this step, as far as that can be told without a look-up of its tokens.
+    pub(super) fn expects_newcomer(&self) -> bool {
+        self.has_slot()
+            && self
+                .queue
+                .first()
+                .is_some_and(|(order, _)| !self.lacks_blocks(order, self.headroom()))
+    }
+
+    fn has_slot(&self) -> bool {
+        self.running.len() < self.resources.config.running_limit() && self.slots.free() > 0
+    }
+
+    /// Whether a request could not be admitted for want of blocks, and they are not there yet.
+    fn lacks_blocks(&self, order: Order, headroom: usize) -> bool {
+        let free = self.resources.caches.free_blocks();
+        self.blocked
+            .is_some_and(|(blocked, needed)| blocked == order && free < needed + headroom)
+    }
+
     /// Moves a request from the queue into a slot, with the blocks of all its known tokens.
     fn try_admit(&mut self, id: RequestId, headroom: Headroom) -> bool {
-        if self.running.len() >= self.resources.config.running_limit() || self.slots.free() == 0 {
+        if !self.has_slot() {
             return false;
         }
         let headroom = if headroom == Headroom::Leave {
@@ -94,10 +114,7 @@ impl Scheduler {
         let free = self.resources.caches.free_blocks();
         let request = self.request(id);
         let order = request.order;
-        if self
-            .blocked
-            .is_some_and(|(blocked, needed)| blocked == order && free < needed + headroom)
-        {
+        if self.lacks_blocks(order, headroom) {
             return false;
         }
         let target = request.known();

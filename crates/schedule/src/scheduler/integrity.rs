@@ -1,7 +1,7 @@
 //! The check that every part of the scheduler tells the same story.
 
 use super::{Running, Scheduler};
-use crate::request::{Phase, RequestId};
+use crate::request::{Phase, Request, RequestId};
 
 impl Scheduler {
     /// Forgets every cached text that no request holds.
@@ -62,12 +62,15 @@ impl Scheduler {
             );
             assert!(usage.reserved_snapshots == 0, "states are lost: {usage:?}");
         }
-        let with_deadline = self
-            .requests
-            .values()
-            .filter(|request| request.deadline.is_some())
-            .count();
+        let with =
+            |what: fn(&Request) -> bool| self.requests.values().filter(|request| what(request)).count();
+        let with_deadline = with(|request| request.deadline.is_some());
         assert!(with_deadline == self.deadlines.len(), "deadlines are lost");
+        let asking = with(|request| request.params.origins);
+        assert!(
+            asking == self.asking_origins,
+            "{asking} requests ask how their tokens come"
+        );
     }
 
     /// Panics unless a request has the blocks of its tokens, and of the drafts that are made for it.

@@ -88,8 +88,9 @@ impl Scheduler {
             let turn = |id: &RequestId| self.request(*id).running().map_or(0, |running| running.mask_turn);
             decodes.sort_by_key(turn);
         }
-        // Every running request gets a token; drafts share the rest, with prompts if there are any.
-        let share = if prefills.is_empty() { 1 } else { 2 };
+        // Every running request gets a token; drafts share the rest, with prompts if there are any or one may come.
+        let prompts = !prefills.is_empty() || self.expects_newcomer();
+        let share = if prompts { 2 } else { 1 };
         let mut spare = (builder.tokens.min(builder.samples) - self.running.len()) / share;
         self.resources.policy.begin_step(decodes.len(), &self.costs);
         let allowed = self.prefill_throttle.prompt_tokens(decodes.len(), &self.costs);
