@@ -222,19 +222,24 @@ impl Kernel for Section<'_> {
         let mut wide = WIDE.take();
         wide.fit(piece.args.cache.shape().head_dim);
         let end = piece.end().min((number + 1) * SECTION);
+        let cache = piece.args.cache;
+        let at = (blocks, piece.kv_head);
+        let in_place = cache.is_in_place();
+        // SAFETY: blocks are only read by this operation, and a copied tile is gone before the next one is found.
+        let mut find =
+            |start: usize| unsafe { Tile::find(s, cache, at, start..end.min(start + TILE), &mut wide) };
+        let mut ahead = None;
         for start in (number * SECTION..end).step_by(TILE) {
-            let positions = start..end.min(start + TILE);
-            Tile::ask_for(
-                s,
-                piece.args.cache,
-                (blocks, piece.kv_head),
-                positions.end..end.min(positions.end + TILE),
-            );
-            // SAFETY: blocks are only read by this operation, and a tile is gone before the next one is found.
-            unsafe {
-                let tile = Tile::find(s, piece.args.cache, (blocks, piece.kv_head), positions, &mut wide);
-                piece.add_tile(s, &tile, start, (&mut rows, left));
+            let tile = ahead.take().unwrap_or_else(|| find(start));
+            if start + TILE < end {
+                if in_place {
+                    ahead = Some(find(start + TILE));
+                } else {
+                    Tile::ask_for(s, cache, at, start + TILE..end.min(start + 2 * TILE));
+                }
             }
+            // SAFETY: the tile is there, and so is a place for every row.
+            unsafe { piece.add_tile(s, (&tile, ahead.as_ref()), start, (&mut rows, left)) };
         }
         WIDE.set(wide);
         running.copy_from_slice(&rows.running[..rows.count]);
@@ -330,7 +335,7 @@ impl<'a> Piece<'a> {
     unsafe fn add_tile<S: Simd>(
         &self,
         s: S,
-        tile: &Tile,
+        (tile, mut ahead): (&Tile, Option<&Tile>),
         start: usize,
         (rows, left): (&mut Rows<'_>, Places),
     ) {
@@ -349,11 +354,14 @@ impl<'a> Piece<'a> {
             unsafe {
                 match alike {
                     _ if seen == 0 => {}
-                    4 => self.add_to_rows::<S, 4>(s, (tile, seen), row, (rows, left)),
-                    3 => self.add_to_rows::<S, 3>(s, (tile, seen), row, (rows, left)),
-                    2 => self.add_to_rows::<S, 2>(s, (tile, seen), row, (rows, left)),
-                    _ => self.add_to_rows::<S, 1>(s, (tile, seen), row, (rows, left)),
+                    4 => self.add_to_rows::<S, 4>(s, (tile, ahead, seen), row, (rows, left)),
+                    3 => self.add_to_rows::<S, 3>(s, (tile, ahead, seen), row, (rows, left)),
+                    2 => self.add_to_rows::<S, 2>(s, (tile, ahead, seen), row, (rows, left)),
+                    _ => self.add_to_rows::<S, 1>(s, (tile, ahead, seen), row, (rows, left)),
                 }
+            }
+            if seen > 0 {
+                ahead = None;
             }
             row += alike;
         }
@@ -367,7 +375,7 @@ impl<'a> Piece<'a> {
     unsafe fn add_to_rows<S: Simd, const R: usize>(
         &self,
         s: S,
-        (tile, seen): (&Tile, usize),
+        (tile, ahead, seen): (&Tile, Option<&Tile>, usize),
         first: usize,
         (rows, left): (&mut Rows<'_>, Places),
     ) {
@@ -376,7 +384,7 @@ impl<'a> Piece<'a> {
             queries[r] = rows.queries[first + r].as_ptr();
         }
         // SAFETY: forwarded; a query has as many numbers as a key.
-        let mut weights = unsafe { tile.scores(s, (queries, rows.queries[first].len())) };
+        let mut weights = unsafe { tile.scores(s, (queries, rows.queries[first].len()), ahead) };
         let mut rescale = [0.0; R];
         let mut outputs = [std::ptr::null_mut(); R];
         for r in 0..R {
@@ -389,16 +397,16 @@ impl<'a> Piece<'a> {
             let mut at = 0;
             if S::PANEL_REGISTERS >= 32 {
                 while at + 4 * PANEL <= left.width {
-                    tile.accumulate::<S, R, 4>(s, (&weights, seen), rescale, (outputs, at));
+                    tile.accumulate::<S, R, 4>(s, (&weights, seen), rescale, (outputs, at), ahead);
                     at += 4 * PANEL;
                 }
             }
             while at + 2 * PANEL <= left.width {
-                tile.accumulate::<S, R, 2>(s, (&weights, seen), rescale, (outputs, at));
+                tile.accumulate::<S, R, 2>(s, (&weights, seen), rescale, (outputs, at), ahead);
                 at += 2 * PANEL;
             }
             if at < left.width {
-                tile.accumulate::<S, R, 1>(s, (&weights, seen), rescale, (outputs, at));
+                tile.accumulate::<S, R, 1>(s, (&weights, seen), rescale, (outputs, at), ahead);
             }
         }
     }
