@@ -94,6 +94,17 @@ impl CpuKvCache {
         }
     }
 
+    /// Whether keys and values can be read where they are stored.
+    #[inline(always)]
+    pub(crate) fn is_in_place(&self) -> bool {
+        let KvShape {
+            block_size, head_dim, ..
+        } = self.shape;
+        matches!((&self.keys, &self.values), (Numbers::F32(_), Numbers::F32(_)))
+            && block_size.is_multiple_of(PANEL)
+            && head_dim.is_multiple_of(PANEL)
+    }
+
     /// The keys of a run as they are stored, if panels of them can be read in place: the element at `[0][0]`; the
     /// dimensions are `block_size` apart.
     #[inline(always)]

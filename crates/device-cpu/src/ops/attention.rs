@@ -222,19 +222,26 @@ impl Kernel for Section<'_> {
         let mut wide = WIDE.take();
         wide.fit(piece.args.cache.shape().head_dim);
         let end = piece.end().min((number + 1) * SECTION);
+        let cache = piece.args.cache;
+        let at = (blocks, piece.kv_head);
+        let in_place = cache.is_in_place();
+        let mut ahead = None;
         for start in (number * SECTION..end).step_by(TILE) {
-            let positions = start..end.min(start + TILE);
-            Tile::ask_for(
-                s,
-                piece.args.cache,
-                (blocks, piece.kv_head),
-                positions.end..end.min(positions.end + TILE),
-            );
-            // SAFETY: blocks are only read by this operation, and a tile is gone before the next one is found.
-            unsafe {
-                let tile = Tile::find(s, piece.args.cache, (blocks, piece.kv_head), positions, &mut wide);
-                piece.add_tile(s, &tile, start, (&mut rows, left));
+            let here = start..end.min(start + TILE);
+            let next = here.end..end.min(here.end + TILE);
+            let tile = match ahead.take() {
+                Some(tile) => tile,
+                // SAFETY: blocks are only read by this operation, and a tile is gone before the next one is copied.
+                None => unsafe { Tile::find(s, cache, at, here, &mut wide) },
+            };
+            if in_place && !next.is_empty() {
+                // SAFETY: as above; nothing is copied.
+                ahead = Some(unsafe { Tile::find(s, cache, at, next, &mut wide) });
+            } else {
+                Tile::ask_for(s, cache, at, next);
             }
+            // SAFETY: the tile is there, and so is a place for every row.
+            unsafe { piece.add_tile(s, (&tile, ahead.as_ref()), start, (&mut rows, left)) };
         }
         WIDE.set(wide);
         running.copy_from_slice(&rows.running[..rows.count]);
@@ -330,7 +337,7 @@ impl<'a> Piece<'a> {
     unsafe fn add_tile<S: Simd>(
         &self,
         s: S,
-        tile: &Tile,
+        (tile, mut ahead): (&Tile, Option<&Tile>),
         start: usize,
         (rows, left): (&mut Rows<'_>, Places),
     ) {
@@ -345,17 +352,40 @@ impl<'a> Piece<'a> {
             {
                 alike += 1;
             }
-            // SAFETY: forwarded.
-            unsafe {
-                match alike {
-                    _ if seen == 0 => {}
-                    4 => self.add_to_rows::<S, 4>(s, (tile, seen), row, (rows, left)),
-                    3 => self.add_to_rows::<S, 3>(s, (tile, seen), row, (rows, left)),
-                    2 => self.add_to_rows::<S, 2>(s, (tile, seen), row, (rows, left)),
-                    _ => self.add_to_rows::<S, 1>(s, (tile, seen), row, (rows, left)),
+            if seen > 0 {
+                let (place, to) = ((row, alike, seen), (&mut *rows, left));
+                // SAFETY: forwarded.
+                unsafe {
+                    match ahead.take() {
+                        Some(next) => self.add_to_alike::<S, true>(s, (tile, next), place, to),
+                        None => self.add_to_alike::<S, false>(s, (tile, tile), place, to),
+                    }
                 }
             }
             row += alike;
+        }
+    }
+
+    /// Adds the first `seen` positions of a tile to `alike` rows from number `first` on.
+    ///
+    /// # Safety
+    /// As [`add_tile`](Self::add_tile).
+    #[inline(always)]
+    unsafe fn add_to_alike<S: Simd, const ASK: bool>(
+        &self,
+        s: S,
+        tiles: (&Tile, &Tile),
+        (first, alike, seen): (usize, usize, usize),
+        to: (&mut Rows<'_>, Places),
+    ) {
+        // SAFETY: forwarded.
+        unsafe {
+            match alike {
+                4 => self.add_to_rows::<S, 4, ASK>(s, tiles, (first, seen), to),
+                3 => self.add_to_rows::<S, 3, ASK>(s, tiles, (first, seen), to),
+                2 => self.add_to_rows::<S, 2, ASK>(s, tiles, (first, seen), to),
+                _ => self.add_to_rows::<S, 1, ASK>(s, tiles, (first, seen), to),
+            }
         }
     }
 
@@ -364,11 +394,11 @@ impl<'a> Piece<'a> {
     /// # Safety
     /// As [`add_tile`](Self::add_tile).
     #[inline(always)]
-    unsafe fn add_to_rows<S: Simd, const R: usize>(
+    unsafe fn add_to_rows<S: Simd, const R: usize, const ASK: bool>(
         &self,
         s: S,
-        (tile, seen): (&Tile, usize),
-        first: usize,
+        (tile, next): (&Tile, &Tile),
+        (first, seen): (usize, usize),
         (rows, left): (&mut Rows<'_>, Places),
     ) {
         let mut queries = [std::ptr::null(); R];
@@ -376,7 +406,7 @@ impl<'a> Piece<'a> {
             queries[r] = rows.queries[first + r].as_ptr();
         }
         // SAFETY: forwarded; a query has as many numbers as a key.
-        let mut weights = unsafe { tile.scores(s, (queries, rows.queries[first].len())) };
+        let mut weights = unsafe { tile.scores::<S, R, ASK>(s, (queries, rows.queries[first].len()), next) };
         let mut rescale = [0.0; R];
         let mut outputs = [std::ptr::null_mut(); R];
         for r in 0..R {
@@ -389,16 +419,16 @@ impl<'a> Piece<'a> {
             let mut at = 0;
             if S::PANEL_REGISTERS >= 32 {
                 while at + 4 * PANEL <= left.width {
-                    tile.accumulate::<S, R, 4>(s, (&weights, seen), rescale, (outputs, at));
+                    tile.accumulate::<S, R, 4, ASK>(s, (&weights, seen), rescale, (outputs, at), next);
                     at += 4 * PANEL;
                 }
             }
             while at + 2 * PANEL <= left.width {
-                tile.accumulate::<S, R, 2>(s, (&weights, seen), rescale, (outputs, at));
+                tile.accumulate::<S, R, 2, ASK>(s, (&weights, seen), rescale, (outputs, at), next);
                 at += 2 * PANEL;
             }
             if at < left.width {
-                tile.accumulate::<S, R, 1>(s, (&weights, seen), rescale, (outputs, at));
+                tile.accumulate::<S, R, 1, ASK>(s, (&weights, seen), rescale, (outputs, at), next);
             }
         }
     }

@@ -9,6 +9,7 @@ use std::ops::Range;
 const PANELS: usize = TILE / PANEL;
 
 /// Where the keys and values of a tile's positions are.
+#[derive(Clone, Copy)]
 pub(super) struct Tile {
     /// Panels of positions, the first dimension of each; the next dimension is `stride` further.
     keys: [*const f32; PANELS],
@@ -51,7 +52,7 @@ impl Tile {
         let mut tile = Self {
             keys: [wide.keys.as_ptr(), wide.keys.as_ptr().wrapping_add(PANEL)],
             stride: TILE,
-            values: [std::ptr::null(); TILE],
+            values: [wide.values.as_ptr(); TILE],
         };
         let mut at = positions.start;
         while at < positions.end {
@@ -86,7 +87,7 @@ impl Tile {
         tile
     }
 
-    /// Asks for a tile that comes next, while one is at work.
+    /// Asks for positions that come next, all at once: where what is stored is not what is read, their lines are others.
     #[inline(always)]
     pub(super) fn ask_for<S: Simd>(
         s: S,
@@ -103,15 +104,17 @@ impl Tile {
     }
 
     /// `out[r][i] = q[r] · keys[i]`, one chain each over the dimensions; what is beyond the tile's positions is not
-    /// defined.
+    /// defined. Asks for the keys of the next tile on the way if `ASK` says so, a line for each that is read: asked for all at once, they would keep
+    /// the machine from reading anything else until most of them are there.
     ///
     /// # Safety
     /// The tile is still there, and queries and keys have `head_dim` numbers.
     #[inline(always)]
-    pub(super) unsafe fn scores<S: Simd, const R: usize>(
+    pub(super) unsafe fn scores<S: Simd, const R: usize, const ASK: bool>(
         &self,
         s: S,
         (q, head_dim): ([*const f32; R], usize),
+        next: &Self,
     ) -> [[f32; TILE]; R] {
         let mut sums = [[s.panel_splat(0.0); PANELS]; R];
         for d in 0..head_dim {
@@ -119,6 +122,9 @@ impl Tile {
             for p in 0..PANELS {
                 // SAFETY: forwarded.
                 keys[p] = unsafe { s.panel_load(self.keys[p].add(d * self.stride)) };
+                if ASK {
+                    s.prefetch(next.keys[p].wrapping_add(d * next.stride).cast());
+                }
             }
             for r in 0..R {
                 // SAFETY: forwarded.
@@ -139,17 +145,18 @@ impl Tile {
     }
 
     /// `out[r] = out[r] · rescale[r] + Σ weights[r][i] · values[i]` over the first `count` positions, in order, for `W`
-    /// panels of the outputs from number `first` on.
+    /// panels of the outputs from number `first` on. Asks for the same panels of the next tile's values on the way if `ASK` says so.
     ///
     /// # Safety
     /// The tile is still there; outputs and values have these panels.
     #[inline(always)]
-    pub(super) unsafe fn accumulate<S: Simd, const R: usize, const W: usize>(
+    pub(super) unsafe fn accumulate<S: Simd, const R: usize, const W: usize, const ASK: bool>(
         &self,
         s: S,
         (weights, count): (&[[f32; TILE]; R], usize),
         rescale: [f32; R],
         (outputs, first): ([*mut f32; R], usize),
+        next: &Self,
     ) {
         let mut sums = [[s.panel_splat(0.0); W]; R];
         for r in 0..R {
@@ -165,6 +172,9 @@ impl Tile {
             for w in 0..W {
                 // SAFETY: forwarded.
                 values[w] = unsafe { s.panel_load(self.values[i].add(first + w * PANEL)) };
+                if ASK {
+                    s.prefetch(next.values[i].wrapping_add(first + w * PANEL).cast());
+                }
             }
             for r in 0..R {
                 let weight = s.panel_splat(weights[r][i]);
