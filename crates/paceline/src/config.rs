@@ -90,7 +90,7 @@ impl Default for EngineConfig {
             max_num_seqs: 16,
             max_num_batched_tokens: 512,
             lowest: None,
-            max_step: Some(Duration::from_millis(250)),
+            max_step: Some(Duration::from_millis(50)),
             block_size: 16,
             num_blocks: None,
             kv_cache_memory: None,

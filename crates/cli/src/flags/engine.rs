@@ -126,7 +126,7 @@ pub(crate) struct EngineFlags {
     #[arg(long, value_name = "N", value_parser = counted(numbers::max_num_batched_tokens), help_heading = "Engine")]
     max_num_batched_tokens: Option<usize>,
     /// Milliseconds that a step may take while streams wait for it: prompts get fewer tokens then; 0 for any
-    /// length [default: 250].
+    /// length [default: 50].
     #[arg(long, value_name = "MS", help_heading = "Engine")]
     max_step_ms: Option<u32>,
     /// Longest sequence, prompt included [default: what is asked for, up to the model's limit].
