@@ -1,40 +1,18 @@
 //! Who gets a slot and when: not before there is room for it, not at the price of those that run, and not later than it can.
 
-use paceline_schedule::{CheckedRequest, GroupId, RequestId, Scheduler, SchedulerConfig};
+use crate::parts;
+use paceline_schedule::{CheckedRequest, GroupId, Scheduler, SchedulerConfig};
 use paceline_types::{RowEnd, RowOutput, StepOutput, StepPlan, Work};
-use std::sync::Arc;
 
 const CONFIG: SchedulerConfig = SchedulerConfig {
-    slots: 4,
     max_batched_tokens: 512,
-    max_step_ns: None,
-    max_samples: 64,
-    max_masks: 64,
-    block_size: 16,
-    num_blocks: 100,
-    blocks_per_request: 100,
-    max_waiting: 8,
-    drafts: 0,
-    recurrent: None,
-    prefix_caching: false,
+    ..parts::CONFIG
 };
 
 fn request(id: u64, (prompt, length): (usize, usize), priority: i32) -> CheckedRequest {
     CheckedRequest {
-        id: RequestId(id),
-        prompt: vec![3; prompt].into(),
-        generated: Arc::default(),
-        params: Arc::default(),
-        stop_tokens: Arc::default(),
         priority,
-        deadline: None,
-        tenant: 0,
-        salt: 0,
-        max_length: prompt + length,
-        group: None,
-        speculation: CheckedRequest::ANY_DRAFTS,
-        constraint: None,
-        pooling: None,
+        ..parts::request(id, prompt, prompt + length)
     }
 }
 

@@ -1,15 +1,13 @@
 //! What the scheduler and the pipeline promise, each shown on its smallest case, with the scripted device.
 
-mod sim;
-
+use crate::sim::scenario::Scenario;
+use crate::sim::text::Limits;
+use crate::sim::world::World;
 use paceline_schedule::{
     CheckedRequest, GroupId, Pipeline, RealClock, RecurrentConfig, RequestId, RunnerFault, Scheduler,
     SchedulerConfig, StepRunner,
 };
 use paceline_types::{FinishReason, StepOutput, StepPlan, TokenId};
-use sim::scenario::Scenario;
-use sim::text::Limits;
-use sim::world::World;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 

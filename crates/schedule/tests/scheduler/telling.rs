@@ -1,5 +1,6 @@
 //! What the scheduler tells of its requests: where they stand, what they found cached, and how their tokens came.
 
+use crate::parts;
 use paceline_cache::{CacheFeed, Changes};
 use paceline_schedule::{
     CheckedRequest, Counters, RequestId, RequestOutput, RequestStatus, Scheduler, SchedulerConfig,
@@ -12,36 +13,15 @@ use std::sync::Arc;
 
 const CONFIG: SchedulerConfig = SchedulerConfig {
     slots: 1,
-    max_batched_tokens: 64,
-    max_step_ns: None,
-    max_samples: 64,
-    max_masks: 64,
-    block_size: 16,
     num_blocks: 10,
     blocks_per_request: 10,
-    max_waiting: 8,
     drafts: 3,
-    recurrent: None,
     prefix_caching: true,
+    ..parts::CONFIG
 };
 
 fn request(id: u64, prompt: usize) -> CheckedRequest {
-    CheckedRequest {
-        id: RequestId(id),
-        prompt: vec![3; prompt].into(),
-        generated: Arc::default(),
-        params: Arc::default(),
-        stop_tokens: Arc::default(),
-        priority: 0,
-        deadline: None,
-        tenant: 0,
-        salt: 0,
-        max_length: prompt + 30,
-        group: None,
-        speculation: CheckedRequest::ANY_DRAFTS,
-        constraint: None,
-        pooling: None,
-    }
+    parts::request(id, prompt, prompt + 30)
 }
 
 fn collect(scheduler: &mut Scheduler, plan: &StepPlan, rows: Vec<RowOutput>) -> Vec<RequestOutput> {

@@ -1,6 +1,7 @@
 //! Drafts beside a grammar: whose are verified, and what is learned of those that are not. If it were otherwise, every text
 //! would still be right.
 
+use crate::parts;
 use paceline_schedule::{
     CheckedRequest, Choice, DraftPolicy, FixedDrafts, RequestId, RequestView, RowDrafts, Scheduler,
     SchedulerConfig,
@@ -12,18 +13,8 @@ use paceline_types::{
 use std::sync::{Arc, Mutex};
 
 const CONFIG: SchedulerConfig = SchedulerConfig {
-    slots: 4,
-    max_batched_tokens: 64,
-    max_step_ns: None,
-    max_samples: 64,
-    max_masks: 64,
-    block_size: 16,
-    num_blocks: 100,
-    blocks_per_request: 100,
-    max_waiting: 8,
     drafts: 4,
-    recurrent: None,
-    prefix_caching: false,
+    ..parts::CONFIG
 };
 
 const STOP: TokenId = 30;
@@ -87,20 +78,9 @@ fn collect(scheduler: &mut Scheduler, plan: &StepPlan, row: RowOutput) {
 
 fn request(constraint: Arc<dyn Constraint>) -> CheckedRequest {
     CheckedRequest {
-        id: RequestId(1),
-        prompt: [3; 4].into(),
-        generated: Arc::default(),
-        params: Arc::default(),
         stop_tokens: [STOP].into(),
-        priority: 0,
-        deadline: None,
-        tenant: 0,
-        salt: 0,
-        max_length: 100,
-        group: None,
-        speculation: CheckedRequest::ANY_DRAFTS,
         constraint: Some(constraint),
-        pooling: None,
+        ..parts::request(1, 4, 100)
     }
 }
 

@@ -1,5 +1,6 @@
 //! What is planned for drafts: asked for a step ahead, within each request's limit, and never at another's cost.
 
+use crate::parts::{self, request};
 use paceline_schedule::{
     CheckedRequest, Choice, DraftPolicy, FixedDrafts, RequestId, RequestView, RowDrafts, Scheduler,
     SchedulerConfig, Stage, StepCosts, StepTimes,
@@ -9,37 +10,10 @@ use std::sync::{Arc, Mutex};
 
 fn config(num_blocks: usize) -> SchedulerConfig {
     SchedulerConfig {
-        slots: 4,
-        max_batched_tokens: 64,
-        max_step_ns: None,
-        max_samples: 64,
-        max_masks: 64,
-        block_size: 16,
         num_blocks,
         blocks_per_request: num_blocks,
-        max_waiting: 8,
         drafts: 7,
-        recurrent: None,
-        prefix_caching: false,
-    }
-}
-
-fn request(id: u64, prompt: usize, max_length: usize) -> CheckedRequest {
-    CheckedRequest {
-        id: RequestId(id),
-        prompt: vec![3; prompt].into(),
-        generated: Arc::default(),
-        params: Arc::default(),
-        stop_tokens: Arc::default(),
-        priority: 0,
-        deadline: None,
-        tenant: 0,
-        salt: 0,
-        max_length,
-        group: None,
-        speculation: CheckedRequest::ANY_DRAFTS,
-        constraint: None,
-        pooling: None,
+        ..parts::CONFIG
     }
 }
 

@@ -1,49 +1,23 @@
 //! What the scheduler passes on: measured times to the throttle, and places for states to those that may have them. If it
 //! did not, every token would still be right.
 
+use crate::parts::{self, Free};
 use paceline_schedule::{
     CheckedRequest, DepthControl, MaskJob, MaskResult, MaskWorkers, Pipeline, RealClock, RecurrentConfig,
     RequestId, RunnerFault, Scheduler, SchedulerConfig, StepRunner,
 };
-use paceline_types::{
-    Constraint, ConstraintError, DraftSource, Matcher, RowEnd, RowOutput, StepOutput, StepPlan, TokenId,
-    TokenMask, Work,
-};
+use paceline_types::{Constraint, DraftSource, RowEnd, RowOutput, StepOutput, StepPlan, Work};
 use std::sync::Arc;
 use std::sync::mpsc::{Sender, channel};
 
 const CONFIG: SchedulerConfig = SchedulerConfig {
-    slots: 4,
     max_batched_tokens: 512,
-    max_step_ns: None,
-    max_samples: 64,
-    max_masks: 64,
-    block_size: 16,
     num_blocks: 400,
-    blocks_per_request: 100,
-    max_waiting: 8,
-    drafts: 0,
-    recurrent: None,
-    prefix_caching: false,
+    ..parts::CONFIG
 };
 
 fn request(id: u64, prompt: usize) -> CheckedRequest {
-    CheckedRequest {
-        id: RequestId(id),
-        prompt: vec![3; prompt].into(),
-        generated: Arc::default(),
-        params: Arc::default(),
-        stop_tokens: Arc::default(),
-        priority: 0,
-        deadline: None,
-        tenant: 0,
-        salt: 0,
-        max_length: prompt + 100,
-        group: None,
-        speculation: CheckedRequest::ANY_DRAFTS,
-        constraint: None,
-        pooling: None,
-    }
+    parts::request(id, prompt, prompt + 100)
 }
 
 /// Plans and collects a step whose tokens take a microsecond each.
@@ -294,34 +268,6 @@ fn plain_steps_are_measured_again_now_and_then() {
     }
     let later = plain.iter().filter(|number| **number > 500).count();
     assert!((1..10).contains(&later), "{plain:?}");
-}
-
-/// Allows every token.
-#[derive(Debug)]
-struct Free;
-
-impl Constraint for Free {
-    fn matcher(&self) -> Box<dyn Matcher> {
-        Box::new(Self)
-    }
-}
-
-impl Matcher for Free {
-    fn commit(&mut self, _: &[TokenId]) -> Result<(), ConstraintError> {
-        Ok(())
-    }
-
-    fn forced(&mut self, _: usize) -> Result<Vec<TokenId>, ConstraintError> {
-        Ok(Vec::new())
-    }
-
-    fn masks(&mut self, drafts: &[TokenId]) -> Result<Vec<TokenMask>, ConstraintError> {
-        Ok(vec![TokenMask::new([u32::MAX]); drafts.len() + 1])
-    }
-
-    fn is_finished(&self) -> bool {
-        false
-    }
 }
 
 /// A device and a worker that say when they are asked for something.

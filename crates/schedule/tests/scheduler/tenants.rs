@@ -1,12 +1,10 @@
 //! Waiting is shared between tenants, in virtual time, on the scripted device.
 
-mod sim;
-
+use crate::sim::scenario::Scenario;
+use crate::sim::text::Limits;
+use crate::sim::world::World;
 use paceline_schedule::{RequestId, RequestOutput, SchedulerConfig};
 use paceline_types::TokenId;
-use sim::scenario::Scenario;
-use sim::text::Limits;
-use sim::world::World;
 use std::collections::HashMap;
 
 fn config() -> SchedulerConfig {

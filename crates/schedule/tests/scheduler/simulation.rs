@@ -5,10 +5,8 @@
 //! A failing case is made simpler as far as it still fails, and printed with its seed.
 //! `PACELINE_TEST_LONG=1`: a million steps. `PACELINE_SIM_SEED=n`: that case alone.
 
-mod sim;
-
-use sim::scenario::Scenario;
-use sim::world::{Tally, World};
+use crate::sim::scenario::Scenario;
+use crate::sim::world::{Tally, World};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// Most cases are short, to see many configurations; one in fifty is long.

@@ -1,30 +1,19 @@
 //! Turns of the loop: what each did, what it tells of its step, and when the host waits.
 
+use crate::parts::{self, Free};
 use paceline_schedule::{
     CheckedRequest, Clock, HostWaits, MaskJob, MaskResult, MaskWorkers, Pipeline, PipelineTotals, RequestId,
     RunnerFault, Scheduler, SchedulerConfig, Span, StepRecord, StepRunner,
 };
-use paceline_types::{
-    Constraint, ConstraintError, Matcher, RowOutput, StepOutput, StepPlan, TokenId, TokenMask, Work,
-};
+use paceline_types::{Constraint, RowOutput, StepOutput, StepPlan, Work};
 use std::cell::Cell;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 const CONFIG: SchedulerConfig = SchedulerConfig {
-    slots: 4,
-    max_batched_tokens: 64,
-    max_step_ns: None,
-    max_samples: 64,
-    max_masks: 64,
-    block_size: 16,
-    num_blocks: 100,
-    blocks_per_request: 100,
-    max_waiting: 8,
-    drafts: 0,
-    recurrent: None,
     prefix_caching: true,
+    ..parts::CONFIG
 };
 
 /// Goes on by ten with every look.
@@ -87,20 +76,8 @@ fn pipeline(depth: usize) -> Pipeline<Constant, Ticks> {
 
 fn request(id: u64, prompt: usize, constraint: Option<Arc<dyn Constraint>>) -> CheckedRequest {
     CheckedRequest {
-        id: RequestId(id),
-        prompt: vec![3; prompt].into(),
-        generated: Arc::default(),
-        params: Arc::default(),
-        stop_tokens: Arc::default(),
-        priority: 0,
-        deadline: None,
-        tenant: 0,
-        salt: 0,
-        max_length: prompt + 100,
-        group: None,
-        speculation: CheckedRequest::ANY_DRAFTS,
         constraint,
-        pooling: None,
+        ..parts::request(id, prompt, prompt + 100)
     }
 }
 
@@ -215,34 +192,6 @@ fn what_is_handed_back_is_forgotten_and_the_device_is_told() {
         assert_eq!(pipeline.runner().handed_back, handed_back);
     }
     assert_eq!(pipeline.scheduler().counters().prefix_hits, 0);
-}
-
-/// Allows every token.
-#[derive(Debug)]
-struct Free;
-
-impl Constraint for Free {
-    fn matcher(&self) -> Box<dyn Matcher> {
-        Box::new(Self)
-    }
-}
-
-impl Matcher for Free {
-    fn commit(&mut self, _: &[TokenId]) -> Result<(), ConstraintError> {
-        Ok(())
-    }
-
-    fn forced(&mut self, _: usize) -> Result<Vec<TokenId>, ConstraintError> {
-        Ok(Vec::new())
-    }
-
-    fn masks(&mut self, drafts: &[TokenId]) -> Result<Vec<TokenMask>, ConstraintError> {
-        Ok(vec![TokenMask::new([u32::MAX]); drafts.len() + 1])
-    }
-
-    fn is_finished(&self) -> bool {
-        false
-    }
 }
 
 /// Never done.
