@@ -399,6 +399,38 @@ fn a_text_is_judged_by_its_own_tokens_and_not_by_those_of_its_slot_before() {
     assert!(bound.is_some());
 }
 
+/// A text that goes on with other tokens than its prompt has is drafted for with all of them from then on.
+#[test]
+fn a_text_is_judged_by_what_it_goes_on_with() {
+    let checkpoint = storyteller();
+    let turned = prompts().into_iter().any(|tokens| {
+        let prompt = &tokens[..8];
+        let part = prompt.iter().fold(0, |most, token| most.max(*token as usize)) + 1;
+        let mut bench = Bench::new(&checkpoint, cut_head(RowsRead::PartWhereItFits(part)));
+        bench.drafts(prompt);
+        let mut text = with_next(&checkpoint, prompt);
+        let mut read = [false; 2];
+        for _ in 0..12 {
+            let outside = text.iter().filter(|token| **token as usize >= part).count();
+            let (few, many) = (10 * outside < text.len(), 10 * outside > text.len());
+            let (given, drafts) = bench.decode();
+            text.extend(given);
+            let of_part = chain(&mut solo(&checkpoint), &text, |token| token < part);
+            let of_all = chain(&mut solo(&checkpoint), &text, |_| true);
+            if (few || many) && of_part != of_all {
+                assert_eq!(
+                    drafts,
+                    if few { of_part } else { of_all },
+                    "{part} tokens behind {text:?}"
+                );
+                read[usize::from(many)] = true;
+            }
+        }
+        read == [true; 2]
+    });
+    assert!(turned, "no text went on with other tokens");
+}
+
 /// The rows of a head that has tokens of its own are cut like others; what they stand for stays.
 #[test]
 fn drafts_of_a_head_with_its_own_tokens_are_among_those_of_the_rows_read() {
