@@ -38,7 +38,7 @@ pub(super) struct Chain {
 
 /// How much requests differ in how they fare with a source: by how much more than luck explains their shares of accepted first
 /// drafts are apart.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Differences {
     /// Of the shares' squared distances from what was expected, and of what luck explains of them: means of late.
     squares: f32,
@@ -52,7 +52,7 @@ impl Differences {
         luck: 0.01,
     };
 
-    /// A request has ended that expected `expected` of its first drafts to be accepted.
+    /// A request has ended of whose first drafts so many were expected to be accepted.
     pub(super) fn learn(&mut self, expected: f32, of: &Chain) {
         if of.rows < COMPARABLE {
             return;
