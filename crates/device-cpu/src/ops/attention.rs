@@ -25,7 +25,7 @@ use tile::{Tile, Wide};
 use work::Work;
 
 /// Positions of a tile.
-const TILE: usize = 32;
+pub(super) const TILE: usize = 32;
 
 /// Positions of a section, whole tiles.
 const SECTION: usize = 512;

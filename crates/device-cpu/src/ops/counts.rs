@@ -246,6 +246,14 @@ fn attention_asks_for_every_line_of_the_tiles_that_come() {
     }
 }
 
+/// As many lines of something else would be as many, and no help.
+#[test]
+fn what_attention_asks_for_are_the_keys_and_values_that_come() {
+    let [asked, first, later] = operations::lines_of_attention(99);
+    assert!(later.is_subset(&asked), "{:x?}", later.difference(&asked));
+    assert!(first.is_disjoint(&asked), "what is being read already");
+}
+
 #[test]
 fn a_rise_of_an_eighth_is_found_and_what_a_machine_lacks_is_not_asked_for() {
     let kept = parsed("AVX2 F32 0.5 0.4 0.3\nAVX-512 F32 0.3 0.2 0.1\n");

@@ -18,6 +18,8 @@ pub use avx2::Avx2;
 pub use avx512::Avx512;
 #[cfg(target_arch = "aarch64")]
 pub use neon::Neon;
+#[cfg(test)]
+pub(crate) use portable::ASKED;
 pub(crate) use portable::Portable;
 
 /// Lanes of a vector.

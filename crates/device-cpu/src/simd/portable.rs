@@ -8,6 +8,12 @@ use paceline_device::e4m3_value;
 #[derive(Clone, Copy)]
 pub(crate) struct Portable;
 
+#[cfg(test)]
+thread_local! {
+    /// What this thread has asked for, so that tests can look.
+    pub(crate) static ASKED: std::cell::RefCell<Vec<usize>> = std::cell::RefCell::default();
+}
+
 #[inline(always)]
 fn zip(a: [f32; LANES], b: [f32; LANES], f: impl Fn(f32, f32) -> f32) -> [f32; LANES] {
     std::array::from_fn(|i| f(a[i], b[i]))
@@ -75,7 +81,12 @@ impl Lanes for Portable {
         // SAFETY: forwarded.
         unsafe { to.cast::<Self::F>().write_unaligned(value) }
     }
-    fn prefetch(self, _at: *const u8) {}
+    fn prefetch(self, at: *const u8) {
+        #[cfg(test)]
+        ASKED.with_borrow_mut(|asked| asked.push(at as usize));
+        // There is no such thing in plain Rust.
+        let _ = at;
+    }
     fn add(self, a: Self::F, b: Self::F) -> Self::F {
         zip(a, b, |a, b| a + b)
     }

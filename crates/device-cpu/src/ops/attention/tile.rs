@@ -9,7 +9,6 @@ use std::ops::Range;
 const PANELS: usize = TILE / PANEL;
 
 /// Where the keys and values of a tile's positions are.
-#[derive(Clone, Copy)]
 pub(super) struct Tile {
     /// Panels of positions, the first dimension of each; the next dimension is `stride` further.
     keys: [*const f32; PANELS],
@@ -104,8 +103,8 @@ impl Tile {
     }
 
     /// `out[r][i] = q[r] · keys[i]`, one chain each over the dimensions; what is beyond the tile's positions is not
-    /// defined. Asks for the keys of the next tile on the way if `ASK` says so, a line for each that is read: asked for all at once, they would keep
-    /// the machine from reading anything else until most of them are there.
+    /// defined. If `ASK` says so, it asks for the keys of the next tile on the way, a line for each that is read: asked for
+    /// all at once, they would keep the machine from reading anything else until most of them are there.
     ///
     /// # Safety
     /// The tile is still there, and queries and keys have `head_dim` numbers.
@@ -145,7 +144,8 @@ impl Tile {
     }
 
     /// `out[r] = out[r] · rescale[r] + Σ weights[r][i] · values[i]` over the first `count` positions, in order, for `W`
-    /// panels of the outputs from number `first` on. Asks for the same panels of the next tile's values on the way if `ASK` says so.
+    /// panels of the outputs from number `first` on. If `ASK` says so, it asks for the same panels of the next tile's
+    /// values on the way.
     ///
     /// # Safety
     /// The tile is still there; outputs and values have these panels.

@@ -2,7 +2,9 @@
 
 use super::{Counter, Figure, ROWS, asked};
 use crate::cpu::{Cpu, CpuOptions};
+use crate::ops::attention::TILE;
 use crate::pool::Pool;
+use crate::simd::{ASKED, Instructions};
 use crate::storage::CpuTensor;
 use crate::stream::Op;
 use paceline_device::abi::{RequestRow, TokenRow};
@@ -11,6 +13,8 @@ use paceline_device::{
     KeyValueStore, KvShape, Pending, ResidualNorm, StateShape, StateSpace, StepLimits, StepTables,
 };
 use paceline_types::{DType, on_state_grid};
+use std::collections::BTreeSet;
+use std::ops::Range;
 use std::sync::Arc;
 
 /// Position of the first token: its request has more than a block, and recurrent states some entries behind them. This and all
@@ -55,6 +59,30 @@ pub(super) fn all(counter: &Counter, add: &mut dyn FnMut(&str, Figure)) {
 pub(super) fn asked_by_attention(pool: &Pool, position: usize, kv: DType) -> u64 {
     let program = Bench::new(pool, (position, 1), kv).capture(Bench::attention);
     asked(|| program.iter().for_each(|op| op(pool)))
+}
+
+/// Addresses: what attention of a token at a position asks for in plain Rust, and the lines of keys and values of the positions of the first
+/// tile and of those behind it.
+pub(super) fn lines_of_attention(position: usize) -> [BTreeSet<usize>; 3] {
+    let pool = Pool::new(1, Instructions::Portable);
+    let bench = Bench::new(&pool, (position, 1), DType::F32);
+    let cache = bench.kv_cache();
+    let program = bench.capture(|bench| bench.attend(&cache));
+    ASKED.take();
+    program.iter().for_each(|op| op(&pool));
+    let blocks: Vec<i32> = (0..bench.blocks as i32).collect();
+    let lines = |positions: Range<usize>| {
+        let runs = positions.map(|at| cache.run(&blocks, 0, (at, at + 1)));
+        let both = runs.flat_map(|run| {
+            let keys = cache.keys_in_place(run).expect("float32") as usize / 64 * 64;
+            let values = cache.values_in_place(run).expect("float32") as usize;
+            let keys = (0..HEAD_DIM).map(move |dimension| keys + dimension * BLOCK * 4);
+            keys.chain((0..HEAD_DIM * 4 / 64).map(move |line| values + line * 64))
+        });
+        both.collect()
+    };
+    let asked = ASKED.take().into_iter().collect();
+    [asked, lines(0..TILE), lines(TILE..position + 1)]
 }
 
 /// A device with a step of some tokens of one request.
@@ -108,7 +136,7 @@ impl Bench {
     }
 
     /// What an operation enqueues, once all tables are written.
-    fn capture(&self, operation: Operation) -> Arc<[Op]> {
+    fn capture(&self, operation: impl Fn(&Self)) -> Arc<[Op]> {
         self.cpu.stream.begin_capture();
         operation(self);
         let program = self.cpu.stream.end_capture();
@@ -152,10 +180,14 @@ impl Bench {
     }
 
     fn attention(&self) {
+        self.attend(&self.kv_cache());
+    }
+
+    fn attend(&self, cache: &<Cpu as Backend>::KvCache) {
         self.cpu.attention(Attention {
             q: &self.tensor(HEADS * HEAD_DIM),
             gate: None,
-            cache: &self.kv_cache(),
+            cache,
             scale: 0.125,
             out: &mut self.tensor(HEADS * HEAD_DIM),
             step: &self.step,
