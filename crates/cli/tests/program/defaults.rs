@@ -1,7 +1,7 @@
-//! How texts are sampled where nothing is said: as the model asks for it, or else as people and programs expect it.
+//! What holds where nothing is said: texts are sampled as the model asks for it, or else as people and programs expect it.
 
 use crate::common::served::Served;
-use crate::common::{Copy, gguf, json_lines, run, stderr, succeed};
+use crate::common::{Copy, gguf, json_lines, run, stderr, stdout, succeed};
 use paceline_weights::gguf_writer::Meta;
 use serde_json::{Value, json};
 
@@ -189,4 +189,24 @@ fn a_server_is_told_other_defaults_by_flags_and_shows_them() {
         sampling["page"]["temperature"],
         json!({ "value": 0.7, "source": "model" })
     );
+}
+
+#[test]
+fn streams_wait_for_prompts_as_long_as_the_help_says_or_a_flag() {
+    let help = stdout(&run(&["serve", "--help"]));
+    let help: Vec<&str> = help.split_whitespace().collect();
+    assert!(help.join(" ").contains("0 for any length [default: 50]"));
+    for (flags, told) in [
+        (&[][..], "throttled to steps of 50 ms while streams run"),
+        (
+            &["--max-step-ms", "20"],
+            "throttled to steps of 20 ms while streams run",
+        ),
+        (&["--max-step-ms", "0"], "as much as a step has room for"),
+    ] {
+        let state = Served::start(flags).get("/v1/engine");
+        let rows = state["features"].as_array().unwrap();
+        let row = rows.iter().find(|row| row["name"] == "prompts").unwrap();
+        assert_eq!(row["state"], told);
+    }
 }
